@@ -1,5 +1,6 @@
 """The flow `label-shard`: what one GPU worker does in one go, its engine warm in the process."""
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -60,6 +61,8 @@ def label_shard(params: ShardParams) -> Any:
     On SIGTERM the chunk at hand is finished and the shard is given back to the queue. So it is, for
     a while, where this machine fails: another worker takes it, or this one when it is well.
     """
+    for name in ("flows", "tasks", "sam2_core"):  # Prefect's extra loggers have no level of theirs
+        logging.getLogger(name).setLevel(logging.INFO)
     with redacted_errors(), signs_of_life():
         try:
             return _label_shard(params)
