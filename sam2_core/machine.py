@@ -5,9 +5,10 @@ Every start imports this, and before NumPy: so it imports next to nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,47 +150,35 @@ def gpu_names() -> list[str]:
     ]
 
 
-def product_version() -> str:
-    """Return this package's version; "unknown" where a copy runs that is not installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("sam2-autolabel")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def _versions() -> dict[str, str]:
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those Python packages that are installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for name in PACKAGES:
-        try:
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
+
+
+def product_version() -> str:
+    """Return this package's version; "unknown" where a copy runs that is not installed."""
+    return installed_versions(["sam2-autolabel"]).get("sam2-autolabel", "unknown")
 
 
 def describe_machine() -> dict[str, Any]:
     """Return hardware and versions; nothing that names the machine or its user."""
+    import psutil
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
         "cpu": _cpu_name(),
         "cores": cores,
-        "memory_gb": _total_memory_gb(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "gpus": gpu_names(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "packages": _versions(),
+        "packages": installed_versions(PACKAGES),
         # Above the number of cores the machine was busy with something else.
-        "load_average_before": None if load is None else round(load, 2),
+        "load_average_before": round(psutil.getloadavg()[0], 2),
     }
-
-
-def _total_memory_gb() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
-    except (ValueError, OSError, AttributeError):
-        return None

@@ -52,15 +52,14 @@ def _model(preset: Preset, cache: Path | None) -> dict[str, Any]:
         "name": preset.name, "image_size": preset.image_size, "url": preset.meta_url,
         "sha256": preset.checkpoint_sha256, "bytes": preset.checkpoint_bytes,
         "downloaded": [str(path) for path in files if path.is_file()],
-        "damaged": [str(path) for path in files[:1] if _is_cut(path, preset)],
+        # Meta's file of another size than it should have.
+        "damaged": [
+            str(path) for path in files[:1]
+            if path.is_file() and path.stat().st_size != preset.checkpoint_bytes
+        ],
         "exported": [str(path.parent.relative_to(root)) for path in exports],
         "sources": sources,
     }  # fmt: skip
-
-
-def _is_cut(path: Path, preset: Preset) -> bool:
-    """Whether Meta's file has another size than it should."""
-    return path.is_file() and path.stat().st_size != preset.checkpoint_bytes
 
 
 def _certificates(cache: Path | None) -> list[dict[str, Any]]:

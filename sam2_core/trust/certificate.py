@@ -7,8 +7,6 @@ another engine, which has to prove itself anew.
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,6 +19,7 @@ import numpy.typing as npt
 
 from sam2_core.backends.protocol import BackendInfo
 from sam2_core.cache import cache_folder, write_whole
+from sam2_core.machine import installed_versions
 from sam2_core.mask_geometry import SIZES, SMALL_AREA_PX, size_class
 from sam2_core.trust.calibration import digest_of, read_signed, signed_text
 from sam2_core.types import AutolabelError, MachineError
@@ -163,11 +162,7 @@ def engine_facts(info: BackendInfo) -> dict[str, Any]:
 def versions_of(backend: str) -> dict[str, str]:
     """Return the versions of the libraries that belong to an engine of a backend."""
     family = next(name for name in _LIBRARIES if backend.startswith(name))
-    found = {}
-    for name in (*_EVERYWHERE, *_LIBRARIES[family]):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+    return installed_versions((*_EVERYWHERE, *_LIBRARIES[family]))
 
 
 def certificate_path(engine: Mapping[str, Any], cache: Path | None = None) -> Path:
