@@ -119,7 +119,7 @@ def run_app(port: int | None = 0, log: Path | None = None) -> Iterator[App]:
         log.open("wb") as output,
     ):
         process = subprocess.Popen(
-            [*app_command(listener), "tied"],
+            [sys.executable, "-m", "tasks.review.app", str(listener.fileno()), "tied"],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -134,11 +134,6 @@ def run_app(port: int | None = 0, log: Path | None = None) -> Iterator[App]:
     finally:
         _browser_file().unlink(missing_ok=True)
         _stop(process)
-
-
-def app_command(listener: socket.socket) -> list[str]:
-    """Command line of the App's process, which inherits the socket that it listens on."""
-    return [sys.executable, "-m", "tasks.review.app", str(listener.fileno())]
 
 
 def open_in_browser(link: str) -> None:

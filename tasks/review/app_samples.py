@@ -36,7 +36,7 @@ def frames_of(view: Any, sample_ids: Sequence[str]) -> dict[str, str]:
         from bson import ObjectId
 
         wanted = {"_id": {"$in": [ObjectId(one) for one in sample_ids]}}
-        patches = _collection(view._patches_dataset._sample_collection_name)
+        patches = sample_collection(view._patches_dataset)
         found = {
             str(one["_id"]): str(one["_sample_id"])
             for one in patches.find(wanted, {"_sample_id": 1})
@@ -60,8 +60,11 @@ def show_decisions(decisions: Mapping[str, str]) -> None:
     FiftyOne makes the copy anew.
     """
     from bson import ObjectId
+    from fiftyone.core.odm import get_db_conn
     from pymongo import UpdateMany
 
+    if not decisions:
+        return
     by_decision: dict[str, list[Any]] = {}
     for label, decision in decisions.items():
         by_decision.setdefault(decision, []).append(ObjectId(label))
@@ -72,20 +75,9 @@ def show_decisions(decisions: Mapping[str, str]) -> None:
         )
         for decision, labels in by_decision.items()
     ]
-    if not writes:
-        return
-    for name in _database().list_collection_names(filter={"name": {"$regex": _COLLECTIONS}}):
-        _collection(name).bulk_write(writes, ordered=False)
-
-
-def _database() -> Any:
-    import fiftyone.core.odm as foo
-
-    return foo.get_db_conn()
-
-
-def _collection(name: str) -> Any:
-    return _database()[name]
+    database = get_db_conn()
+    for name in database.list_collection_names(filter={"name": {"$regex": _COLLECTIONS}}):
+        database[name].bulk_write(writes, ordered=False)
 
 
 SHOWN = ("risk", "reasons", "review_status", "relabel")

@@ -75,11 +75,6 @@ def decided_objects(dataset: Any) -> set[str]:
     }
 
 
-def queued_objects(dataset: Any, decided: Collection[str], count: int) -> list[Doubt]:
-    """Choose `count` objects that nobody has decided on, riskiest first, a few of each place."""
-    return few_of_each_place(_riskiest(dataset, decided, _CANDIDATES * count), count)
-
-
 def few_of_each_place(doubts: Sequence[Doubt], count: int) -> list[Doubt]:
     """Choose `count` of doubts that come riskiest first; more of a place only if there is room."""
     most = max(1, round(_MOST_OF_A_PLACE * count))
@@ -110,12 +105,13 @@ def _places(doubts: Sequence[Doubt]) -> list[int]:
     return [int(one) for one in connected_components(csr_array(near), directed=False)[1]]
 
 
-def _riskiest(dataset: Any, decided: Collection[str], count: int) -> list[Doubt]:
-    """Find the `count` riskiest objects that nobody has decided on, riskiest first.
+def riskiest_objects(dataset: Any, decided: Collection[str], budget: int) -> list[Doubt]:
+    """Find the riskiest objects that nobody has decided on, a few for each decision of a budget.
 
     A frame's risk is that of its riskiest undecided label and has an index: frames are read from
     the riskiest one on, until no other can have a label that belongs here.
     """
+    count = _CANDIDATES * budget
     fields = {"frame_key": 1, "risk": 1, "sequence_id": 1, "camera": 1}
     names = ("_id", "object", "risk", "decision", "label", "bounding_box")
     fields |= {f"{_INNER}.{name}": 1 for name in names}

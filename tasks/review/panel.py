@@ -31,14 +31,6 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
             name="review_progress", label="Review progress", icon="fact_check", surfaces="grid"
         )
 
-    def on_load(self, ctx: Any) -> None:
-        """Count when the panel opens."""
-        self.refresh(ctx)
-
-    def on_change_dataset(self, ctx: Any) -> None:
-        """Count again for another dataset."""
-        self.refresh(ctx)
-
     def refresh(self, ctx: Any) -> None:
         """Count everything again."""
         stats = review_stats(ctx.dataset)
@@ -53,6 +45,8 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         for name, plot in plots.items():
             ctx.panel.set_data(name, plot)
             ctx.panel.set_state(f"names_{name}", shown_names(plot))
+
+    on_load = on_change_dataset = refresh
 
     def open_queue(self, ctx: Any) -> None:
         """Show what needs review."""

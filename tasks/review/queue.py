@@ -6,7 +6,7 @@ The queue holds decisions: of each of the riskiest objects, the label that is th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,13 @@ from tasks.dataset.schema import (
     sample_collection,
 )
 from tasks.review.actions import FIELDS
-from tasks.review.objects import count_labels, decided_objects, object_of, queued_objects
+from tasks.review.objects import (
+    count_labels,
+    decided_objects,
+    few_of_each_place,
+    object_of,
+    riskiest_objects,
+)  # fmt: skip
 from tasks.risk.compute_risk import DESCRIPTIONS, REASONS, sequence_risk
 from tasks.wording import counted
 
@@ -75,7 +81,7 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
 
     """
     decided = decided_objects(dataset)
-    doubts = queued_objects(dataset, decided, budget)
+    doubts = few_of_each_place(riskiest_objects(dataset, decided, budget), budget)
     threshold = doubts[-1].risk if doubts else 1.0
     wanted = {one.label_id: one.frame_key for one in doubts}
     queued = {one.object_name for one in doubts}
@@ -85,7 +91,7 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
         NEEDS_REVIEW: (needs_review(dataset, wanted), text),
         LABEL_BY_LABEL: (label_by_label(dataset, wanted), f"{text}, one a tile"),
     }
-    for reason in sorted(present_reasons(dataset)):
+    for reason in sorted(filter(None, sample_collection(dataset).distinct(REASONS_FIELD))):
         views[f"reason {reason}"] = (by_reason(dataset, reason), DESCRIPTIONS.get(reason, reason))
     views[SENT_BACK] = (
         everything(dataset).match({"relabel": {"$nin": ["", None]}}), "labels made again",
@@ -214,11 +220,6 @@ def by_reason(dataset: Any, reason: str) -> Any:
     undecided = F("reasons").contains(reason) & (F("decision") == "")
     view = everything(dataset).match(wanted).sort_by("risk", reverse=True)
     return view.filter_labels(MACHINE_FIELD, undecided)
-
-
-def present_reasons(dataset: Any) -> Sequence[str]:
-    """Reasons that occur in a dataset."""
-    return [one for one in sample_collection(dataset).distinct(REASONS_FIELD) if one]
 
 
 def only_labels(dataset: Any, drawn: Mapping[str, str]) -> Any:

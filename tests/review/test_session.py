@@ -265,7 +265,7 @@ def answer_late(route: Any) -> None:
 @pytest.mark.timeout(900)  # a busy machine draws slowly
 def test_an_hour_of_review_in_short(name: str, tmp_path: Path) -> None:
     with run_app() as app, browser_page() as page:
-        page.route("**/keys.js*", answer_late)
+        page.route("**/keys.js*", answer_late, times=1)
         open_view(page, app.link(name, view="label-by-label"))
         tiles(page, name, app.link(name, view="label-by-label"))
         page.goto("about:blank")
