@@ -34,16 +34,17 @@ def first_line(error: BaseException) -> str:
     return lines[0]
 
 
-def causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None, *, contexts: bool = False) -> Iterator[BaseException]:
     """Yield an error and what it was raised from, each once.
 
+    With `contexts` also what was handled meanwhile: libraries wrap errors without naming a cause.
     A chain may lead back into itself: one error of a lost device is raised again and again.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         yield error
-        error = error.__cause__
+        error = error.__cause__ or (error.__context__ if contexts else None)
 
 
 def is_machine_error(error: BaseException) -> bool:

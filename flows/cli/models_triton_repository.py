@@ -51,14 +51,15 @@ def command(models: tuple[str, ...], out: Path, **given: Any) -> None:
     The server needs sam2-autolabel installed, as in deploy/triton/Dockerfile.
     """
     from sam2_core.backend_choice import precision_for
+    from sam2_core.serving.python_model import ModelSettings
     from sam2_core.serving.repository import RepositoryOptions, copy_graphs, write_repository
 
     precision = precision_for(given["backend"], given["precision"])
-    options = RepositoryOptions(
-        given["backend"], precision, embedding_bytes=given["cache_mb"] << 20, gpus=given["gpus"],
-        instances=given["instances"],
+    settings = ModelSettings(
+        backend=given["backend"], precision=precision, embedding_bytes=given["cache_mb"] << 20,
         loading_s=given["load_timeout"],
     )  # fmt: skip
+    options = RepositoryOptions(settings, given["gpus"], given["instances"])
     version = given["version"]
     names = write_repository(
         out, models, options, version=version,

@@ -199,6 +199,7 @@ def _refuse_wrong_options(models: tuple[str, ...], given: dict[str, Any]) -> Non
 def _written(repository: Path, models: tuple[str, ...], given: dict[str, Any]) -> list[str]:
     """Return what to load; write a repository unless one is given."""
     from sam2_core.serving.contract import WHOLE_FRAMES
+    from sam2_core.serving.python_model import ModelSettings
     from sam2_core.serving.repository import RepositoryOptions, write_repository
     from sam2_core.serving.supervised import models_in
     from tasks.masks.model import choose_model
@@ -213,11 +214,11 @@ def _written(repository: Path, models: tuple[str, ...], given: dict[str, Any]) -
         return found
     for model in models:  # refuse before Triton starts what `autolabel label` would refuse
         choose_model(model.removesuffix(WHOLE_FRAMES), given["backend"], given["precision"])
-    options = RepositoryOptions(
-        given["backend"], given["precision"], given["threads"],
-        embedding_bytes=given["cache_mb"] << 20, gpus=given["gpus"],
-        loading_s=given["load_timeout"],
+    settings = ModelSettings(
+        backend=given["backend"], precision=given["precision"], threads=given["threads"],
+        embedding_bytes=given["cache_mb"] << 20, loading_s=given["load_timeout"],
     )  # fmt: skip
+    options = RepositoryOptions(settings, given["gpus"])
     return write_repository(repository, models, options, where_is=_absolute)
 
 

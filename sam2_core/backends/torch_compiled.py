@@ -25,7 +25,7 @@ from sam2_core.backends.device_owner import device_owner, is_sticky
 from sam2_core.backends.torch_modules import Modules
 from sam2_core.cache import make_folder, only_one
 from sam2_core.decisive_code import mask_code
-from sam2_core.machine_errors import first_line
+from sam2_core.machine_errors import causes, first_line
 from sam2_core.types import (
     BOX_BOTTOM_RIGHT,
     BOX_TOP_LEFT,
@@ -38,6 +38,7 @@ from sam2_core.types import (
 
 logger = logging.getLogger(__name__)
 
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 Tensors = tuple[torch.Tensor, ...]
 IMAGE_BUCKETS = (1, 2, 4, 8)
 CLOSE_UP_BUCKETS = (8, 32, 64)
@@ -205,11 +206,7 @@ class Buckets:
             torch.OutOfMemoryError: the device's memory does not suffice.
 
         """
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(make_folder(self._folder)))
-        # It recommends TF32, which changes masks and is off on purpose, and warns of its own code.
-        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
-        warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
-        torch._dynamo.config.recompile_limit = 64  # every bucket compiles the same modules
+        self._prepare_compiler()
         function: Callable[..., Tensors] = torch.compile(bucket.module, dynamic=False)
         compiled, name = self._file(bucket), "-".join(map(str, bucket.key))
         try:
@@ -233,6 +230,18 @@ class Buckets:
             ) from error
         return function
 
+    def _prepare_compiler(self) -> None:
+        """Let Inductor keep what it makes in our folder, unless the user has named another."""
+        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+        # Inductor sets the variable to its own default as soon as anything asks for the folder.
+        if os.environ.get(CACHE_VARIABLE) in {None, default_cache_dir()}:
+            os.environ[CACHE_VARIABLE] = str(make_folder(self._folder))
+        # It recommends TF32, which changes masks and is off on purpose, and warns of its own code.
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
+        warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
+        torch._dynamo.config.recompile_limit = 64  # every bucket compiles the same modules
+
     def _captured(self, function: Callable[..., Tensors], examples: Tensors) -> Captured:
         try:
             return Captured(function, examples, self._stream, self._pool)
@@ -252,13 +261,9 @@ def _say_waiting() -> None:
 
 def _raise_of_device(error: BaseException) -> None:
     """Raise what the compiler is not to blame for: no memory, or a device that is lost."""
-    cause: BaseException | None = error
-    seen: set[int] = set()  # the compiler wraps errors without naming them as the cause
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
+    for cause in causes(error, contexts=True):
         if isinstance(cause, torch.OutOfMemoryError):
             raise cause
-        cause = cause.__cause__ or cause.__context__
     if is_sticky(error):
         raise error
 

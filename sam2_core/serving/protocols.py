@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 
 from sam2_core.machine import how_to_install
+from sam2_core.machine_errors import causes
 from sam2_core.serving.contract import CERTIFICATE_VARIABLE
 from sam2_core.serving.transport import (
     Access,
@@ -178,7 +179,7 @@ class HttpTransport(Transport):
         except httpx.TimeoutException as error:
             raise late(self.url, call) from error
         except httpx.TransportError as error:  # not there, or it died while it answered
-            if _is_tls(error):
+            if any(isinstance(one, ssl.SSLError) for one in causes(error, contexts=True)):
                 raise untrusted(self.url, str(error)) from error
             raise absent(self.url, str(error) or type(error).__name__) from error
         if answer.status_code in _ABSENT:
@@ -193,15 +194,6 @@ class HttpTransport(Transport):
     def close(self) -> None:
         """Let go of connections."""
         self._client.close()
-
-
-def _is_tls(error: BaseException | None) -> bool:
-    """Tell whether an error comes from TLS: httpx keeps the cause behind its own."""
-    while error is not None:
-        if isinstance(error, ssl.SSLError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _told(answer: httpx.Response) -> str:

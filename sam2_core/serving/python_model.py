@@ -56,8 +56,8 @@ class ModelSettings:
 
     """
 
-    source: str
-    served_as: str
+    source: str = ""
+    served_as: str = ""
     backend: str = "auto"
     precision: str = "auto"
     threads: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sam2_core.cache import write_whole
@@ -89,6 +89,9 @@ _MODULES = {
 }  # fmt: skip
 # Processes of the model of images: while one waits for an encoder another answers clicks.
 _IMAGE_INSTANCES = 2
+# Requests in one batch, how long one may wait for others to share its batch, and how many may wait
+# for a model; more are refused.
+_MOST_BATCHED, _QUEUE_DELAY_US, _MOST_WAITING = 16, 500, 1024
 
 
 @dataclass(frozen=True)
@@ -96,39 +99,15 @@ class RepositoryOptions:
     """How a repository's models run.
 
     Attributes:
-        backend, precision, threads, store, embedding_bytes, image_bytes, loading_s: as in
-            `ModelSettings`.
+        settings: of every model, but what it is and what it is served as.
         gpus: CUDA devices; each gets `instances` of encoder and decoder. None: the CPU.
         instances: processes of encoder and decoder, of each device.
-        most_batched: requests in one batch.
-        queue_delay_us: how long a request may wait for others to share its batch.
-        most_waiting: requests that may wait for a model; more are refused.
 
     """
 
-    backend: str = "auto"
-    precision: str = "auto"
-    threads: int = 0
-    store: str = ModelSettings.store
-    embedding_bytes: int = ModelSettings.embedding_bytes
-    image_bytes: int = ModelSettings.image_bytes
-    loading_s: int = ModelSettings.loading_s
+    settings: ModelSettings = field(default_factory=ModelSettings)
     gpus: tuple[int, ...] = ()
     instances: int = 1
-    most_batched: int = 16
-    queue_delay_us: int = 500
-    most_waiting: int = 1024
-
-    def __post_init__(self) -> None:
-        if min(self.instances, self.most_batched, self.most_waiting) < 1:
-            raise AutolabelError("instances, batches and queues must be at least 1")
-
-    def settings(self, source: str, name: str) -> ModelSettings:
-        """Return the parameters of one model."""
-        return ModelSettings(
-            source, name, self.backend, self.precision, self.threads, self.store,
-            self.embedding_bytes, self.image_bytes, self.loading_s,
-        )  # fmt: skip
 
 
 def write_repository(
@@ -158,7 +137,8 @@ def write_repository(
         raise AutolabelError(f"models need names of their own: {', '.join(double) or 'none given'}")
     written = []
     for model, name in zip(models, names, strict=True):
-        settings, parts = options.settings(where_is(model), name), names_of(name)
+        parts = names_of(name)
+        settings = replace(options.settings, source=where_is(model), served_as=name)
         kinds = {
             parts.encoder: "EncoderModel", parts.decoder: "DecoderModel", parts.image: "ImageModel"
         }  # fmt: skip
@@ -190,16 +170,16 @@ def config_of(name: str, kind: str, settings: ModelSettings, options: Repository
         for key, value in settings.parameters().items()
     )
     return (
-        f"name: {_quoted(name)}\nbackend: \"python\"\nmax_batch_size: {options.most_batched}\n"
+        f"name: {_quoted(name)}\nbackend: \"python\"\nmax_batch_size: {_MOST_BATCHED}\n"
         + "".join(_tensor("input", *one) for one in _INPUTS[kind].items())
         + "".join(_tensor("output", *one) for one in _OUTPUTS[kind].items())
         + _instances(options)
         # The one before goes on until a new one is whole: its three models take over together.
         + "version_policy { latest { num_versions: 2 } }\n"
         "dynamic_batching {\n"
-        f"  max_queue_delay_microseconds: {options.queue_delay_us}\n"
+        f"  max_queue_delay_microseconds: {_QUEUE_DELAY_US}\n"
         "  default_queue_policy {\n    timeout_action: REJECT\n    allow_timeout_override: true\n"
-        f"    max_queue_size: {options.most_waiting}\n  }}\n}}\n"
+        f"    max_queue_size: {_MOST_WAITING}\n  }}\n}}\n"
         + parameters
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from sam2_core.serving.installed_server import _copy_whole, find_server
+from sam2_core.serving.python_model import ModelSettings
 from sam2_core.serving.repository import RepositoryOptions, write_repository
 from sam2_core.serving.server_process import ServerOptions, new_prefix, start_server
 from sam2_core.types import AutolabelError
@@ -34,7 +35,9 @@ def installed():
 @pytest.mark.ci
 def test_a_model_that_never_loads_is_ended_and_says_where_it_stood(installed, tmp_path):
     repository = tmp_path / "repository"
-    options = RepositoryOptions("onnxruntime-cpu", store=str(tmp_path / "store"), loading_s=2)
+    options = RepositoryOptions(
+        ModelSettings(backend="onnxruntime-cpu", store=str(tmp_path / "store"), loading_s=2)
+    )
     names = write_repository(repository, [str(MICRO)], options)
     (repository / names[0] / "1" / "model.py").write_text(_HANGS)
     options = ServerOptions(grpc_port=free_port())

@@ -20,6 +20,7 @@ from sam2_core.serving.contract import (
 )
 from sam2_core.serving.failover import Servers
 from sam2_core.serving.given import Given
+from sam2_core.serving.python_model import ModelSettings
 from sam2_core.serving.repository import RepositoryOptions, write_repository
 from sam2_core.serving.transport import (
     Access,
@@ -149,7 +150,7 @@ def test_models_have_names_that_a_server_takes():
 
 
 def test_a_repository_holds_several_models_and_all_that_was_asked_for(tmp_path):
-    options = RepositoryOptions("tensorrt", "fp16", gpus=(0, 2), instances=3)
+    options = RepositoryOptions(ModelSettings(backend="tensorrt", precision="fp16"), (0, 2), 3)
     names = write_repository(tmp_path, ["compact", "compact:whole"], options)
     write_repository(tmp_path, ["compact"], options, version=2)
     assert len(names) == 6
