@@ -17,9 +17,8 @@ from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.cvat_boxes import read_cvat
 from tasks.boxes.imported import ImportedBoxes
 from tasks.boxes.json_boxes import read_coco, read_nuscenes
-from tasks.boxes.rows import BadBoxesError, Entry, ImageRows, Rows, entry_of, is_kitti_folder
+from tasks.boxes.rows import Entry, ImageRows, Rows, entry_of, is_kitti_folder
 from tasks.boxes.text_boxes import (
-    decoded,
     is_tracking_line,
     parse_text,
     parse_yolo,
@@ -109,11 +108,7 @@ def _tracking(files: list[tuple[str, File]]) -> Rows | None:
 
 def _text(file: File) -> str:
     """Text of a file; reading its boxes refuses what is no text."""
-    data = storage.read_bytes(file.uri)
-    try:
-        return decoded(data, file.uri)
-    except BadBoxesError:
-        return data.decode("utf-8", "replace")
+    return storage.read_bytes(file.uri).decode("utf-8", "replace")
 
 
 def _text_entry(path: str, file: File, classes: tuple[str, ...]) -> Entry:

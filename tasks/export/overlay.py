@@ -38,19 +38,6 @@ def color_of(instance: Instance) -> tuple[int, int, int]:
     return round(255 * blue), round(255 * green), round(255 * red)
 
 
-def draw(frame: ExportFrame) -> Picture | None:
-    """Draw a frame's labels over its picture, with captions; None where that cannot be read.
-
-    Returns:
-        uint8 (H, W, 3) BGR.
-
-    """
-    picture = paint(frame)
-    if picture is not None:
-        caption(picture, frame)
-    return picture
-
-
 def paint(frame: ExportFrame) -> Picture | None:
     """Draw a frame's masks over its picture; None where that cannot be read.
 
@@ -237,8 +224,9 @@ def write_overlays(out_uri: str, run_key: str, count: int) -> list[str]:
             continue
         labeled = [one for one in frames.of_chunk(manifest, chunk) if one.instances]
         for frame in labeled[:: max(len(labeled) // wanted, 1)][:wanted]:
-            picture = draw(frame)
+            picture = paint(frame)
             if picture is not None:
+                caption(picture, frame)
                 name = f"{frame.series.replace('/', '__')}__{frame.index:06d}.jpg"
                 uri = storage.join(overlays_uri(out_uri, run_key), name)
                 storage.write_bytes(uri, jpeg(picture))
