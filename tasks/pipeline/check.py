@@ -11,7 +11,7 @@ from typing import Any
 from tasks.observe.progress import CHECK
 from tasks.pipeline.chunk import ChunkState, stored_chunk
 from tasks.pipeline.open import Opened
-from tasks.pipeline.outcome import SequenceOutcome, complete_before, outcome_so_far
+from tasks.pipeline.outcome import SequenceOutcome, complete_before, log_failures, outcome_so_far
 from tasks.pipeline.run_context import Job
 from tasks.store import manifests
 from tasks.store.artifacts import Chunk
@@ -39,6 +39,7 @@ def check_sequence(
     others = _of_others(job, opened.rest)
     together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
     outcome = outcome_so_far(part.name, together, opened.failures)
+    log_failures(outcome.failures)
     frames = counted(outcome.frames, "frame")
     if others is None:
         log.info("%s, %s, the rest of it is done by other shards", frames, outcome.masks)

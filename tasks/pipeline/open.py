@@ -15,7 +15,6 @@ from tasks.pipeline.outcome import (
     NotFetchedError,
     SequencePart,
     UnreadableError,
-    log_failures,
 )
 from tasks.pipeline.run_context import Job
 from tasks.store import artifacts, manifests, quarantine, storage
@@ -92,7 +91,6 @@ def open_sequence(job: Job, part: SequencePart) -> Opened:
     attempt_uri = _begin_attempt(job, part, complete, first) if job.counts_attempts else ""
     opened = Opened(part, mine, rest, listed, failures, attempt_uri)
     log.info("%s in %s", counted(opened.frames, "frame"), counted(len(mine), "chunk"))
-    log_failures(failures)
     return opened
 
 
