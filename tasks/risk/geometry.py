@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from tasks.masks.crops import Segments
 
 Numbers = npt.NDArray[np.floating[Any]]
 SEGMENTS_AT_ONCE = 1 << 14  # what is looked up of so many stays in the cache
-FEW_IN_COLUMN = 16  # segments that are faster compared one by one than looked up
 
 
 def box_areas(boxes: Numbers) -> Numbers:
@@ -59,20 +57,24 @@ def shared_pixels(segments: Segments, pairs: IntArray) -> Numbers:
     shared = np.zeros(len(pairs))
     if not len(segments.mask):
         return shared
-    # Of each pair, the segments of the mask with fewer of them are looked up in the other.
-    swap = np.bincount(segments.mask, minlength=segments.count)[pairs]
-    few = np.where(swap[:, 0] <= swap[:, 1], pairs[:, 0], pairs[:, 1])
-    many = pairs.sum(axis=1) - few
-    columns = _Columns(segments)
-    first, length = columns.in_both(few, many)
-    shift = many - few
+    top, bottom, stride = _places(segments)
+    covered = np.concatenate([[0], np.cumsum(bottom - top)])
+    count = np.bincount(segments.mask, minlength=segments.count)
+    first = np.cumsum(count) - count
+    # Of each pair, the segments of the mask with fewer of them are looked up in the other: at the
+    # same place in the picture, which lies `shift` farther on the line of all masks.
+    fewer = count[pairs[:, 0]] <= count[pairs[:, 1]]
+    few = np.where(fewer, pairs[:, 0], pairs[:, 1])
+    shift = (pairs.sum(axis=1) - 2 * few) * stride
     # All boxes of a frame may overlap: pairs grow with their square, and each has many segments.
-    for part in _blocks(np.cumsum(length)):
-        pair = np.repeat(np.arange(part.stop - part.start), length[part])
-        before = np.cumsum(length[part]) - length[part]
-        chosen = np.arange(len(pair)) + (first[part] - before)[pair]
-        pixels = columns.shared(chosen, many[part][pair], shift[part][pair])
-        shared[part] = np.bincount(pair, pixels, minlength=part.stop - part.start)
+    for part in _blocks(np.cumsum(count[few])):
+        length = count[few[part]]
+        pair = np.repeat(np.arange(len(length)), length)
+        chosen = np.arange(len(pair)) + (first[few[part]] - np.cumsum(length) + length)[pair]
+        moved = shift[part][pair]
+        pixels = _covered_before(bottom[chosen] + moved, top, covered)
+        pixels -= _covered_before(top[chosen] + moved, top, covered)
+        shared[part] = np.bincount(pair, pixels, minlength=len(length))
     return shared
 
 
@@ -82,60 +84,6 @@ def _blocks(end: IntArray) -> Iterator[slice]:
     for start, stop in itertools.pairwise([0, *edges.tolist(), len(end)]):
         if start < stop:
             yield slice(start, stop)
-
-
-class _Columns:
-    """The segments of masks by column: found once, looked up for many pairs of masks."""
-
-    def __init__(self, segments: Segments) -> None:
-        self._segments = segments
-        bounds = segments.bounds_xyxy_px()
-        self._left, self._right = np.ascontiguousarray(bounds[:, [0, 2]].T)
-        width = self._right - self._left
-        # The columns of all masks, each from its first to its last, one mask after another.
-        self._base = np.cumsum(width) - width - self._left
-        place = self._base[segments.mask] + segments.column
-        self._first = np.append(0, np.cumsum(np.bincount(place, minlength=int(width.sum()))))
-
-    def in_both(self, mask: IntArray, other: IntArray) -> tuple[IntArray, IntArray]:
-        """Find the segments of masks between the edges of others: the first one, and how many."""
-        left, right, base = self._left, self._right, self._base[mask]
-        low = np.maximum(left[mask], left[other]).clip(max=right[mask])
-        high = np.minimum(right[mask], right[other]).clip(min=low)
-        first = self._first[base + low]
-        return first, self._first[base + high] - first
-
-    def shared(self, chosen: IntArray, other: IntArray, shift: IntArray) -> Numbers:
-        """Count the pixels that segments of masks have in common with other masks: (S,)."""
-        segments = self._segments
-        place = self._base[other] + segments.column[chosen]
-        first = self._first[place]
-        count = self._first[place + 1] - first
-        shared = np.zeros(len(chosen))
-        rows, number = np.flatnonzero((count > 0) & (count <= FEW_IN_COLUMN)), 0
-        while len(rows):
-            here, there = chosen[rows], first[rows] + number
-            low = np.maximum(segments.top[here], segments.top[there])
-            high = np.minimum(segments.bottom[here], segments.bottom[there])
-            shared[rows] += (high - low).clip(0)
-            number += 1
-            rows = rows[count[rows] > number]
-        rest = np.flatnonzero(count > FEW_IN_COLUMN)
-        if len(rest):
-            shared[rest] = self._shared_with_all(chosen[rest], shift[rest])
-        return shared
-
-    def _shared_with_all(self, chosen: IntArray, shift: IntArray) -> IntArray:
-        """Count the pixels that segments share with the masks that come `shift` masks later."""
-        top, bottom, stride, covered = self._line
-        # The same place in the picture, in the other mask.
-        inside = _covered_before(bottom[chosen] + shift * stride, top, covered)
-        return inside - _covered_before(top[chosen] + shift * stride, top, covered)
-
-    @cached_property
-    def _line(self) -> tuple[IntArray, IntArray, int, IntArray]:
-        top, bottom, stride = _places(self._segments)
-        return top, bottom, stride, np.concatenate([[0], np.cumsum(bottom - top)])
 
 
 def _places(segments: Segments) -> tuple[IntArray, IntArray, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from tasks.risk.geometry import Numbers
 from tasks.store.tables import LabeledFrame
 from tasks.tracks.associate import Associator
 from tasks.tracks.shapes import WORDS, ShapeArray, shapes_of
+
+_Columns: TypeAlias = tuple[IntArray, IntArray, Numbers, Numbers, ShapeArray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,55 +56,38 @@ class Sightings:
         return len(self.frame)
 
 
-@dataclass
-class _Columns:
-    number: list[IntArray] = field(default_factory=list)
-    given: list[IntArray] = field(default_factory=list)
-    boxes_px: list[Numbers] = field(default_factory=list)
-    scores: list[Numbers] = field(default_factory=list)
-    shapes: list[ShapeArray] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-
-
 def sightings_of(frames: Iterable[LabeledFrame]) -> Sightings:
     """Look at the frames of one camera in order, each once; masks are not kept."""
-    columns, counts, associator = _Columns(), [], Associator()
+    none = np.zeros(0, np.int64)
+    columns: list[_Columns] = [
+        (none, none, np.zeros((0, 4)), np.zeros(0), np.zeros((0, WORDS), np.uint64))
+    ]
+    labels: list[str] = []
+    associator = Associator()
     for one in frames:
-        counts.append(len(one.boxes))
-        _add(columns, one, associator)
-    total = sum(counts)
-    starts = np.cumsum([0, *counts[:-1]]) if counts else np.zeros(0, np.int64)
+        columns.append(_columns_of(one, associator))
+        labels += one.boxes.labels
+    given, number, boxes_px, scores, shapes = map(np.concatenate, zip(*columns, strict=True))
+    counts = [len(part[0]) for part in columns[1:]]
+    frame = np.repeat(np.arange(len(counts)), counts)
+    row = np.arange(len(frame)) - (np.cumsum([0, *counts])[:-1])[frame]
     return Sightings(
-        np.repeat(np.arange(len(counts)), counts),
-        np.arange(total) - np.repeat(starts, counts),
-        np.concatenate([np.zeros(0, np.int64), *columns.given]),
-        np.concatenate([np.zeros(0, np.int64), *columns.number]),
-        np.concatenate([np.zeros((0, 4)), *columns.boxes_px]),
-        np.concatenate([np.zeros(0), *columns.scores]),
-        np.concatenate([np.zeros((0, WORDS), np.uint64), *columns.shapes]),
-        tuple(columns.labels),
-        tuple(counts),
+        frame, row, given, number, boxes_px, scores, shapes, tuple(labels), tuple(counts)
     )
 
 
-def _add(columns: _Columns, one: LabeledFrame, associator: Associator) -> None:
-    """Add a frame's labels; the tracker is asked for those that no other tracker knows."""
+def _columns_of(one: LabeledFrame, associator: Associator) -> _Columns:
+    """Columns of a frame's labels; the tracker is asked for those that no other tracker knows."""
     boxes, count = one.boxes, len(one.boxes)
     px = boxes.xyxy_px.astype(np.float64)
     usable = np.isfinite(px).all(axis=1) & (px[:, 0] < px[:, 2]) & (px[:, 1] < px[:, 3])
     px[~usable] = 0
     given = np.full(count, -1, np.int64) if boxes.track_ids is None else boxes.track_ids
     rows = np.flatnonzero(usable & (given < 0))
-    numbers = np.full(count, -1, np.int64)
+    number = np.full(count, -1, np.int64)
     scores = np.nan_to_num(boxes.scores.astype(np.float64), posinf=0, neginf=0)
-    names = [boxes.labels[row] for row in rows]
-    numbers[rows] = associator.number(px[rows], scores[rows], names)
+    number[rows] = associator.number(px[rows], scores[rows], [boxes.labels[row] for row in rows])
     shapes = np.zeros((count, WORDS), np.uint64)
     if one.masks is not None and count:
         shapes = shapes_of(one.masks, px)
-    columns.number.append(numbers)
-    columns.given.append(given)
-    columns.boxes_px.append(px)
-    columns.scores.append(scores)
-    columns.shapes.append(shapes)
-    columns.labels.extend(boxes.labels)
+    return given, number, px, scores, shapes

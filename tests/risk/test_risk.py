@@ -14,7 +14,6 @@ from tasks.risk.features import COLUMN, FEATURES, measure_frames
 from tasks.risk.geometry import shared_pixels
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
-from tests.review.labels import labeled_frames
 
 SIZE = (200, 300)
 
@@ -190,12 +189,3 @@ def test_labels_stranger_than_any_rendered_one_still_have_an_order() -> None:
     assert model.odds(strange).max() > 17
     assert (np.diff(risk) > 0).all()
     assert risk.max() < 0.995, "1.00 is shown of nothing"
-
-
-def test_judging_is_quick_enough_for_every_load() -> None:
-    import time
-
-    frames = labeled_frames(20, 100)
-    started = time.process_time()
-    compute_risk(frames)
-    assert (time.process_time() - started) / 2000 < 1e-3
