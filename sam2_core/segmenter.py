@@ -102,7 +102,6 @@ class Segmenter:
         decoder_chunk: prompts in one decoder call, of one or several frames. Out of memory halves
             it for good.
         encoder_batch: images in one encoder call: frames, or close-ups of one frame or several.
-        post_threads: threads that encode masks in `segment`.
 
     """
 
@@ -112,7 +111,6 @@ class Segmenter:
         *,
         decoder_chunk: int | None = None,
         encoder_batch: int | None = None,
-        post_threads: int = 2,
     ) -> None:
         self.backend = backend
         on_cpu = backend.info.device == "cpu"
@@ -122,7 +120,7 @@ class Segmenter:
         else:
             default = _FRAMES_CPU if on_cpu else _FRAMES_GPU
         self.encoder_batch = encoder_batch or default
-        self._pool = ThreadPoolExecutor(post_threads, "sam2-masks")
+        self._pool = ThreadPoolExecutor(2, "sam2-masks")
         self.decoder_chunk = decoder_chunk or (_CHUNK_CPU if on_cpu else _CHUNK_GPU)
         if self.decoder_chunk < 1 or self.encoder_batch < 1:
             raise ValueError("decoder_chunk and encoder_batch must be at least 1")
