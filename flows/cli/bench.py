@@ -137,10 +137,11 @@ class Watch(Listener):
             return {}
         passed = np.cumsum(counts)  # frames that are through by then
         low, high = np.searchsorted(passed - counts, passed[-1] * np.array([0.1, 0.9])) - 1
-        found = {"frames": passed[-1], "first_s": seconds[0], "last_s": seconds[-1]}
+        found = {"first_s": seconds[0], "last_s": seconds[-1]}
         if seconds[high] > seconds[low]:
             found["frames_per_s"] = (passed[high] - passed[low]) / (seconds[high] - seconds[low])
-        return {name: round(float(value), 3) for name, value in found.items()}
+        rounded = {name: round(float(value), 3) for name, value in found.items()}
+        return {"frames": int(passed[-1])} | rounded
 
     def whole_rate(self) -> float | None:
         """Return frames/s from the first one fetched to the last one through the last stage.
