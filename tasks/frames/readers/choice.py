@@ -6,12 +6,11 @@ from sam2_core.types import AutolabelError
 from tasks.frames.addresses import FORMATS
 from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
 from tasks.frames.readers.cityscapes import Cityscapes
-from tasks.frames.readers.coco_list import COCO_LIST
 from tasks.frames.readers.folders import Folders
 from tasks.frames.readers.kitti import KittiRaw, KittiTracking
+from tasks.frames.readers.lists import CocoList, ParquetList
 from tasks.frames.readers.mcap import Mcap
 from tasks.frames.readers.nuscenes import NuScenes
-from tasks.frames.readers.parquet_list import PARQUET_LIST
 from tasks.frames.readers.protocol import Place, Reader
 from tasks.frames.readers.tar import Tar
 from tasks.store import storage
@@ -19,7 +18,7 @@ from tasks.store import storage
 FOLDERS: Reader = Folders()
 # In this order: the first that fits is taken.
 READERS: tuple[Reader, ...] = (
-    NuScenes(), KittiRaw(), KittiTracking(), Cityscapes(), COCO_LIST, PARQUET_LIST, Tar(),
+    NuScenes(), KittiRaw(), KittiTracking(), Cityscapes(), CocoList(), ParquetList(), Tar(),
     Mcap(), FOLDERS,
 )  # fmt: skip
 # Formats of which a source is one file.
