@@ -21,8 +21,7 @@ from tasks.boxes.rows import (
     whole_number,
 )
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
-from tasks.frames.readers.json_rows import rows
-from tasks.frames.readers.nuscenes import datasets
+from tasks.frames.readers.nuscenes import datasets, rows
 from tasks.frames.readers.protocol import Place
 from tasks.store import storage
 

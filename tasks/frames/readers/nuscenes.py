@@ -11,18 +11,21 @@ docs/schema.
 
 from __future__ import annotations
 
+import functools
+import json
 import logging
 import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.frames.addresses import address_of
+from tasks.frames.download import fetch
 from tasks.frames.listing import File, natural_key, stat_file, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
-from tasks.frames.readers.json_rows import Row, rows
 from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
 from tasks.frames.source_names import fits_int64
 from tasks.store import storage
@@ -30,6 +33,8 @@ from tasks.wording import counted
 
 _TABLES = re.compile(r"annotation|v\d+\.\d+(-\w+)*")
 _NEEDED = {"sample_data.json", "calibrated_sensor.json", "sensor.json", "sample.json"}
+_PIECE, _BETWEEN = 1 << 20, re.compile(r"[\s,]*")  # characters
+Row = dict[str, Any]
 _LEVELS = 2  # of folders above a dataset: T4's are in ID/VERSION
 
 log = logging.getLogger(__name__)
@@ -94,44 +99,41 @@ def datasets(
             yield from datasets(place / name, (*names, name))
 
 
-@dataclass
-class _Dataset:
-    """The short tables of a dataset, by token."""
+def rows(uri: str) -> Iterator[Row]:
+    """Rows of a table, one after another: large datasets have gigabytes of them.
 
-    folder: str
-    tables: str
-    channels: dict[str, str] = field(default_factory=dict)  # of calibrated sensors, cameras only
-    others: set[str] = field(default_factory=set)  # calibrated sensors that are no cameras
-    sequences: dict[str, str] = field(default_factory=dict)  # of samples: name of the scene
+    Raises:
+        AutolabelError: it cannot be read, or is damaged; says where.
 
-    def table(self, name: str) -> Iterator[Row]:
-        return rows(storage.join(self.folder, self.tables, f"{name}.json"))
-
-    def read(self, has: set[str]) -> None:
-        sensors = {str(row.get("token")): row for row in self.table("sensor")}
-        for row in self.table("calibrated_sensor"):
-            sensor = sensors.get(str(row.get("sensor_token")), {})
-            if sensor.get("modality") == "camera":
-                self.channels[str(row.get("token"))] = str(sensor.get("channel"))
-            elif sensor:
-                self.others.add(str(row.get("token")))
-        by_log = "scene.json" not in has
-        called = "logfile" if by_log else "name"
-        names = {
-            str(row.get("token")): str(row.get(called) or row.get("token"))
-            for row in self.table("log" if by_log else "scene")
-        }
-        several = {name for name, count in Counter(names.values()).items() if count > 1}
-        for name in sorted(several):
-            log.warning("%s: several scenes are called %s", storage.redact(self.folder), name)
-        names = {
-            token: f"{name}-{token}" if name in several else name for token, name in names.items()
-        }
-        key = "log_token" if by_log else "scene_token"
-        for row in self.table("sample"):
-            scene = names.get(str(row.get(key)))
-            if scene is not None:
-                self.sequences[str(row.get("token"))] = scene
+    """
+    listed, where = stat_file(uri), storage.redact(uri)
+    path = fetch(uri, listed.etag, listed.size_bytes) if listed else storage.local_path(uri)
+    decode, passed, odd = json.JSONDecoder().raw_decode, 0, 0
+    with storage.explained("read", uri), path.open(encoding="utf-8-sig", errors="replace") as file:
+        text = file.read(_PIECE).lstrip()
+        at = int(text.startswith("["))
+        while at:
+            between = _BETWEEN.match(text, at)
+            at = between.end() if between else at
+            if text[at : at + 1] == "]":
+                if odd:
+                    log.warning("%s: %s no object", where, counted(odd, "row is", "rows are"))
+                return
+            try:
+                row, end = decode(text, at)
+            except ValueError:
+                end = len(text)
+            if end < len(text):
+                if isinstance(row, dict):
+                    yield row
+                odd += not isinstance(row, dict)
+                at = end
+                continue
+            more = file.read(_PIECE)
+            if not more:
+                break
+            passed, text, at = passed + at - 1, text[at - 1 :] + more, 1
+    raise AutolabelError(f"{where} is damaged at its character {passed + at}: no list ends")
 
 
 @dataclass(slots=True)
@@ -144,28 +146,90 @@ class _Shot:
     problem: str
 
 
-_Scenes = dict[str, dict[str, list[_Shot]]]
+_Scenes = dict[str, dict[str, list[_Shot]]]  # by scene and camera
 _reading = threading.Lock()
-_last_read: list[tuple[tuple[str, ...], _Scenes]] = []
 
 
-def _read_once(folder: str, table: str, has: set[str]) -> _Scenes:
-    """Read the tables of a dataset, or take what was read of the same versions last.
+def _by_token(folder: str, table: str, *, by_log: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the camera of each calibrated sensor, "" for none, and the scene of each sample."""
+
+    def rows_of(name: str) -> Iterator[Row]:
+        return rows(storage.join(folder, table, f"{name}.json"))
+
+    channels: dict[str, str] = {}  # of calibrated sensors; "" of those that are no cameras
+    sensors = {str(row.get("token")): row for row in rows_of("sensor")}
+    for row in rows_of("calibrated_sensor"):
+        sensor = sensors.get(str(row.get("sensor_token")))
+        if sensor:
+            is_camera = sensor.get("modality") == "camera"
+            channels[str(row.get("token"))] = str(sensor.get("channel")) if is_camera else ""
+    called, key = ("logfile", "log_token") if by_log else ("name", "scene_token")
+    scenes = {
+        str(row.get("token")): str(row.get(called) or row.get("token"))
+        for row in rows_of("log" if by_log else "scene")
+    }
+    several = {name for name, count in Counter(scenes.values()).items() if count > 1}
+    for name in sorted(several):
+        log.warning("%s: several scenes are called %s", storage.redact(folder), name)
+    scenes = {one: f"{name}-{one}" if name in several else name for one, name in scenes.items()}
+    scene_of = {
+        str(row.get("token")): scenes[str(row.get(key))]
+        for row in rows_of("sample")
+        if str(row.get(key)) in scenes
+    }
+    return channels, scene_of
+
+
+def _why_not(row: Row, camera: str | None, scene_of: Mapping[str, str]) -> str:
+    """Say why a picture cannot be labeled; "" where it can."""
+    filename = str(row["filename"])
+    if camera is None:
+        return f"calibrated_sensor_token {row.get('calibrated_sensor_token')} is in no table"
+    if str(row.get("sample_token")) not in scene_of:
+        return f"sample_token {row.get('sample_token')} is of no sample of a scene"
+    if filename.startswith("/") or ".." in filename.split("/"):
+        return f"filename {filename!r} leads out of the dataset"
+    if row.get("is_valid") is False:
+        return "is_valid is false"
+    return "" if _time_ns(row) >= 0 else f"timestamp {row.get('timestamp')!r} is no time"
+
+
+@functools.lru_cache(maxsize=1)
+def _read(folder: str, table: str, versions: tuple[tuple[str, str], ...]) -> _Scenes:
+    """Read the tables of a dataset.
 
     A shard lists each of its sequences anew, and large tables take minutes to read.
+
+    Args:
+        folder: of the dataset.
+        table: name of the folder of its tables.
+        versions: name and etag of each table.
+
     """
-    used = sorted((_NEEDED | {"scene.json", "log.json"}) & has)
-    found = [stat_file(storage.join(folder, table, name)) for name in used]
-    versions = (folder, table, *(one.etag if one else "" for one in found))
-    with _reading:
-        if _last_read and _last_read[0][0] == versions:
-            return _last_read[0][1]
-        _last_read.clear()  # only one is kept, and not while the next is read
-        dataset = _Dataset(folder, table)
-        dataset.read(has)
-        scenes = _shots(dataset)
-        _last_read.append((versions, scenes))
-        return scenes
+    channels, scene_of = _by_token(folder, table, by_log="scene.json" not in dict(versions))
+    found: _Scenes = {name: {} for name in dict.fromkeys(scene_of.values())}
+    only = next(iter(found)) if len(found) == 1 else None
+    strays = []
+    for row in rows(storage.join(folder, table, "sample_data.json")):
+        camera = channels.get(str(row.get("calibrated_sensor_token")))
+        filename = str(row.get("filename") or "")
+        if camera == "" or suffix_of(filename) not in IMAGE_SUFFIXES:
+            continue
+        scene = scene_of.get(str(row.get("sample_token")), only)
+        if scene is None:
+            strays.append(str(row.get("token")))
+            continue
+        why = _why_not(row, camera, scene_of)
+        why = why and f"{table}/sample_data.json, token {row.get('token')}: {why}"
+        shot = _Shot(filename, _time_ns(row), bool(row.get("is_key_frame", True)), why)
+        camera = camera or filename.rpartition("/")[0].rpartition("/")[2] or "_"
+        found[scene].setdefault(camera, []).append(shot)
+    if strays:
+        log.warning(
+            "%s: %s of no sample that belongs to a scene, the first is %s",
+            storage.redact(folder), counted(len(strays), "picture"), strays[0],
+        )  # fmt: skip
+    return found
 
 
 def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[Listed]:
@@ -177,7 +241,13 @@ def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[
                 f"{', '.join(sorted(_NEEDED - has))}: without it no picture has a scene and a "
                 "camera. To label it as plain folders: --format folders"
             )
-        scenes = _read_once(folder, table, has)
+        used = sorted((_NEEDED | {"scene.json", "log.json"}) & has)
+        listed = [stat_file(storage.join(folder, table, name)) for name in used]
+        versions = tuple(
+            (name, one.etag if one else "") for name, one in zip(used, listed, strict=True)
+        )
+        with _reading:
+            scenes = _read(folder, table, versions)
         files = _Files(folder)
         for scene, cameras in scenes.items():
             alone = len(scenes) == 1 and len(tables) == 1
@@ -191,33 +261,6 @@ def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[
                 yield Listed((*names, *own), address_of(folder, NuScenes.name, part), pictures)
 
 
-def _shots(dataset: _Dataset) -> _Scenes:
-    """Sort pictures by scene and camera; what no token leads to a scene is told and left out."""
-    found: _Scenes = {name: {} for name in dict.fromkeys(dataset.sequences.values())}
-    only = next(iter(found)) if len(found) == 1 else None
-    strays = []
-    for row in dataset.table("sample_data"):
-        sensor, filename = str(row.get("calibrated_sensor_token")), str(row.get("filename") or "")
-        if sensor in dataset.others or suffix_of(filename) not in IMAGE_SUFFIXES:
-            continue
-        scene = dataset.sequences.get(str(row.get("sample_token")), only)
-        if scene is None:
-            strays.append(str(row.get("token")))
-            continue
-        camera = dataset.channels.get(sensor) or filename.rpartition("/")[0].rpartition("/")[2]
-        shot = _Shot(filename, _time_ns(row), bool(row.get("is_key_frame", True)), "")
-        why = _why_not(row, dataset)
-        if why:
-            shot.problem = f"{dataset.tables}/sample_data.json, token {row.get('token')}: {why}"
-        found[scene].setdefault(camera or "_", []).append(shot)
-    if strays:
-        log.warning(
-            "%s: %s of no sample that belongs to a scene, the first is %s",
-            storage.redact(dataset.folder), counted(len(strays), "picture"), strays[0],
-        )  # fmt: skip
-    return found
-
-
 def _time_ns(row: Row) -> int:
     """Nanoseconds since 1970 of a row's microseconds, -1 where it has none."""
     try:
@@ -225,19 +268,6 @@ def _time_ns(row: Row) -> int:
     except (KeyError, TypeError, ValueError, OverflowError):
         return -1
     return time_ns if fits_int64(time_ns) else -1
-
-
-def _why_not(row: Row, dataset: _Dataset) -> str:
-    filename = str(row["filename"])
-    if str(row.get("calibrated_sensor_token")) not in dataset.channels:
-        return f"calibrated_sensor_token {row.get('calibrated_sensor_token')} is in no table"
-    if str(row.get("sample_token")) not in dataset.sequences:
-        return f"sample_token {row.get('sample_token')} is of no sample of a scene"
-    if filename.startswith("/") or ".." in filename.split("/"):
-        return f"filename {filename!r} leads out of the dataset"
-    if row.get("is_valid") is False:
-        return "is_valid is false"
-    return "" if _time_ns(row) >= 0 else f"timestamp {row.get('timestamp')!r} is no time"
 
 
 class _Files:
