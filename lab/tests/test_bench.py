@@ -306,7 +306,7 @@ def test_a_frame_of_the_users_own_and_tables(model, tmp_path):
     [
         (["--image", "a.jpg"], "--image and --boxes go together"),
         (["--size", "big"], "expected WIDTHxHEIGHT"),
-        (["--decoder-chunk", "many"], "expected a number or auto"),
+        (["--decoder-chunk", "many"], "not a valid integer"),
         (["--plot", "p.svg"], "a PNG is what is written"),
     ],
 )
