@@ -37,10 +37,7 @@ _CHILDREN = {"matplotlib": {"colors"}}
 # Asked for by Python's own machinery where a module need not have them.
 _MACHINERY = {"__cached__", "__file__", "__path__", "__warningregistry__", "__wrapped__"}
 # What a load uses beside FiftyOne itself, which reads its database's address when it is imported.
-_AROUND = (
-    "eta.core.annotations", "eta.core.learning", "mongoengine", "motor.motor_asyncio",
-    "scipy.sparse.csgraph",  # the risk's
-)  # fmt: skip
+_AROUND = ("eta.core.annotations", "eta.core.learning", "mongoengine", "motor.motor_asyncio")
 # Held while the code of one of them runs; others that ask for a name of any wait.
 _lock = threading.RLock()
 _running: set[str] = set()

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from sam2_core.mask_geometry import SIZES, boundary_f, boundary_tolerance_px, mask_iou
 from sam2_core.types import Boxes, Masks
-from tasks.dataset.coco_segmentation import rle_box_xyxy_px
+from tasks.dataset.coco_segmentation import areas_px, rle_box_xyxy_px
 from tasks.dataset.coco_truth import TruthImage
 from tasks.evaluate import davis
 from tasks.evaluate.records import Record, by_size, grouped, interval, more_results
+from tasks.risk.geometry import box_ious
 
 MATCH_BOX_IOU = 0.5
 # Average precision at IoU 0.5, and over 0.5:0.95.
@@ -25,12 +26,7 @@ def box_iou(
     first: npt.NDArray[np.floating[Any]], second: npt.NDArray[np.floating[Any]]
 ) -> npt.NDArray[np.float64]:
     """IoU (N, M) of boxes (N, 4) and (M, 4), x1 y1 x2 y2; NaN boxes overlap nothing."""
-    a, b = np.asarray(first, np.float64)[:, None], np.asarray(second, np.float64)[None]
-    overlap = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
-    inter = np.prod(np.maximum(overlap, 0), axis=-1)
-    area = [np.prod(np.maximum(x[..., 2:] - x[..., :2], 0), axis=-1) for x in (a, b)]
-    union = area[0] + area[1] - inter
-    iou = np.divide(inter, union, out=np.zeros_like(inter), where=union > 0)
+    iou = box_ious(np.asarray(first, np.float64), np.asarray(second, np.float64))
     return np.asarray(np.nan_to_num(iou))
 
 
@@ -118,7 +114,8 @@ class Scores:
         for label, rle, box, crowd in rows:
             self._true.append({
                 "id": len(self._true) + 1, "image_id": image_id, "category_id": ids[label],
-                "bbox": _xywh(box), "area": _area(rle, size), "iscrowd": crowd,
+                "bbox": _xywh(box), "iscrowd": crowd,
+                "area": float(areas_px([rle], truth.size_hw)[0]),
                 "segmentation": {"counts": rle.decode("ascii"), "size": size},
             })  # fmt: skip
         scores = masks.predicted_iou if by_row else boxes.scores
@@ -243,9 +240,3 @@ def _davis_f(found: bytes, true: bytes, size_hw: tuple[int, int]) -> float:
 def _xywh(box: npt.NDArray[np.float32]) -> list[float]:
     x1, y1, x2, y2 = (float(value) for value in box)
     return [x1, y1, x2 - x1, y2 - y1]
-
-
-def _area(rle: bytes, size_hw: list[int]) -> float:
-    from pycocotools import mask as coco_mask
-
-    return float(coco_mask.area({"counts": rle, "size": size_hw}))

@@ -99,20 +99,21 @@ def interval(
 
     Whole pictures are drawn, because objects of one picture are alike.
     """
-    pictures = list(grouped(records, lambda one: one.image).values())
+    return _resampled([(one.image, value(one)) for one in records], seed)
+
+
+def _resampled(values: Sequence[tuple[str, float]], seed: int) -> tuple[float, float] | None:
+    """Return the interval of the mean of values, each of a picture."""
+    pictures: dict[str, list[float]] = {}
+    for picture, value in values:
+        pictures.setdefault(picture, []).append(value)
     if len(pictures) < 2:
         return None
-    sums = np.array([sum(map(value, some)) for some in pictures])
-    counts = np.array([len(some) for some in pictures])
-    means = _resampled(sums, counts, seed)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return round(float(low), 4), round(float(high), 4)
-
-
-def _resampled(sums: FloatArray, counts: npt.NDArray[np.int64], seed: int) -> FloatArray:
+    sums = np.array([sum(some) for some in pictures.values()])
+    counts = np.array([len(some) for some in pictures.values()])
     drawn = np.random.default_rng(seed).integers(0, len(sums), (RESAMPLES, len(sums)))
-    found: FloatArray = sums[drawn].sum(1) / counts[drawn].sum(1)
-    return found
+    low, high = np.percentile(sums[drawn].sum(1) / counts[drawn].sum(1), [2.5, 97.5])
+    return round(float(low), 4), round(float(high), 4)
 
 
 def more_results(records: Sequence[Record]) -> dict[str, Any]:
@@ -206,21 +207,13 @@ def paired(first: Sequence[Record], second: Sequence[Record], seed: int = 0) -> 
     if not pairs:
         raise AutolabelError("the two runs have no instance in common: evaluate the same truth")
     gain = np.array([after.iou - old.iou for old, after in pairs])
-    pictures: dict[str, list[float]] = {}
-    for (old, _), one in zip(pairs, gain.tolist(), strict=True):
-        pictures.setdefault(old.image, []).append(one)
-    found: dict[str, Any] = {
+    values = [(old.image, one) for (old, _), one in zip(pairs, gain.tolist(), strict=True)]
+    return {
         "instances": len(pairs), "only_in_one": len(first) + len(second) - 2 * len(pairs),
-        "miou_gain": round(float(gain.mean()), 4), "miou_gain_interval": None,
+        "miou_gain": round(float(gain.mean()), 4), "miou_gain_interval": _resampled(values, seed),
         "better": int((gain > 0.01).sum()), "worse": int((gain < -0.01).sum()),
         "p_value": _p_value(gain),
     }  # fmt: skip
-    if len(pictures) > 1:
-        sums = np.array([sum(some) for some in pictures.values()])
-        counts = np.array([len(some) for some in pictures.values()])
-        low, high = np.percentile(_resampled(sums, counts, seed), [2.5, 97.5])
-        found["miou_gain_interval"] = (round(float(low), 4), round(float(high), 4))
-    return found
 
 
 def _p_value(gain: FloatArray) -> float | None:

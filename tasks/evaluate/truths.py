@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.coco_segmentation import rle_box_xyxy_px
+from tasks.dataset.coco_segmentation import areas_px, rle_box_xyxy_px
 from tasks.dataset.coco_truth import Truth, TruthImage, load_truth, read_truth
 
 DATASET = "dataset:"
@@ -101,10 +101,8 @@ def _of_sample(number: int, sample: dict[str, Any], field: str) -> TruthImage | 
     size_hw = _size_of(sample)
     rows = [to_values(one, size_hw) for one in detections]
     rles = tuple(str(row["rle"]).encode("ascii") for row in rows)
-    from pycocotools import mask as coco_mask
-
-    areas = [int(coco_mask.area({"counts": one, "size": list(size_hw)})) for one in rles]
-    kept = [i for i, area in enumerate(areas) if area]
+    areas = areas_px(rles, size_hw)
+    kept = np.flatnonzero(areas).tolist()
     ids = [detections[i].get("index") for i in kept]
     unnamed = [str(rows[i].get("id")) for i in kept if not str(rows[i]["label"]).strip()]
     if unnamed:
@@ -118,7 +116,7 @@ def _of_sample(number: int, sample: dict[str, Any], field: str) -> TruthImage | 
         number, sample["filepath"], size_hw,
         np.array([rle_box_xyxy_px(rles[i], size_hw) for i in kept], np.float32).reshape(-1, 4),
         tuple(str(rows[i]["label"]) for i in kept), tuple(rles[i] for i in kept),
-        np.array([areas[i] for i in kept], np.int64), sequence=sequence,
+        areas[kept], sequence=sequence,
         track_ids=np.array(ids, np.int64) if known else None,
     )  # fmt: skip
 
