@@ -48,12 +48,12 @@ def _fiftyone() -> list[str]:
     if not server:
         return []
     return [
-        *_with_content(URI_VARIABLE, server.password_file, *server.uri_around_password),
+        f"export {URI_VARIABLE}={shlex.quote(server.uri)}",
         f"export {VALIDATION_VARIABLE}=false",  # of MongoDB's version, which works
     ]
 
 
-def _with_content(variable: str, file: Path, before: str = "", after: str = "") -> list[str]:
+def _with_content(variable: str, file: Path) -> list[str]:
     """Let the shell read a file's line itself: what is printed may be seen by others.
 
     `read` is part of every shell, so no PATH is needed. It also answers 1 where the last line of a
@@ -62,5 +62,5 @@ def _with_content(variable: str, file: Path, before: str = "", after: str = "") 
     return [
         f"unset {variable}; IFS= read -r {variable} < {shlex.quote(str(file))} || "
         f'[ -n "${{{variable}-}}" ]',
-        f'export {variable}={shlex.quote(before)}"${variable}"{shlex.quote(after)}',
+        f"export {variable}",
     ]

@@ -90,7 +90,7 @@ def _serve(app: App, opened: Any) -> None:
 
     """
     from flows.cli.display import as_typed
-    from tasks.dataset.database_keeper import DatabaseKeeper
+    from tasks.dataset.database import DatabaseKeeper
     from tasks.review.events import show_again
 
     database = DatabaseKeeper()
@@ -134,7 +134,7 @@ def command() -> None:
 @_ended_by_signals()
 def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
     """Open the queue in the App on this machine; Ctrl-C stops App and database."""
-    from tasks.dataset.database_keeper import end_without_waiting
+    from tasks.dataset.database_access import end_without_waiting
     from tasks.dataset.schema import open_dataset
     from tasks.review.app import DEFAULT_PORT, open_in_browser, run_app
     from tasks.review.queue import (

@@ -11,8 +11,7 @@ import sys
 import threading
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.database import ensure_database, release_database
-from tasks.dataset.database_keeper import DatabaseKeeper
+from tasks.dataset.database import DatabaseKeeper, ensure_database, release_database
 
 
 def main() -> None:

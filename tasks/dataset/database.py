@@ -1,8 +1,7 @@
-"""A MongoDB of our own for FiftyOne: found, started, shared by all commands, stopped by the last.
+"""A MongoDB of our own for FiftyOne: shared by all commands, stopped by the last.
 
 FiftyOne's built-in service takes many seconds and may attach to another project's database. Ours
-listens on 127.0.0.1 only, on a free port, with its data below the cache folder, and asks for a
-password that is in a file beside them. A user's own `FIFTYONE_DATABASE_URI` always wins.
+has its data below the cache folder. A user's own `FIFTYONE_DATABASE_URI` always wins.
 
 Every process that uses the database holds a shared lock on `clients`; who can take it exclusively
 is alone. So the last command to end stops the server, and a command that was killed cannot keep it
@@ -16,6 +15,7 @@ import contextlib
 import fcntl
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -25,12 +25,10 @@ from filelock import FileLock
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.dataset.lazy_imports import import_later
-from tasks.dataset.mongod import URI_VARIABLE, password_file
-from tasks.dataset.mongod_process import (
+from tasks.dataset.mongod import (
+    URI_VARIABLE,
     Server,
     answers,
-    command_line,
-    left_on,
     served_by,
     start,
     stop,
@@ -40,6 +38,8 @@ from tasks.store.private_files import close_file, private_folder
 
 OWNED_VARIABLE = "AUTOLABEL_DATABASE_URI"
 VALIDATION_VARIABLE = "FIFTYONE_DATABASE_VALIDATION"
+MOST_STARTS = 5
+ADVICE = "every decision that has its mark is in storage: nothing is lost"
 _QUIET_ENVIRONMENT = {
     "FIFTYONE_DO_NOT_TRACK": "true",
     "FIFTYONE_LOGGING_LEVEL": "WARNING",
@@ -53,9 +53,7 @@ _held_locks: dict[Path, IO[str]] = {}
 def database_folder() -> Path:
     """Where our database lives: `$AUTOLABEL_DATABASE_DIR`, else below the cache folder."""
     chosen = os.environ.get("AUTOLABEL_DATABASE_DIR")
-    if chosen:
-        return Path(chosen).expanduser()
-    return cache_folder() / "mongodb"
+    return Path(chosen).expanduser() if chosen else cache_folder() / "mongodb"
 
 
 def ensure_database() -> str:
@@ -98,22 +96,19 @@ def ensure_database() -> str:
 
 def release_database(folder: Path | None = None) -> None:
     """Leave the database; the last one to leave stops the server. Runs by itself at exit."""
-    folder = folder or database_folder()
-    clients = _held_locks.pop(folder, None)
+    clients = _held_locks.pop(folder or database_folder(), None)
     if clients is None:
         return
-    with contextlib.suppress(OSError, AutolabelError), _start_lock(folder):
-        clients.close()
-        if _nobody_else(folder):
-            stop_server(folder)
+    clients.close()
+    with contextlib.suppress(OSError, AutolabelError):
+        end_abandoned(folder)
     for name in (URI_VARIABLE, OWNED_VARIABLE):
         os.environ.pop(name, None)
 
 
 def running_server(folder: Path | None = None) -> Server | None:
-    """Return the server of a database folder, if it is alive, is a mongod and answers."""
-    server = served_by(folder or database_folder())
-    return server if server and answers(server.port) else None
+    """Return the server of a database folder, if it runs."""
+    return served_by(folder or database_folder())
 
 
 def is_at_hand() -> bool:
@@ -122,16 +117,15 @@ def is_at_hand() -> bool:
 
 
 def stop_server(folder: Path | None = None) -> bool:
-    """Stop the server of a database folder cleanly, whoever uses it; False if none ran."""
+    """Stop the server of a database folder in order, whoever uses it; False if none ran."""
     server = running_server(folder)
-    if server is None:
-        return False
-    stop(server)
-    return True
+    if server:
+        stop(server)
+    return server is not None
 
 
 def end_abandoned(folder: Path | None = None) -> bool:
-    """End every server of a database folder that nobody uses: its users were killed.
+    """Stop the server of a database folder if nobody uses it: its users were killed, say.
 
     Returns:
         Whether there was one.
@@ -144,51 +138,19 @@ def end_abandoned(folder: Path | None = None) -> bool:
     if not folder.is_dir():
         return False
     with _start_lock(folder):
-        left = left_on(folder) if _nobody_else(folder) else []
-        for server in left:
-            stop(server)
-    return bool(left)
-
-
-def own_server() -> Server | None:
-    """Return the server of ours that this process uses; None where it uses the user's own."""
-    if os.environ.get(URI_VARIABLE) != os.environ.get(OWNED_VARIABLE):
-        return None
-    return served_by(database_folder())
-
-
-def start_again(server: Server) -> Server:
-    """Start a server of ours that was killed where it listened before; who uses it finds it there.
-
-    Raises:
-        AutolabelError: somebody has stopped it in order, or it does not start there.
-
-    """
-    folder = Path(server.dbpath).parent
-    with _start_lock(folder):
-        found = _joined(folder)
-        if found is None:
-            if not was_killed(Path(server.dbpath)):
-                raise AutolabelError("the database was stopped (`autolabel review stop`)")
-            found = start(folder, server.port)
-    if found.port != server.port:
-        raise AutolabelError(f"another command has started the database at port {found.port}")
-    return found
+        return _nobody_else(folder) and stop_server(folder)
 
 
 def _joined(folder: Path) -> Server | None:
-    """Return the folder's server, whoever started it."""
+    """Return the folder's server, whoever started it; one that nobody uses must answer."""
     server = served_by(folder)
-    if server is None:
-        return None
-    known = "--auth" in command_line(server) and password_file(folder).exists()
-    if known and answers(server.port):
+    if server is None or answers(server):
         return server
     if not _nobody_else(folder):
         raise AutolabelError(
-            f"mongod (process {server.pid}) is in use and does not answer, or an older version "
-            "started it without a password: end what uses it (`autolabel down` if it is up), or "
-            "`autolabel review stop`; the next command then starts it again"
+            f"mongod (process {server.pid}) is in use and does not answer: end what uses it "
+            "(`autolabel down` if it is up), or `autolabel review stop`; the next command then "
+            "starts it again"
         )
     stop(server)
     return None
@@ -207,3 +169,42 @@ def _nobody_else(folder: Path) -> bool:
 def _start_lock(folder: Path) -> Iterator[None]:
     with FileLock(close_file(private_folder(folder) / "start.lock")):
         yield
+
+
+class DatabaseKeeper:
+    """Starts our database again where the system kills it; leaves a user's own database alone.
+
+    Labels and decisions are in storage, so all that is at stake is the time of who waits.
+    """
+
+    def __init__(self) -> None:
+        ours = os.environ.get(URI_VARIABLE) == os.environ.get(OWNED_VARIABLE)
+        self.server = running_server() if ours else None
+        self._left = MOST_STARTS
+
+    def look(self) -> str:
+        """Return what was done about the database in words; "" where nothing was.
+
+        Raises:
+            AutolabelError: it is gone for good; says why.
+
+        """
+        if self.server is None or self.server.is_alive():
+            return ""
+        began, folder = time.monotonic(), self.server.folder
+        try:
+            if not self._left:
+                raise AutolabelError(f"it was killed {MOST_STARTS + 1} times: is memory short?")
+            self._left -= 1
+            with _start_lock(folder):
+                found = _joined(folder)
+                if found is None and not was_killed(folder):
+                    raise AutolabelError("the database was stopped (`autolabel review stop`)")
+                self.server = found or start(folder)
+        except AutolabelError as error:
+            raise AutolabelError(
+                f"FiftyOne's database is gone: {error}. {ADVICE.capitalize()}; the next command "
+                "that needs it starts it"
+            ) from error
+        took = time.monotonic() - began
+        return f"FiftyOne's database was killed, and started again within {took:.1f} s; {ADVICE}"

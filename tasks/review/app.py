@@ -30,7 +30,7 @@ from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks import processes
 from tasks.dataset.database import ensure_database
-from tasks.dataset.database_keeper import end_without_waiting
+from tasks.dataset.database_access import end_without_waiting
 from tasks.review.door import TOKEN, Door, bind, bind_next, page
 from tasks.store.private_files import close_file, private_folder, write_private
 

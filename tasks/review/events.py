@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.database_access import database_lock
-from tasks.dataset.database_keeper import show_stored
+from tasks.dataset.database_access import database_lock, show_stored
 from tasks.dataset.ids import sample_id
 from tasks.dataset.reviewed_instances import detections_of
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, sample_collection

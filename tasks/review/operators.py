@@ -16,8 +16,7 @@ import fiftyone.operators as foo
 from sam2_core.machine_errors import is_machine_error
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import offered_classes
-from tasks.dataset.database_access import DatabaseAwayError
-from tasks.dataset.database_keeper import await_answer
+from tasks.dataset.database_access import DatabaseAwayError, await_answer
 from tasks.dataset.ids import sample_id
 from tasks.dataset.schema import MACHINE_FIELD, open_dataset
 from tasks.review import actions

@@ -1,5 +1,6 @@
 """A database that goes away: waited for once, then left alone, and told from other errors."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pymongo
@@ -112,3 +113,43 @@ def test_a_database_of_the_users_own_is_named_with_its_variable(monkeypatch):
         "FiftyOne's database at mongodb://***@127.0.0.1:1/ (FIFTYONE_DATABASE_URI) does not answer "
         "(ServerSelectionTimeoutError); the labels are in storage"
     )
+
+
+@pytest.mark.usefixtures("database")
+def test_who_waits_is_told_in_words_and_nobody_waits_at_exit(monkeypatch) -> None:
+    from fiftyone.core.odm import database as fiftyone_database
+
+    nobody = pymongo.MongoClient("127.0.0.1", 1)
+    monkeypatch.setattr(fiftyone_database, "_client", nobody)
+    monkeypatch.setattr(database_access, "PING_S", 0.05)
+    told = partial(pytest.raises, DatabaseAwayError, match="nothing was changed: the terminal")
+    with told():
+        database_access.await_answer(0.1)  # pymongo's own patience is 30 s
+
+    def out_of_time(_: str) -> None:
+        raise errors.ExecutionTimeout("operation would exceed time limit", 50)
+
+    slow = SimpleNamespace(admin=SimpleNamespace(command=out_of_time))
+    monkeypatch.setattr(database_access, "_client", lambda: slow)
+    with told():
+        database_access.await_answer(0.1)
+    left_out: list[object] = []
+    monkeypatch.setattr(database_access.atexit, "unregister", left_out.append)
+    database_access._leave()
+    assert left_out == [fiftyone_database._delete_non_persistent_datasets_if_allowed]
+    nobody.close()
+
+
+def test_what_is_in_storage_is_shown_once_the_database_is_back(monkeypatch) -> None:
+    answers: list[Exception | None] = [errors.AutoReconnect("closed"), None]
+
+    def show() -> None:
+        if answer := answers.pop(0):
+            raise answer
+
+    database_access.show_stored(show)
+    assert not answers
+    monkeypatch.setattr(database_access, "PATIENCE_S", 0)
+    answers.append(errors.AutoReconnect("closed"))
+    with pytest.raises(DatabaseAwayError, match="in storage, and nothing is lost"):
+        database_access.show_stored(show)

@@ -19,8 +19,7 @@ from click.testing import CliRunner
 
 from flows.cli.main import cli
 from tasks.dataset import schema
-from tasks.dataset.database import own_server
-from tasks.dataset.database_keeper import DatabaseKeeper
+from tasks.dataset.database import DatabaseKeeper, own_server
 from tasks.review.actions import accept, choose, reject
 from tasks.review.app import run_app
 from tasks.review.queue import build_queue
@@ -128,10 +127,10 @@ def shift_hides_nothing(page: Any) -> None:
 def database_is_killed(page: Any, name: str) -> None:
     """A key waits for the database, which `review` starts again."""
     focus = review_state(page)["reviewFocus"]
-    keeper, server = DatabaseKeeper(), own_server()
-    assert server is not None
+    keeper = DatabaseKeeper()
+    assert keeper.server is not None
     schema.sample_collection(schema.open_dataset(name)).database.client.admin.command("fsync")
-    os.kill(server.pid, signal.SIGKILL)
+    os.kill(keeper.server.pid, signal.SIGKILL)
     page.keyboard.press("Shift+A")
     wait_for(lambda: "started again" in keeper.look(), True)
     page.wait_for_function(READY)
