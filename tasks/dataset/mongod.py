@@ -96,11 +96,15 @@ def served_by(folder: Path) -> Server | None:
 
 
 def answers(server: Server) -> bool:
-    """Whether a server answers."""
+    """Whether that very process answers, and none that has its folder without our lock."""
+    import pymongo
     from pymongo.errors import PyMongoError
 
-    with contextlib.suppress(PyMongoError):
-        return bool(version_of(server.uri, 500))
+    with (
+        contextlib.suppress(PyMongoError),
+        pymongo.MongoClient(server.uri, serverSelectionTimeoutMS=500) as client,
+    ):
+        return bool(client.admin.command("serverStatus")["pid"] == server.pid)
     return False
 
 
@@ -155,7 +159,7 @@ def start(folder: Path) -> Server:
 
 
 def was_killed(folder: Path) -> bool:
-    """Whether a process id is still in MongoDB's own lock file: one that ends in order empties it."""
+    """Whether a process id is still in MongoDB's own lock file, which an ordered end empties."""
     with contextlib.suppress(OSError):
         return bool((folder / "data" / "mongod.lock").read_text().strip())
     return False
@@ -220,7 +224,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _make_counts_true(server: Server) -> None:
-    """Make the sizes of collections right: FiftyOne's len() shows them, and a kill leaves old ones."""
+    """Correct the sizes of collections: FiftyOne's len() shows them, and a kill leaves old ones."""
     import pymongo
 
     with pymongo.MongoClient(server.uri) as client:

@@ -1,4 +1,4 @@
-"""Our mongod: shared, closed to other users, back after kill -9, stopped by the last one to leave."""
+"""Our mongod: shared, closed to other users, back after kill -9, stopped by the last to leave."""
 
 import fcntl
 import os

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from flows.cli.main import cli
 from tasks.dataset import schema
-from tasks.dataset.database import DatabaseKeeper, own_server
+from tasks.dataset.database import DatabaseKeeper
 from tasks.review.actions import accept, choose, reject
 from tasks.review.app import run_app
 from tasks.review.queue import build_queue
