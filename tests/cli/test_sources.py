@@ -51,6 +51,7 @@ def test_lists_stand_for_their_lines(tmp_path, monkeypatch):
     [
         ("label", ["in/*/?.jpg", "--sequence", "monday"], 0, "monday: to label, 2 frames"),
         ("label", ["in/*/?.jpg"], 0, "drive: to label"),
+        ("label", ["in/drive", "--root", "."], 0, "in__drive: to label"),
         ("backfill", ["in/*/?.jpg"], 0, "to label 1"),
         ("backfill", ["in/dri*"], 0, "to label 1"),
         ("label", ["in", "--out", "in/out"], 2, "is inside the source"),
