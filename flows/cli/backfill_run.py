@@ -19,8 +19,7 @@ from flows.cli.display import LOG_INTERVAL_S, as_typed, stderr_console
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.plan import check_writable
 from flows.plan.plan_table import plan_rows
-from flows.plan.summary import failure_row
-from flows.plan.unlabeled import unlabeled_frames
+from flows.plan.summary import failure_row, unlabeled_frames
 from flows.server import watching
 from flows.server.api import use_api
 from flows.server.artifacts import failed_frames

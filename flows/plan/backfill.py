@@ -14,10 +14,9 @@ from typing import Any
 from flows.backfill_params import BackfillParams
 from flows.params import LabelParams
 from flows.plan.names import Namesakes, names_of
-from flows.plan.pieces import taken_ns, work_of
 from flows.plan.plan import matching_of, stamp_of
 from flows.plan.rates import Rate, measured_rate
-from flows.plan.shards import Piece, ShardParams, pack, shard_lengths
+from flows.plan.shards import Piece, ShardParams, pack, shard_lengths, taken_ns, work_of
 from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.matching import Matching

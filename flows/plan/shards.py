@@ -11,20 +11,29 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from flows.backfill_params import nanoseconds
 from flows.params import LabelParams
+from tasks.frames.discover import Discovered
+from tasks.frames.source_names import timestamp_ns
 from tasks.store.manifests import Key
+from tasks.types import VideoRef
 
 # Of shorter ones half is start. Workers that would have nothing else to do start all at once.
 SHORTEST_S = 20.0
 # A start is 2% of these.
 SHORTEST_LAST_S = 240.0
+# A video's frames are not known before it is opened: dashcam H.264 has about this many bytes each.
+VIDEO_BYTES_PER_FRAME = 20_000
+_DATE_IN_NAME = re.compile(r"(?<!\d)((?:19|20)\d\d)[-_.]?(\d\d)[-_.]?(\d\d)(?!\d)")
 
 
 Text = Annotated[str, Field(min_length=1)]
@@ -160,3 +169,38 @@ def _cut(work: Piece, budget_frames: float, chunk_frames: int) -> Iterator[Piece
     for first, stop in itertools.pairwise(edges):
         frames = min(stop * chunk_frames, work.frames) - first * chunk_frames
         yield replace(work, chunks=(first, stop), frames=frames)
+
+
+def taken_ns(one: Discovered) -> int | None:
+    """When a sequence began: its first frame's timestamp, else a date in its name, else None."""
+    times = [frame.timestamp_ns for frame in one.frames if frame.timestamp_ns is not None]
+    if times:
+        return min(times)
+    name = one.sequence.sequence_id
+    exact = timestamp_ns(name)
+    if exact is not None:
+        return exact
+    for year, month, day in _DATE_IN_NAME.findall(name):
+        try:
+            return nanoseconds(datetime(int(year), int(month), int(day), tzinfo=UTC))
+        except ValueError:
+            continue
+    return None
+
+
+def work_of(one: Discovered, content_key: str) -> Piece:
+    """Shrink a discovered sequence to what a plan remembers of it."""
+    videos = [frame for frame in one.frames if isinstance(frame, VideoRef)]
+    frames = len(one.frames) - len(videos)
+    frames += sum(map(_frames_about, videos))
+    sequence = one.sequence
+    return Piece(
+        sequence.sequence_id, sequence.frames_uri, content_key, frames,
+        picked=one.picked, splittable=not videos,
+    )  # fmt: skip
+
+
+def _frames_about(video: VideoRef) -> int:
+    """Guess how many frames of a video are asked for, from its size; at least one."""
+    frames, chosen = video.size_bytes // VIDEO_BYTES_PER_FRAME, video.selection
+    return max(len(range(frames)[chosen.start : chosen.stop : chosen.step]), 1)

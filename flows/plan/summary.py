@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from flows.plan.plan import Plan
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import summed
+from tasks.pipeline.open import failures_of
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.store.artifacts import read_frames
+from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.manifests import read_manifest
+from tasks.store.storage import NotFoundError
 from tasks.types import FrameFailure, FrameRef, VideoRef
 from tasks.wording import counted
+
+_READERS = 16
 
 
 def summary_of(
@@ -118,3 +125,28 @@ def _failed(one: SequenceOutcome) -> Iterator[dict[str, Any]]:
     yield from map(failure_row, one.failures)
     if one.error:
         yield {"sequence": one.sequence_id, "stage": one.stage, "reason": one.error}
+
+
+def unlabeled_frames(
+    out_uri: str, run_key: str, complete: Iterable[tuple[str, str]]
+) -> list[FrameFailure]:
+    """Return why frames of complete sequences have no labels, in order.
+
+    Reads a manifest for each sequence, and labels only where it tells of failures. What is damaged
+    there is passed over: who loads or labels next withdraws it.
+
+    Args:
+        out_uri: the run's storage.
+        run_key: of the run.
+        complete: ids and content keys of the sequences.
+
+    """
+
+    def of(key: tuple[str, str]) -> list[FrameFailure]:
+        try:
+            return list(failures_of(out_uri, read_manifest(out_uri, run_key, *key)))
+        except (NotFoundError, IncompleteArtifactError):
+            return []
+
+    with ThreadPoolExecutor(_READERS, "unlabeled") as pool:
+        return [failure for failures in pool.map(of, sorted(complete)) for failure in failures]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sam2_core.types import AutolabelError
@@ -102,13 +102,14 @@ def as_left(out_uri: str, run_key: str, part: SequencePart) -> SequencePart:
     """
     try:
         manifest = manifests.read_manifest(out_uri, run_key, part.name, part.found.content_key)
-        failures = tuple(_failures_of(out_uri, manifest))
+        failures = tuple(failures_of(out_uri, manifest))
     except (storage.NotFoundError, IncompleteArtifactError):
         return part
     return replace(part, manifest=manifest, failures=failures)
 
 
-def _failures_of(out_uri: str, manifest: Manifest) -> Iterable[FrameFailure]:
+def failures_of(out_uri: str, manifest: Manifest) -> Iterator[FrameFailure]:
+    """Read why frames of a complete sequence have no labels, of the chunks that have such."""
     for chunk in manifest.chunks:
         if chunk.failed:
             labeled = manifests.labels_of(out_uri, manifest, chunk)
