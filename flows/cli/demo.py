@@ -16,7 +16,6 @@ from flows.cli.common_options import json_option
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from flows.params import LabelParams
 
 DATASET = "demo"
 
@@ -77,27 +76,27 @@ def run_demo(console: Console) -> dict[str, Any]:
     )
     summary = run_label(params)
     with spinning(console, "comparing with the truth"):
-        summary |= compare(params, frames)
+        summary |= compare(params.out, summary["run_key"], frames)
     summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
     return summary
 
 
-def compare(params: LabelParams, folder: Path) -> dict[str, Any]:
+def compare(out_uri: str, run_key: str, folder: Path) -> dict[str, Any]:
     """Put the truth beside the labels in FiftyOne, and measure the labels against it."""
-    from flows.plan.plan import make_plan
     from tasks.evaluate.metrics import Scores
     from tasks.evaluate.truths import example_truths
     from tasks.load.ground_truth import load_truth
-    from tasks.store.manifests import labels_of
+    from tasks.store.manifests import labels_of, list_complete, read_manifest
 
     for path in folder.glob("*/truth.json"):
         load_truth(DATASET, path, path.parent.name)
-    manifests = filter(None, (planned.manifest for planned in make_plan(params).sequences))
+    complete = list_complete(out_uri, run_key)
+    manifests = [read_manifest(out_uri, run_key, *key) for key in complete]
     labels = {
         one.frame.uri: one
         for manifest in manifests
         for chunk in manifest.chunks
-        for one in labels_of(params.out, manifest, chunk)
+        for one in labels_of(out_uri, manifest, chunk)
     }
     truths = list(example_truths(folder))
     scores = Scores(list(dict.fromkeys(name for _, one in truths for name in one.categories)))
