@@ -140,6 +140,8 @@ class Names:
                     f"{storage.redact(source)}"
                 )
         root = found[0]
+        if format_ == "nuscenes":
+            self._refuse_dataset_apart(source, ways, root, self.root or base or source)
         if self.root and not set(spellings(root.address)) & set(spellings(self.root)):
             why = f"was named below {root.address}, and not below --root {self.root}"
             raise refused(source, why, "leave --root out")
@@ -155,6 +157,17 @@ class Names:
                 why = f"lies in {root.address}, or holds it, which was named as of --format "
                 why += f"{root.format}, not {format_}"
                 raise refused(source, why, "give other sources")
+
+    def _refuse_dataset_apart(
+        self, source: str, ways: Sequence[Way], root: Root, base: str
+    ) -> None:
+        """Refuse one: its scenes have other names by itself than in a folder of datasets."""
+        inside = [one for one in self._inside(ways) if not set(spellings(one.address)) & set(ways)]
+        if not set(spellings(root.address)) & set(spellings(base)):
+            inside.append(root)
+        for other in filter(self.is_known, inside):
+            why = f"lies in {other.address}, or holds it, which was named as of --format nuscenes"
+            raise refused(source, why, "give that one, as before")
 
     def _inside(self, ways: Iterable[Way]) -> Iterator[Root]:
         for way in ways:

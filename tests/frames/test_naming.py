@@ -10,6 +10,7 @@ from tasks.frames.discover import discover
 from tasks.frames.naming import NamedOtherwiseError, Names
 from tasks.frames.readers.protocol import Listed
 from tasks.store import roots, storage
+from tests.frames import formats
 from tests.frames.sources import anywhere, write
 
 DRIVES = ["05-01/a/1.jpg", "05-01/a/2.jpg", "05-01/b/1.jpg", "05-02/a/1.jpg",
@@ -165,6 +166,16 @@ def test_formats_that_name_otherwise_do_not_meet(local, named, tmp_path):
         named(tmp_path / "kitti", format_="folders")
     one = named(day).items()
     assert one <= every.items()
+
+
+def test_a_dataset_of_a_folder_of_datasets_is_not_named_apart(named, tmp_path):
+    sets, one = tmp_path / "sets", tmp_path / "sets" / "db_1" / "1"
+    formats.nuscenes(one, ["drive"], "annotation", "data")
+    assert set(named(sets)) == {"db_1__1"}
+    assert set(named(one, out="other")) == {"drive"}
+    for source, out in ((one, "labels"), (sets, "other")):
+        with pytest.raises(NamedOtherwiseError, match=r"as of --format nuscenes"):
+            named(source, out=out)
 
 
 def test_recordings_are_named_as_in_their_folder(named, tmp_path):
