@@ -3,7 +3,7 @@
 import json
 import struct
 from dataclasses import replace
-from importlib import metadata
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tasks.dataset.pictures import find_pictures
-from tasks.frames.decoding import decoding_digest, decoding_versions
+from tasks.frames import cached
 from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.frames.images import read_image
@@ -22,6 +22,7 @@ from tasks.store import storage
 from tasks.store.artifacts import content_key
 from tasks.types import FrameFailure, FrameSelection, VideoRef
 from tests.frames import recordings
+from tests.frames.recordings import jpeg
 from tests.frames.sources import flip_bit
 
 
@@ -40,58 +41,46 @@ def make_video(path, count=12, size_wh=(64, 48), codec="mp4v"):
     return path
 
 
-def boxes_in(data, start, end):
-    while start < end:
-        size, kind = struct.unpack_from(">I4s", data, start)
-        yield kind, start, size
-        start += size
+def expanded(path, selection=":"):
+    (one,) = discover([str(path)], FrameSelection.parse(selection))
+    return expand_videos(one.frames)
 
 
-def with_durations(data, durations):
-    """The bytes of an MP4 of constant rate with other durations of its frames, in its ticks."""
-    around, start, end = [], 0, len(data)
-    for wanted in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stts"):
-        at, size = next(one[1:] for one in boxes_in(data, start, end) if one[0] == wanted)
-        around.append(at)
-        start, end = at + 8, at + size
-    tick = struct.unpack_from(">I", data, at + 20)[0]  # of the only entry: count, duration
-    rows = b"".join(struct.pack(">II", 1, round(one * tick)) for one in durations)
-    table = struct.pack(">I4sII", 16 + len(rows), b"stts", 0, len(durations)) + rows
-    changed = bytearray(data[:at] + table + data[at + size :])
-    for box in around[:-1]:
-        before = struct.unpack_from(">I", changed, box)[0]
-        struct.pack_into(">I", changed, box, before + len(table) - size)
-    return bytes(changed)
+def encoded(path, shown=range(30), rate=10, **options):
+    """A video in short groups of pictures, shown at these times in units of 1 / rate."""
+    with av.open(str(path), "w", options=options) as container:
+        stream = container.add_stream("mpeg4", rate=rate, options={"g": "5"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for index, time in enumerate(shown):
+            noise = np.random.default_rng(index).integers(0, 255, (48, 64, 3), np.uint8)
+            frame = av.VideoFrame.from_ndarray(noise, format="rgb24")
+            frame.pts, frame.time_base = time, Fraction(1, rate)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
 
 
 def test_frames_of_a_variable_rate_have_the_times_at_which_they_are_shown(tmp_path):
-    durations = [1, 1, 1, 3, 0.5, 0.5, 2.5, 1, 0.5, 0.5, 0.25, 0.25]  # of 0.1 s
-    path = make_video(tmp_path / "1532402927000000.mp4")
-    path.write_bytes(with_durations(path.read_bytes(), durations))
-    (one,) = discover([str(path)])
-    times = [frame.timestamp_ns - 1532402927 * 10**9 for frame in expand_videos(one.frames)]
-    expected = [0, *np.cumsum(durations)[:-1] * 10**8]
-    np.testing.assert_allclose(times, expected, atol=1e5)  # a tick is 0.1 ms
+    shown = [0, 2, 4, 6, 12, 13, 14, 19, 21, 22]
+    frames = expanded(encoded(tmp_path / "1532402927000000.mp4", shown, rate=20))
+    times = [frame.timestamp_ns - 1532402927 * 10**9 for frame in frames]
+    np.testing.assert_allclose(times, np.multiply(shown, 5 * 10**7), atol=1e5)
 
 
 def test_cameras_without_a_time_in_their_names_have_times_since_the_start(tmp_path):
     make_video(tmp_path / "in" / "rig" / "cam0.mp4", 3)
     make_video(tmp_path / "in" / "rig" / "cam1.avi", 3, codec="MJPG")
-    (one,) = discover([str(tmp_path / "in")])
-    times = {(f.camera, f.index): f.timestamp_ns for f in expand_videos(one.frames)}
+    times = {(f.camera, f.index): f.timestamp_ns for f in expanded(tmp_path / "in")}
     assert times == {(c, i): i * 10**8 for c in ("cam0", "cam1") for i in range(3)}
-    (tmp_path / "in" / "rig" / "cam2").mkdir()
-    (tmp_path / "in" / "rig" / "cam2" / "1532402927000000.jpg").write_bytes(b"x")
-    (one,) = discover([str(tmp_path / "in")])
-    times = {f.camera: f.timestamp_ns for f in expand_videos(one.frames)}
+    storage.write_bytes(str(tmp_path / "in" / "rig" / "cam2" / "1532402927000000.jpg"), b"x")
+    times = {f.camera: f.timestamp_ns for f in expanded(tmp_path / "in")}
     assert times == {"cam0": None, "cam1": None, "cam2": 1532402927 * 10**9}
 
 
 def test_a_container_without_times_counts_by_the_rate_of_its_header(tmp_path, monkeypatch):
-    (one,) = discover([str(make_video(tmp_path / "clip.mp4", 3))])
     real = cv2.VideoCapture
 
-    class Timeless:
+    class Timeless:  # a subclass of OpenCV's own crashes where it is freed
         def __init__(self, path):
             self._real = real(path)
 
@@ -101,8 +90,9 @@ def test_a_container_without_times_counts_by_the_rate_of_its_header(tmp_path, mo
         def __getattr__(self, name):
             return getattr(self._real, name)
 
+    path = make_video(tmp_path / "clip.mp4", 3)
     monkeypatch.setattr(cv2, "VideoCapture", Timeless)
-    assert [f.timestamp_ns for f in expand_videos(one.frames)] == [0, 10**8, 2 * 10**8]
+    assert [frame.timestamp_ns for frame in expanded(path)] == [0, 10**8, 2 * 10**8]
 
 
 def test_marks_in_names_are_plain_characters(s3, tmp_path):
@@ -123,9 +113,8 @@ def test_marks_in_names_are_plain_characters(s3, tmp_path):
 
 
 def test_a_video_beyond_the_limit_is_a_failure_before_it_is_decoded(tmp_path, monkeypatch):
-    (one,) = discover([str(make_video(tmp_path / "clip.mp4", 2, (1280, 960)))])
     monkeypatch.setenv("AUTOLABEL_MAX_MEGAPIXELS", "1")
-    (outcome,) = expand_videos(one.frames)
+    (outcome,) = expanded(make_video(tmp_path / "clip.mp4", 2, (1280, 960)))
     assert (outcome.stage, outcome.uri) == ("decode", str(tmp_path / "clip.mp4"))
     assert "AUTOLABEL_MAX_MEGAPIXELS" in outcome.reason
 
@@ -160,32 +149,23 @@ def test_selected_frames_of_a_video(tmp_path):
     assert content_key(selected) == content_key([everything[i] for i in (1, 4, 7)])
 
 
-def test_a_missing_jpeg_of_a_video_is_extracted_again(tmp_path):
-    (one,) = discover([str(make_video(tmp_path / "clip.mp4"))])
-    frames = expand_videos(one.frames)
-    Path(frames[5].local_path).unlink()
-    Path(frames[6].local_path).write_bytes(b"half")
-    assert expand_videos(one.frames) == frames
-    read_image(frames[5])
-    read_image(frames[6])
-
-
-@pytest.mark.parametrize("name", ["clip.mp4", "drive.mcap", "a.tar"])
-def test_a_flipped_bit_in_an_extracted_frame_is_no_answer(tmp_path, name):
-    path = tmp_path / name
-    if name == "clip.mp4":
-        make_video(path)
-    elif name == "drive.mcap":
-        recordings.drive(path)
-    else:
-        recordings.tar(path, [(f"{index}.jpg", recordings.jpeg(index)) for index in range(3)])
-    (one,) = discover([str(path)])
-    frames = download(expand_videos(one.frames))
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("clip.mp4", make_video), ("drive.mcap", recordings.drive),
+        ("a.tar", lambda path: recordings.tar(path, [(f"{i}.jpg", jpeg(i)) for i in range(3)])),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_of_an_extracted_frame_is_no_answer(tmp_path, name, make):
+    path = make(tmp_path / name)
+    frames = download(expanded(path))
     before = [read_image(frame) for frame in frames]
     for index, frame in enumerate(frames):
         flip_bit(frame, (1, 100, 400)[index % 3])
     assert all((read_image(f) == pixels).all() for f, pixels in zip(frames, before, strict=True))
-    assert download(expand_videos(one.frames)) == frames
+    Path(frames[0].local_path).unlink()
+    Path(frames[1].local_path).write_bytes(b"half")
+    assert download(expanded(path)) == frames
     recorded = [replace(frame, local_path="") for frame in frames]
     intact = {frame.uri: Path(frame.local_path).read_bytes() for frame in frames}
     for frame, damaged in zip(frames, (b"", b"half", bytes(frames[2].size_bytes)), strict=False):
@@ -195,26 +175,10 @@ def test_a_flipped_bit_in_an_extracted_frame_is_no_answer(tmp_path, name):
 
 
 def test_another_decoder_is_another_place_in_the_cache(tmp_path, monkeypatch):
-    (one,) = discover([str(make_video(tmp_path / "clip.mp4"))])
-    before = expand_videos(one.frames)
-    with monkeypatch.context() as patch:
-        patch.setattr(metadata, "version", lambda name: f"{name} of tomorrow")
-        (decoding_versions.cache_clear(), decoding_digest.cache_clear())
-        after = expand_videos(one.frames)
-    (decoding_versions.cache_clear(), decoding_digest.cache_clear())
-    assert not {frame.local_path for frame in before} & {frame.local_path for frame in after}
-
-
-def encoded(path, count=30, **options):
-    """A video whose header is at its beginning, in short groups of pictures."""
-    with av.open(str(path), "w", options=options) as container:
-        stream = container.add_stream("mpeg4", rate=10, options={"g": "5"})
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        for index in range(count):
-            noise = np.random.default_rng(index).integers(0, 255, (48, 64, 3), np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(noise, format="rgb24")))
-        container.mux(stream.encode())
-    return path
+    path = make_video(tmp_path / "clip.mp4")
+    before = expanded(path)
+    monkeypatch.setattr(cached, "decoding_digest", lambda: "of tomorrow")
+    assert not {f.local_path for f in before} & {f.local_path for f in expanded(path)}
 
 
 BREAKING = [
@@ -230,11 +194,9 @@ def test_a_video_that_breaks_off_has_one_failed_frame_at_that_place(
     tmp_path, name, options, reason
 ):
     path = encoded(tmp_path / name, **options)
-    (whole,) = discover([str(path)])
-    assert [frame.problem for frame in expand_videos(whole.frames)] == [""] * 30
+    assert [frame.problem for frame in expanded(path)] == [""] * 30
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 5])
-    (one,) = discover([str(path)])
-    frames = expand_videos(one.frames)
+    frames = expanded(path)
     assert [frame.index for frame in frames] == list(range(len(frames)))
     assert 5 < len(frames) < 20
     *good, lost = frames
@@ -244,28 +206,30 @@ def test_a_video_that_breaks_off_has_one_failed_frame_at_that_place(
     assert lost.timestamp_ns > good[-1].timestamp_ns
     (failure,) = (frame for frame in download(frames) if isinstance(frame, FrameFailure))
     assert (failure.index, failure.reason) == (len(good), lost.problem)
-    assert expand_videos(one.frames) == frames, "out of the cache"
-    (some,) = discover([str(path)], FrameSelection.parse("0:5"))
-    assert not any(frame.problem for frame in expand_videos(some.frames))
+    assert expanded(path) == frames, "out of the cache"
+    assert not any(frame.problem for frame in expanded(path, "0:5"))
 
 
-def test_of_a_video_that_breaks_off_the_first_selected_frame_fails(tmp_path):
+@pytest.mark.parametrize(
+    ("selection", "indices", "failed"), [("::7", [0, 7, 14], 14), ("25:28", [25], 25)]
+)
+def test_of_a_video_that_breaks_off_the_first_selected_frame_fails(
+    tmp_path, selection, indices, failed
+):
     path = encoded(tmp_path / "a.mp4", movflags="faststart")
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 5])
-    for selection, indices, failed in (("::7", [0, 7, 14], 14), ("25:28", [25], 25)):
-        (some,) = discover([str(path)], FrameSelection.parse(selection))
-        frames = expand_videos(some.frames)
-        assert [frame.index for frame in frames] == indices
-        assert [frame.index for frame in frames if frame.problem] == [failed]
+    frames = expanded(path, selection)
+    assert [frame.index for frame in frames] == indices
+    assert [frame.index for frame in frames if frame.problem] == [failed]
 
 
 def test_what_an_older_version_left_in_the_cache_is_looked_at_again(tmp_path):
-    (one,) = discover([str(make_video(tmp_path / "clip.mp4"))])
-    frames = expand_videos(one.frames)
+    path = make_video(tmp_path / "clip.mp4")
+    frames = expanded(path)
     (record,) = (tmp_path / "cache").rglob("*.json")
     rows = json.loads(record.read_text())["frames"]
     record.write_text(json.dumps({"frames": [row[:4] for row in rows]}))
-    assert expand_videos(one.frames) == frames
+    assert expanded(path) == frames
 
 
 @pytest.mark.parametrize("cut", ["idx1", "lengths"])
@@ -277,8 +241,7 @@ def test_a_video_that_lacks_no_frame_is_whole(tmp_path, cut):
     else:
         struct.pack_into("<I", data, data.index(b"movi") - 4, 0xFFFFFFFF)
     (tmp_path / "a.avi").write_bytes(data)
-    (one,) = discover([str(tmp_path / "a.avi")])
-    assert [frame.problem for frame in expand_videos(one.frames)] == [""] * 30
+    assert [frame.problem for frame in expanded(tmp_path / "a.avi")] == [""] * 30
 
 
 def test_a_header_that_promises_too_much_is_no_failure(tmp_path, caplog):
@@ -288,8 +251,7 @@ def test_a_header_that_promises_too_much_is_no_failure(tmp_path, caplog):
     for at in chunks[7:12]:
         data[at : at + 4] = b"JUNK"
     (tmp_path / "clip.avi").write_bytes(data)
-    (one,) = discover([str(tmp_path / "clip.avi")])
-    frames = expand_videos(one.frames)
+    frames = expanded(tmp_path / "clip.avi")
     assert [(frame.index, frame.problem) for frame in frames] == [(i, "") for i in range(7)]
     assert "7 frames of 12" in caplog.text
 
@@ -314,19 +276,10 @@ def test_a_missing_video_is_a_failure(s3):
     assert (outcome.stage, outcome.index) == ("download", 0)
 
 
-def test_the_dashcam_clip(shared_data):
-    (one,) = discover([str(shared_data / "dashcam")], FrameSelection.parse("0:30:10"))
-    frames = expand_videos(one.frames)
-    assert [(frame.index, frame.size_hw) for frame in frames] == [
-        (0, (720, 1280)), (10, (720, 1280)), (20, (720, 1280))
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("back", [False, True])
 def test_a_local_video_replaced_while_it_is_opened_leaves_nothing(tmp_path, monkeypatch, back):
     video = make_video(tmp_path / "in" / "clip.mp4", 3)
     other = make_video(tmp_path / "other.mp4", 2)
-    (one,) = discover([str(video)])
     real = cv2.VideoCapture
 
     def swapped(path):
@@ -340,9 +293,9 @@ def test_a_local_video_replaced_while_it_is_opened_leaves_nothing(tmp_path, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(cv2, "VideoCapture", swapped)
-        (outcome,) = expand_videos(one.frames)
+        (outcome,) = expanded(video)
     assert outcome.stage == "download"
     assert "changed while it was being labeled" in outcome.reason
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     if back:
-        assert len(expand_videos(one.frames)) == 3
+        assert len(expanded(video)) == 3
