@@ -16,7 +16,6 @@ from sam2_core.types import AutolabelError, Boxes
 from tasks.evaluate.diff_report import write_report
 from tasks.evaluate.run_diff import RunDiff, Side, diff_runs
 from tasks.frames.identity import file_version
-from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 from tests.examples import example
 from tests.export.labeled_runs import run_of, store
@@ -57,14 +56,8 @@ def runs(tmp_path):
     """Three sequences, of which the second run changes two; the third is as it was."""
     first = run_of(tmp_path, ("masks", "boxes", "same"))
     second = str(tmp_path / "other")
-    for number, name in enumerate(("masks", "boxes", "same")):
-        labeled = [*labeled_frames(6, 5, sequence_id=name, seed=number)]
-        from_disk = {
-            one.frame.index: one.frame for one in frames_of(first, name)
-        }  # the same versions of the pictures
-        labeled = [
-            LabeledFrame(from_disk[one.frame.index], one.boxes, one.masks) for one in labeled
-        ]
+    for name in ("masks", "boxes", "same"):
+        labeled = frames_of(first, name)
         if name == "masks":
             labeled[1] = shifted(labeled[1], 0, 40)
         if name == "boxes":
@@ -76,25 +69,16 @@ def runs(tmp_path):
 
 def frames_of(out, name):
     side = Side(out)
-    from tasks.store.manifests import labels_of
-
-    manifest = side.manifests()[name]
-    return [one for chunk in manifest.chunks for one in labels_of(out, manifest, chunk)]
+    return [*side.frames(side.manifests()[name]).values()]
 
 
-def test_every_kind_of_change_is_found_and_nothing_else(runs):
-    *_, (found, done, total) = diff_runs(Side(runs[0]), Side(runs[1]), 0.9)
-    assert (done, total) == (3, 3)
-    result = found.result()
-    kinds = {name: count for name, count in result["by_kind"].items() if count}
-    assert kinds == {"mask": 1, "gone": 1, "class": 1}
-    assert result["changed"] == 3
-    assert result["instances"] == 3 * 6 * 5
-    assert result["changed_sequences"] == ["boxes", "masks"]
-    assert sum(one["changed"] for one in result["by_size"].values()) == 3
-    assert sum(one["instances"] for one in result["by_class"].values()) == 90
-    assert {change.kind for change in found.worst} == {"mask", "gone", "class"}
-    json.dumps(result)
+def difference(first, second):
+    *_, (found, *_) = diff_runs(Side(first), Side(second), 0.9)
+    return found
+
+
+def some_kinds(result):
+    return {name: count for name, count in result["by_kind"].items() if count}
 
 
 def test_the_command_draws_the_changes_and_lists_what_to_label_again(runs, tmp_path, monkeypatch):
@@ -113,6 +97,10 @@ def test_the_command_draws_the_changes_and_lists_what_to_label_again(runs, tmp_p
     assert "2 sequences with a change" in page
     assert "\nboxes 2: " in page
     assert len(list(report.glob("change-*.png"))) == 3
+    result = json.loads((report / "diff.json").read_text())
+    assert some_kinds(result) == {"mask": 1, "gone": 1, "class": 1}
+    assert sum(one["changed"] for one in result["by_size"].values()) == 3
+    assert sum(one["instances"] for one in result["by_class"].values()) == 90
     changes = [json.loads(line) for line in (report / "changes.jsonl").read_text().splitlines()]
     assert {(one["sequence"], one["frame"], one["kind"]) for one in changes} == {
         ("masks", 1, "mask"), ("boxes", 2, "gone"), ("boxes", 3, "class")
@@ -128,12 +116,10 @@ def test_what_one_run_alone_has_is_told_and_what_is_lost_is_a_change(runs, tmp_p
     words = " ".join(done.stdout.split())
     assert "1 sequence (boxes) and 2 frames of sequences that both have: a change" in words
     assert "2 sequences with a change; changes: 2 frame" in words
-    *_, (found, *_) = diff_runs(Side(runs[0]), Side(other), 0.9)
-    assert found.changed_sequences == ["boxes", "same"]
-    *_, (found, *_) = diff_runs(Side(other), Side(runs[0]), 0.9)
-    result = found.result()
+    assert difference(runs[0], other).changed_sequences == ["boxes", "same"]
+    result = difference(other, runs[0]).result()
     assert (result["sequences_only_in_b"], result["frames_only_in_b"]) == (["boxes"], 2)
-    assert not found.changed_sequences
+    assert not result["changed_sequences"]
 
 
 def test_another_predicted_iou_is_a_change_and_both_runs_are_named(runs, tmp_path):
@@ -141,8 +127,7 @@ def test_another_predicted_iou_is_a_change_and_both_runs_are_named(runs, tmp_pat
     wrong = labeled[0].masks.predicted_iou - np.float32(0.3)
     labeled[0] = replace(labeled[0], masks=replace(labeled[0].masks, predicted_iou=wrong))
     store(other, str(tmp_path / "in" / "same"), labeled)
-    *_, (found, *_) = diff_runs(Side(runs[0]), Side(other), 0.9)
-    result = found.result()
+    result = difference(runs[0], other).result()
     assert result["by_kind"]["score"] == len(wrong)
     assert result["run_keys_a"] == result["run_keys_b"] == [STAMP.run_key]
 
@@ -155,8 +140,7 @@ def test_a_mask_that_became_empty_is_gone(runs, tmp_path):
     labeled[0] = replace(labeled[0], masks=masks)
     store(other, str(tmp_path / "in" / "same"), labeled)
     for sides, kind in (((runs[0], other), "gone"), ((other, runs[0]), "new")):
-        *_, (found, *_) = diff_runs(*map(Side, sides), 0.9)
-        assert {name: count for name, count in found.kinds.items() if count} == {kind: 1}
+        assert some_kinds(difference(*sides).result()) == {kind: 1}
 
 
 def test_a_report_goes_to_this_machine_and_replaces_its_own_files_only(tmp_path):
@@ -187,7 +171,7 @@ def test_copies_of_the_pictures_are_no_run_without_changes(runs, tmp_path):
     ]
     store(other, str(tmp_path / "in" / "same"), copied)
     with pytest.raises(AutolabelError, match="1 sequence in common, and no frame"):
-        list(diff_runs(Side(runs[0]), Side(other), 0.9))
+        difference(runs[0], other)
 
 
 def test_a_run_and_itself_or_a_stranger_are_refused(runs, tmp_path):
@@ -199,7 +183,7 @@ def test_a_run_and_itself_or_a_stranger_are_refused(runs, tmp_path):
         Side(runs[0], "a" * 20).manifests()
     strange = run_of(tmp_path / "x", ("strange",))
     with pytest.raises(AutolabelError, match="no sequence in common"):
-        list(diff_runs(Side(runs[0]), Side(strange), 0.9))
+        difference(runs[0], strange)
     assert Side.parse(f"s3://b/out#{'a' * 20}") == Side("s3://b/out", "a" * 20)
     assert Side.parse("s3://b/out") == Side("s3://b/out")
 

@@ -5,11 +5,9 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Masks
-from tasks.risk.geometry import box_iou_rows, box_ious
-from tasks.tracks import shapes, track
-from tasks.tracks.associate import group_of
+from tasks.risk.geometry import box_iou_rows
+from tasks.tracks import shapes
 from tasks.tracks.shapes import GRID, WORDS, extents_of, placed_ious, placed_px, shapes_of
-from tasks.tracks.sightings import Sightings
 
 SIZE_HW = (60, 90)
 SEEDS = range(6)
@@ -93,70 +91,3 @@ def test_masks_are_sampled_as_if_they_were_painted(seed, monkeypatch):
                 grid[row, column] = painted[y[row], x[column]]
     bits = np.unpackbits(shapes_of(masks, boxes).view(np.uint8), axis=1)
     np.testing.assert_array_equal(bits.reshape(plain.shape), plain)
-
-
-def expected_px(seen, rows, frame):
-    box, earlier = seen.boxes_px[rows[-1]], rows[-min(len(rows), 3)]
-    passed = int(seen.frame[rows[-1]] - seen.frame[earlier])
-    if not passed:
-        return box
-    moved = box - seen.boxes_px[earlier]
-    step = (moved[:2] + moved[2:]) / 2 / passed
-    return box + np.tile(step * (frame - int(seen.frame[rows[-1]])), 2)
-
-
-def plainly_joined(seen, chains):
-    """Every lost chain against every one that begins, frame after frame."""
-    members = {one: np.flatnonzero(chains == one).tolist() for one in sorted(set(chains.tolist()))}
-    started = {chain: int(seen.frame[rows[0]]) for chain, rows in members.items()}
-    for frame in range(len(seen.counts)):
-        heads = [one for one in members if started[one] == frame]
-        fits = []
-        for tail, rows in members.items():
-            if not frame - track.REACH_FRAMES <= seen.frame[rows[-1]] < frame:
-                continue
-            box = expected_px(seen, rows, frame)
-            for head in heads:
-                new = members[head][0]
-                near = box_ious(box[None], seen.boxes_px[new][None])[0, 0] > 0
-                if near and group_of(seen.labels[rows[-1]]) == group_of(seen.labels[new]):
-                    last = seen.shapes[rows[-1]]
-                    fit = placed_iou(last, box, seen.shapes[new], seen.boxes_px[new])
-                    fits.append((-fit, tail, head))
-        taken = set()
-        for fit, tail, head in sorted(fits):
-            if -fit >= track.LEAST_PLACED_IOU and not {tail, head} & taken:
-                taken |= {tail, head}
-                members[tail] += members.pop(head)
-    found = chains.copy()
-    for chain, rows in members.items():
-        found[rows] = chain
-    return found
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_chains_are_joined_as_by_looking_at_every_pair(seed):
-    """A crowd in which every object is lost every few frames; several fit equally well."""
-    rng = np.random.default_rng(seed)
-    frames, objects = 30, 14
-    starts, motion = random_boxes(rng, objects), rng.normal(0, 1, (objects, 2))
-    looks = random_shapes(rng, 200)
-    looks = looks[np.bitwise_count(looks).sum(axis=1) > 200][: objects // 2 * 2]
-    starts[1::2], motion[1::2], looks[1::2] = starts[::2], motion[::2], looks[::2]
-    there = rng.random((frames, objects)) < 0.8
-    for column in there.T:
-        column[8 : 8 + rng.integers(0, track.REACH_FRAMES + 2)] = False
-    frame, which = np.nonzero(there)
-    part = np.cumsum(rng.random((frames, objects)) < 0.4, axis=0)[frame, which]
-    boxes = starts[which] + np.tile(motion[which] * frame[:, None], 2)
-    counts = tuple(np.bincount(frame, minlength=frames).tolist())
-    labels = [("car", "person", "truck")[i % 3 if i % 2 else 0] for i in which.tolist()]
-    row, none = np.arange(len(frame)), np.full(len(frame), -1)
-    number = np.unique(which * frames + part, return_inverse=True)[1]
-    seen = Sightings(
-        frame, row, none, number, boxes, np.ones(len(frame)), looks[which], tuple(labels), counts
-    )
-    joined = track._joined(seen, number)
-    np.testing.assert_array_equal(joined, plainly_joined(seen, number))
-    left, before = len(set(joined.tolist())), len(set(number.tolist()))
-    assert objects / 2 < left < before * 0.8
