@@ -7,8 +7,6 @@ import textwrap
 
 import pytest
 
-from tasks.dataset import lazy_imports
-
 USES = """
     import sys
     from tasks.dataset.lazy_imports import import_later, waiting
@@ -51,13 +49,3 @@ def test_fiftyone_is_imported_without_what_no_load_uses_and_has_it_all_the_same(
     words = [sys.executable, "-c", textwrap.dedent(USES)]
     ended = subprocess.run(words, check=False, capture_output=True, text=True, env=nowhere)
     assert ended.returncode == 0, ended.stderr
-
-
-def test_what_a_load_uses_beside_fiftyone_runs_before_its_database_is_known(monkeypatch):
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setattr(lazy_imports, "_AROUND", (*lazy_imports._AROUND, "no_such_package_at_all"))
-    lazy_imports.import_around_fiftyone()
-    assert {one for one in lazy_imports._AROUND if one in sys.modules} == {
-        *lazy_imports._AROUND[:-1]
-    }
-    assert not lazy_imports.waiting() & {*lazy_imports._AROUND}

@@ -14,16 +14,20 @@ NOTHING = Choice()
 
 def store(out, frames_uri, labeled, size=4):
     """Store frames' labels as a run does; two chunks and more for the longer ones."""
-    frame_of = {one.frame.index: one for one in labeled}
-    sequence = labeled[0].frame
+    write_manifest(out, stored(out, frames_uri, labeled, size=size))
+
+
+def stored(out, frames_uri, labeled, stamp=STAMP, size=8):
+    """Store frames' labels; returns their manifest, which is not there yet."""
+    frames = [one.frame for one in labeled]
+    by_frame = {(one.frame.camera, one.frame.index): one for one in labeled}
     records = []
-    for chunk in artifacts.chunks_of([one.frame for one in labeled], STAMP.run_key, size):
-        part = [frame_of[frame.index] for frame in chunk.frames]
-        artifacts.write_labels(out, chunk, part, STAMP)
-        stored = artifacts.read_chunk(out, chunk.stem, chunk.key)
-        records.append(ChunkRecord.of(chunk, part).with_checksums(stored))
-    key = artifacts.content_key([one.frame for one in labeled])
-    write_manifest(out, Manifest(sequence.sequence_id, frames_uri, key, STAMP, tuple(records)))
+    for chunk in artifacts.chunks_of(frames, stamp.run_key, size):
+        part = [by_frame[frame.camera, frame.index] for frame in chunk.frames]
+        written = artifacts.write_labels(out, chunk, part, stamp)
+        records.append(ChunkRecord.of(chunk, part).with_checksums(written))
+    key = artifacts.content_key(frames)
+    return Manifest(frames[0].sequence_id, frames_uri, key, stamp, tuple(records))
 
 
 def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False, each=5, files="{:06d}.jpg"):

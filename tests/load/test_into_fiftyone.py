@@ -24,9 +24,10 @@ from tasks.load.prepare import prepare_dataset
 from tasks.review.queue import sequence_view
 from tasks.risk.compute_risk import compute_risk
 from tasks.store import artifacts
-from tasks.store.manifests import ChunkRecord, Manifest
+from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
+from tests.export.labeled_runs import stored
 from tests.review.labels import (
     OTHER_STAMP,
     SIZE_HW,
@@ -45,20 +46,7 @@ def name(database: str) -> str:
 
 def store(out: Path, labeled: list[LabeledFrame], stamp: artifacts.RunStamp = STAMP) -> Manifest:
     """Write artifacts as a run does."""
-    frames = [one.frame for one in labeled]
-    by_frame = {(one.frame.camera, one.frame.index): one for one in labeled}
-    records = []
-    for chunk in artifacts.chunks_of(frames, stamp.run_key, 8):
-        outcome = [by_frame[frame.camera, frame.index] for frame in chunk.frames]
-        artifacts.write_labels(str(out), chunk, outcome, stamp)
-        records.append(ChunkRecord.of(chunk, outcome))
-    return Manifest(
-        frames[0].sequence_id,
-        f"memory://frames/{frames[0].sequence_id}",
-        artifacts.content_key(frames),
-        stamp,
-        tuple(records),
-    )
+    return stored(str(out), f"memory://frames/{labeled[0].frame.sequence_id}", labeled, stamp)
 
 
 def documents(name: str) -> list[dict]:
@@ -204,15 +192,9 @@ def test_cameras_become_groups(name: str, tmp_path: Path) -> None:
     assert {slice_: sample.camera for slice_, sample in group.items()} == {"l": "l", "r": "r"}
     prepare_dataset(name, cameras=["l", "r", "top"])
     assert schema.open_dataset(name).group_slices == ["l", "r", "top"]
-
-
-def test_a_sequence_of_one_camera_is_seen_beside_groups(name: str, tmp_path: Path) -> None:
-    manifest = store(tmp_path, labeled_frames(3, sequence_id="alone"))
-    prepare_dataset(name, cameras=["l", "r"])
-    load.load_sequence(name, str(tmp_path), manifest)
-    dataset = schema.open_dataset(name)
-    assert {sample.frame_number for sample in dataset} == {0, 1, 2}
-    assert len(sequence_view(dataset, "alone")) == 3
+    load.load_sequence(name, str(tmp_path), store(tmp_path, labeled_frames(3, sequence_id="alone")))
+    view = sequence_view(schema.open_dataset(name), "alone")  # of one camera, beside groups
+    assert view.values("frame_number") == [0, 1, 2]
 
 
 def test_masks_on_disk(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,14 @@ from tasks.dataset.documents import Origin, label_documents
 from tasks.dataset.ids import ObjectNames
 from tasks.risk.compute_risk import compute_risk
 from tasks.store import storage
-from tasks.store.artifacts import chunks_of, write_labels
-from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks, list_tracked, path_of, read_tracks, write_tracks
 from tasks.tracks import track as tracking
 from tasks.tracks.make_tracks import make_tracks
-from tasks.tracks.shapes import agreements, placed_ious, shapes_of
+from tasks.tracks.shapes import agreements, shapes_of
 from tasks.tracks.track import track
 from tasks.types import FrameFailure, FrameRef
+from tests.export import labeled_runs
 from tests.store.test_artifacts import STAMP
 
 SIZE_HW = (480, 800)
@@ -126,14 +125,6 @@ def test_masks_join_what_boxes_have_lost(monkeypatch):
     assert ids(*frames) == [[1]] * 4 + [[], [2], [2]], "by its boxes it is another one"
 
 
-def test_a_mask_that_has_moved_is_compared_where_it_is():
-    box = np.array([(100.0, 100.0, 130.0, 220.0)])
-    one = labeled(0, ("person", tuple(box[0])))
-    shape = shapes_of(one.masks, one.boxes.xyxy_px)
-    assert placed_ious(shape, box, shape, box) == 1
-    assert placed_ious(shape, box + 15, shape, box) == pytest.approx(0.28, abs=0.02)
-
-
 def test_ids_that_came_with_the_boxes_are_kept_and_others_follow_them():
     far = (600.0, 0.0, 660.0, 60.0)
     frames = [
@@ -146,16 +137,12 @@ def test_ids_that_came_with_the_boxes_are_kept_and_others_follow_them():
     assert tracked.frames[1].labels == ("car", "truck"), "so are their classes"
 
 
-def test_boxes_that_are_none_are_objects_of_their_own():
+def test_boxes_that_are_none_and_equal_ones():
     broken = [labeled(i, ("car", (np.nan, 0, 1, 1)), ("car", (50, 50, 10, 10))) for i in range(2)]
     assert ids(*broken) == [[1, 2], [3, 4]]
     assert ids() == []
-
-
-def test_equal_boxes_get_the_same_ids_every_time():
-    twins = [("car", RAIL)] * 5 + [("car", moved(RAIL, 3))] * 5
-    frames = [labeled(i, *twins) for i in range(12)]
-    assert len({str(ids(*frames)) for _ in range(8)}) == 1
+    twins = [labeled(i, *[("car", RAIL)] * 5, *[("car", moved(RAIL, 3))] * 5) for i in range(12)]
+    assert len({str(ids(*twins)) for _ in range(8)}) == 1, "equal boxes: the same ids every time"
 
 
 def test_a_shape_is_the_mask_in_its_box():
@@ -189,14 +176,7 @@ def test_measures_count_what_flickers_and_what_is_missing():
 
 
 def stored(out, frames, size):
-    """Write labels in chunks of a size, the last chunk first; return their manifest."""
-    by_index = {one.frame.index: one for one in frames}
-    records = []
-    for chunk in reversed(chunks_of([one.frame for one in frames], STAMP.run_key, size)):
-        outcome = [by_index[frame.index] for frame in chunk.frames]
-        written = write_labels(out, chunk, outcome, STAMP)
-        records.insert(0, ChunkRecord.of(chunk, outcome).with_checksums(written))
-    return Manifest("drive", "s3://b", f"c{size}", STAMP, tuple(records))
+    return labeled_runs.stored(out, "s3://b", frames, STAMP, size)
 
 
 def test_ids_do_not_depend_on_how_a_sequence_was_cut_and_are_kept(memory):
@@ -215,7 +195,7 @@ def test_ids_do_not_depend_on_how_a_sequence_was_cut_and_are_kept(memory):
     assert found.made["settings"]["tracker"] == "an old one", "whatever made them"
     joined = found.joined(frames[6])
     assert (joined.boxes.track_ids.tolist(), joined.track_labels) == ([1, 2], ("car", "bus"))
-    assert list_tracked(memory, STAMP.run_key) == {("drive", "c5")}
+    assert list_tracked(memory, STAMP.run_key) == {("drive", manifest.content_key)}
     partial = replace(manifest, partial=True)
     assert path_of(partial) != path_of(manifest)
     assert read_tracks(memory, partial) is None
@@ -263,7 +243,7 @@ def test_interpolated_labels_follow_a_frames_own_and_say_what_they_are(memory):
     assert joined.boxes.track_ids.tolist() == [2, 1]
     assert joined.masks.rle[1] == frames[0].masks.rle[0]
     assert found.joined(frames[0]).interpolated == 0
-    assert list_tracked(memory, STAMP.run_key) == {("drive", "c2")}
+    assert list_tracked(memory, STAMP.run_key) == {("drive", manifest.content_key)}
     documents = label_documents(
         joined, Origin("run", "model", {}), compute_risk([joined])[0], None, ObjectNames({})
     )
