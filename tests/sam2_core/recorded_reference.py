@@ -18,16 +18,12 @@ def load_recorded() -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def points_and_labels(recorded: dict[str, np.ndarray], kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Points and labels of a "box", "click" or "mask" prompt; a mask refines a box."""
-    shape = "click" if kind == "click" else "box"
-    return recorded[f"{shape}_points"], recorded[f"{shape}_labels"]
-
-
 def recorded_prompts(recorded: dict[str, np.ndarray], kind: str) -> Prompts:
-    """Return the prompts as a backend takes them."""
+    """Return "box", "click" or "mask" prompts as a backend takes them; a mask refines a box."""
+    shape = "click" if kind == "click" else "box"
     masks = recorded["mask_input"][:, 0] if kind == "mask" else None
-    return Prompts(*points_and_labels(recorded, kind), recorded["image_index"], masks)
+    points, labels = recorded[f"{shape}_points"], recorded[f"{shape}_labels"]
+    return Prompts(points, labels, recorded["image_index"], masks)
 
 
 def assert_scores_as_recorded(

@@ -89,15 +89,6 @@ def test_a_window_gives_the_same_as_the_whole_grid():
     assert whole[0] == cut[0]
 
 
-def test_windows_of_different_shapes_and_many_masks_keep_their_rows():
-    logits = [random_logits(i, 6, 0)[: 20 + i % 3 * 8, : 30 + i % 2] for i in range(150)]
-    origin = np.array([[i % 3, i % 5] for i in range(150)])
-    strings, area, _ = encode_masks(logits, origin, (GRID, GRID), (90, 110))
-    for row in (0, 1, 77, 148, 149):
-        alone = encode_masks(logits[row : row + 1], origin[row : row + 1], (GRID, GRID), (90, 110))
-        assert (alone[0][0], alone[1][0]) == (strings[row], area[row])
-
-
 @pytest.mark.parametrize("width", [1, 63, 64, 65, 128, 130])
 def test_many_masks_of_any_width_equal_full_upsampling(width):
     """Widths around a word's bits, more masks than are packed at once."""

@@ -23,30 +23,6 @@ def random_boxes(count, size_hw, seed):
     return boxes_of(np.concatenate([low, high], 1) * np.tile(size_hw[::-1], 2))
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 7, 100])
-@pytest.mark.parametrize("encoder_batch", [1, 2, 5])
-def test_rows_and_frames_stay_in_order_across_chunks(chunk, encoder_batch):
-    sizes = [(100, 200), (60, 60), (128, 128), (300, 90), (50, 40)]
-    counts = [5, 0, 11, 1, 4]
-    images = [np.full((*size, 3), 10 * i + 5, np.uint8) for i, size in enumerate(sizes)]
-    boxes = [
-        random_boxes(n, size, i) for i, (n, size) in enumerate(zip(counts, sizes, strict=True))
-    ]
-    backend = FakeDeviceBackend()
-    with Segmenter(backend, decoder_chunk=chunk, encoder_batch=encoder_batch) as segmenter:
-        results = segmenter.segment(images, boxes)
-    assert [len(masks) for masks in results] == counts
-    for index, (masks, given) in enumerate(zip(results, boxes, strict=True)):
-        left = np.clip(given.xyxy_px[:, 0] * 128 / sizes[index][1], 0, 128)
-        valid = np.array([not why.startswith("invalid") for why in masks.reasons], bool)
-        np.testing.assert_allclose(masks.object_score[valid], left[valid], rtol=1e-5)
-        assert (masks.predicted_iou[valid] == 10 * index + 5).all()
-        assert masks.size_hw == sizes[index]
-    assert max(len(call) for call in backend.calls) <= chunk
-    if chunk == 100 and encoder_batch == 5:  # boxes of several frames share a call
-        assert len(backend.calls) == 1
-
-
 def test_invalid_boxes_are_rows_with_a_reason_and_frames_without_prompts_are_not_encoded():
     image = np.zeros((100, 100, 3), np.uint8)
     mixed = boxes_of([[10, 10, 50, 50], [50, 50, 10, 10], [20, 20, 90, 90]])

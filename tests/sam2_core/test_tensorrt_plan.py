@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from sam2_core.backends.tensorrt_plan import Buckets, profiles_for
-from sam2_core.batching import bucket_for
 from sam2_core.types import BOX_POINTS, AutolabelError
 
 DECODER = [
@@ -16,18 +15,6 @@ DECODER = [
     ("labels", (-1, -1)),
     ("image_index", (-1,)),
 ]
-
-
-def test_bucket_for_takes_the_smallest_that_holds_the_count() -> None:
-    assert [bucket_for(count, (1, 8, 32)) for count in (1, 2, 8, 9, 99)] == [1, 8, 8, 32, 32]
-
-
-def test_encoder_profiles_are_fixed_shapes() -> None:
-    profiles = profiles_for([("image", ("B", 1024, 1024, 3))], "encoder", Buckets(images=(1, 4)))
-    assert [profile.shapes["image"] for profile in profiles] == [
-        ((1, 1024, 1024, 3),) * 3,
-        ((4, 1024, 1024, 3),) * 3,
-    ]
 
 
 def test_decoder_profiles_fix_the_boxes_and_leave_the_images_open() -> None:

@@ -3,9 +3,6 @@
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,11 +19,9 @@ from sam2_core.preprocess import StagedFrame  # noqa: E402
 from sam2_core.types import (  # noqa: E402
     DeviceLostError,
     DeviceMemoryError,
-    Features,
     MachineError,
 )
 from tests.sam2_core.host_device import host_gpu  # noqa: E402
-from tests.sam2_core.small_graphs import sample_prompts  # noqa: E402
 
 ABOUT = {"preset": "micro"}
 
@@ -41,13 +36,6 @@ class HostGraph:
     def replay(self):
         for output, now in zip(self.outputs, self.function(*self.inputs), strict=True):
             output.copy_(now)
-
-
-class HostStream:
-    """Stands for a stream, on which work waits for nothing."""
-
-    def wait_stream(self, other):
-        pass
 
 
 @pytest.fixture
@@ -73,51 +61,6 @@ def label(backend, images, boxes):
     """Use the buckets as `encode` and `decode_later` do on a GPU."""
     features = SimpleNamespace(data=backend._graphs.encoder(images).outputs, batch=images)
     backend._graphs.decoder(features, boxes)
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_views_go_through_the_buckets_as_squares_do_without(backend, tmp_path, monkeypatch, count):
-    rng = np.random.default_rng(count)
-    images = [rng.integers(0, 256, (60, 90 + n, 3)).astype(np.uint8) for n in range(count)]
-    given = sample_prompts(9, backend.info.image_size)
-    prompts = replace(given, image_index=np.arange(9) % count)
-    features = backend.encode(images)
-    expected = backend.decode(features, prompts)
-    captured = process(backend, tmp_path)
-    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)
-    backend._uploads, backend._stream = HostStream(), HostStream()
-    backend._download = lambda outputs, _: backend._masks(*(one.numpy() for one in outputs))
-    size = backend.info.image_size
-    for _ in range(2):
-        staged = [backend._pixels.stage(image).whole() for image in images]
-        taken = [backend._pixels.given(one, size, cuts=True) for one in staged]
-        data = backend._on_device(partial(backend._encode_cuda, taken))
-        device = Features(data, count, features.sizes_hw)
-        found = backend._on_device(partial(backend._decode_cuda, device, prompts))
-        np.testing.assert_allclose(found.logits, expected.logits, atol=2e-3)
-        np.testing.assert_allclose(found.predicted_iou, expected.predicted_iou, atol=1e-4)
-    assert len(captured) == 2
-
-
-def test_what_was_compiled_before_is_prepared_ahead_and_nothing_else(backend, tmp_path, caplog):
-    captured = process(backend, tmp_path)
-    backend.warm_up()
-    assert not captured  # on an empty cache it costs nothing
-    label(backend, 1, 9)
-    label(backend, 3, 70)
-    used = [("encoder", 1, 0), ("decoder", 1, 32), ("encoder", 4, 0), ("decoder", 4, 96)]
-    assert list(captured) == used
-    assert caplog.text.count("compiling the mask model") == 4
-    captured = process(backend, tmp_path)
-    backend.warm_up()
-    assert list(captured) == used
-    assert caplog.text.count("compiling the mask model") == 4
-    label(backend, 2, 1)
-    assert list(captured)[4:] == [("encoder", 2, 0), ("decoder", 2, 8)]
-    others = process(backend, tmp_path, precision="other")
-    backend.warm_up()
-    assert not others
 
 
 def test_after_a_lack_of_memory_graphs_are_captured_into_memory_of_their_own(

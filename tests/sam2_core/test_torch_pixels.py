@@ -1,19 +1,13 @@
 """What PyTorch's device does with frames, on the CPU: the same code, without a GPU's memory."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
-from sam2_core import presets  # noqa: E402
 from sam2_core.backends import torch_pixels  # noqa: E402
 from sam2_core.backends.torch_pixels import MOST_SHRUNK, TorchPixels  # noqa: E402
-from sam2_core.load import load_backend  # noqa: E402
 from sam2_core.preprocess import StagedFrame, View, resize_square  # noqa: E402
-from sam2_core.segmenter import Segmenter  # noqa: E402
-from sam2_core.types import Boxes  # noqa: E402
 
 INTERPOLATE = torch.nn.functional.interpolate
 
@@ -62,16 +56,6 @@ def test_whatever_an_encoder_is_given_becomes_the_same_square(pixels):
     np.testing.assert_array_equal(found[3], exact)
 
 
-def test_a_frame_is_uploaded_once_for_all_its_views(pixels):
-    staged = pixels.stage(frame(60, 80))
-    assert staged.on_device is None
-    squares_of(pixels, [staged.whole(), View(staged, (1, 2, 30, 40))], 32)
-    uploaded = staged.on_device
-    assert uploaded.dtype == torch.uint8
-    staged.on_device = torch.zeros_like(uploaded)
-    assert not squares_of(pixels, [staged.whole()], 32).any()
-
-
 def test_a_strip_that_is_too_long_for_the_device_is_resized_by_the_host(pixels, monkeypatch):
     def limited(planes, size, **how):
         assert max(planes.shape[2:]) <= MOST_SHRUNK * size[0]
@@ -97,39 +81,3 @@ def test_without_memory_the_frames_are_given_back(pixels, monkeypatch):
     with pytest.raises(torch.OutOfMemoryError):
         pixels.squares([one.whole() for one in staged], 8)
     assert [one.on_device for one in staged] == [None, None]
-
-
-@pytest.fixture(scope="module", params=[False, True], ids=["whole", "close-ups"])
-def backend(request, tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patched:
-        preset = replace(presets.MICRO, close_up_size=64)
-        patched.setattr(presets, "MICRO", preset)
-        cache = tmp_path_factory.mktemp("cache")
-        return load_backend("random:micro", "torch", "fp32", close_ups=request.param, cache=cache)
-
-
-BOXES = Boxes(
-    [[10, 10, 80, 70], [-5, -5, 30, 20], [100, 40, 170, 95], [3, 3, 5, 5], [9, 9, 9, 9]],
-    np.ones(5), ("car",) * 5,
-)  # fmt: skip
-
-
-def test_masks_are_those_of_frames_that_the_host_resizes(backend, monkeypatch):
-    images = [frame(90, 161, seed) for seed in range(3)]
-    with Segmenter(backend) as segmenter:
-        assert backend.stage(images[0]) is None  # a CPU's frames are Pillow's
-        expected = segmenter.segment(images, [BOXES] * 3)
-        monkeypatch.setattr(backend, "_cuts", True)
-        assert isinstance(segmenter.prepare(images[0], BOXES).images_model[0], View)
-        by_detector = StagedFrame(images[0], gpu="the detector's", on_device="its memory")
-        again = segmenter.prepare(by_detector, BOXES).images_model[0]
-        np.testing.assert_array_equal(again.frame.pixels, images[0])
-        assert again.frame.gpu is backend._pixels  # in memory that PyTorch knows
-        found = segmenter.segment(images, [BOXES] * 3)
-    for one, other in zip(found, expected, strict=True):
-        assert one.reasons == other.reasons
-        for row in range(len(BOXES.labels)):
-            apart = one.to_array(row) != other.to_array(row)
-            assert apart.sum() <= 2  # a rounding may move a pixel of an edge
-        np.testing.assert_allclose(one.predicted_iou, other.predicted_iou, atol=1e-4)
-    assert sum(masks.area_px.sum() for masks in expected) > 0

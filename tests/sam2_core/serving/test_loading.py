@@ -1,11 +1,8 @@
 """Loading that does not come back is ended, and the error says where it stood."""
 
-import subprocess
-import threading
-
 import pytest
 
-from sam2_core.serving.installed_server import _copy_whole, find_server
+from sam2_core.serving.installed_server import find_server
 from sam2_core.serving.python_model import ModelSettings
 from sam2_core.serving.repository import RepositoryOptions, write_repository
 from sam2_core.serving.server_process import ServerOptions, new_prefix, start_server
@@ -52,24 +49,3 @@ def test_a_model_that_never_loads_is_ended_and_says_where_it_stood(installed, tm
     assert f"{repository / names[0]}/1/model.py" in str(caught.value)
     assert "in prepare" in str(caught.value)
     assert "within 2 s" in str(caught.value)
-
-
-def test_a_program_that_is_copied_can_be_run_at_every_moment(tmp_path):
-    target, stop, failed = tmp_path / "true", threading.Event(), []
-    _copy_whole("/bin/true", target)
-
-    def copy():
-        while not stop.is_set():
-            _copy_whole("/bin/true", target)
-
-    thread = threading.Thread(target=copy)
-    thread.start()
-    for _ in range(40):
-        try:
-            subprocess.run([target], check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            failed.append(error)
-    stop.set()
-    thread.join()
-    assert not failed
-    assert [path.name for path in tmp_path.iterdir()] == ["true"]
