@@ -9,8 +9,7 @@ import pytest
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.client import Sam2Client, SentImage, as_prompts
-from sam2_core.serving.contract import DESCRIBE
-from sam2_core.serving.transport import Access, Call, DeadlineError, ServerAbsentError
+from sam2_core.serving.transport import DeadlineError, ServerAbsentError
 from sam2_core.types import Boxes, Prompts
 from tests.sam2_core.serving.conftest import metric, statistics, store_of
 from tests.sam2_core.serving.test_triton_server import BOXES, street
@@ -213,30 +212,3 @@ def test_what_the_server_has_forgotten_is_encoded_again_without_a_word(server):
             for kind in ("embeddings", "images"):
                 for path in (store_of(server) / kind).glob("[!.]*"):
                     path.unlink()
-
-
-def test_a_token_reaches_what_stands_before_the_server():
-    import http.server
-    import threading
-
-    from sam2_core.serving.transport import ServerError, connect
-
-    seen = []
-
-    class Proxy(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            seen.append(self.headers["Authorization"])
-            self.send_response(401)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    proxy = http.server.HTTPServer(("127.0.0.1", 0), Proxy)
-    threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    transport = connect(f"http://127.0.0.1:{proxy.server_port}", Access("word-of-mine"))
-    with pytest.raises(ServerError, match="401") as caught:
-        transport.infer(Call("m", DESCRIBE, ["info"]))
-    proxy.shutdown()
-    assert seen == ["Bearer word-of-mine"]
-    assert "word-of-mine" not in str(caught.value)

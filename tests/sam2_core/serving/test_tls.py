@@ -2,6 +2,10 @@
 
 import asyncio
 import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
 import pytest
@@ -9,7 +13,14 @@ import pytest
 from sam2_core.load import load_backend
 from sam2_core.serving.client import Sam2Client
 from sam2_core.serving.contract import DESCRIBE
-from sam2_core.serving.transport import Access, Call, ServerAbsentError, UntrustedError, connect
+from sam2_core.serving.transport import (
+    Access,
+    Call,
+    ServerAbsentError,
+    ServerError,
+    UntrustedError,
+    connect,
+)
 from sam2_core.types import AutolabelError
 from tests.sam2_core.serving.conftest import serving
 from tests.sam2_core.serving.private_ca import PrivateCa
@@ -117,3 +128,49 @@ def test_files_of_tls_that_are_none_are_refused_by_name(tmp_path, monkeypatch, c
     monkeypatch.setenv("AUTOLABEL_TRITON_CERTIFICATE", __file__)
     with pytest.raises(AutolabelError, match="go together"):
         connect("https://127.0.0.1:9")
+
+
+@contextmanager
+def refusing(way, seen):
+    """Yield the address of what wants to know who asks, and keeps what it was told."""
+    if way == "grpc":
+        import grpc
+
+        class Refusing(grpc.GenericRpcHandler):
+            def service(self, details):
+                seen.append(dict(details.invocation_metadata)["authorization"])
+                return grpc.unary_unary_rpc_method_handler(
+                    lambda _, call: call.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
+                )
+
+        proxy = grpc.server(ThreadPoolExecutor(1), [Refusing()])
+        port = proxy.add_insecure_port("127.0.0.1:0")
+        proxy.start()
+        yield f"grpc://127.0.0.1:{port}"
+        proxy.stop(None)
+        return
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            seen.append(self.headers["Authorization"])
+            self.send_response(401)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("way", "says"), [("http", "401"), ("grpc", "who are you")])
+def test_a_token_reaches_what_stands_before_the_server_and_its_refusal_is_told(way, says):
+    pytest.importorskip("tritonclient.grpc", reason="no Triton client: make torch installs it")
+    seen = []
+    with refusing(way, seen) as url:
+        transport = connect(url, Access("word-of-mine"))
+        with pytest.raises(ServerError, match=says) as caught:
+            transport.infer(Call("m", DESCRIBE, ["info"], 20.0))
+        transport.close()
+    assert set(seen) == {"Bearer word-of-mine"}
+    assert "AUTOLABEL_TRITON_TOKEN" in str(caught.value)
+    assert "word-of-mine" not in str(caught.value)
