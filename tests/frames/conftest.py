@@ -11,3 +11,9 @@ def http_folder(tmp_path):
     folder.mkdir()
     with serve(folder) as url:
         yield folder, url
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    """No file of another test is taken for this one's."""
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))

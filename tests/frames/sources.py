@@ -7,7 +7,10 @@ import threading
 from pathlib import Path
 
 from tasks.frames.discover import discover
+from tasks.frames.download import download
+from tasks.frames.video import expand_videos
 from tasks.store import storage
+from tasks.types import FrameFailure, FrameRef, FrameSelection
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
@@ -60,3 +63,23 @@ def shape(found):
         ]
         for one in found
     }
+
+
+def only(source, selection=":", **options):
+    """The only sequence of a source."""
+    (one,) = discover([str(source)], FrameSelection.parse(selection), **options)
+    return one
+
+
+def opened(source, selection=":"):
+    """The frames of the only sequence of a source, fetched, those of videos and recordings too."""
+    frames = expand_videos(only(source, selection).frames)
+    return download(frame for frame in frames if isinstance(frame, FrameRef))
+
+
+def good(outcomes):
+    return [one for one in outcomes if isinstance(one, FrameRef)]
+
+
+def reasons(outcomes):
+    return [one.reason for one in outcomes if isinstance(one, FrameFailure)]

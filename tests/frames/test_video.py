@@ -26,11 +26,6 @@ from tests.frames.recordings import jpeg
 from tests.frames.sources import flip_bit
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-
-
 def make_video(path, count=12, size_wh=(64, 48), codec="mp4v"):
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*codec), 10, size_wh)
