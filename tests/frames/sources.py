@@ -48,7 +48,7 @@ def anywhere(request, tmp_path):
 
 def write(root, *paths):
     for path in paths:
-        storage.write_bytes(storage.join(str(root), path), path.encode())
+        storage.write_bytes(storage.join(str(root), str(path)), str(path).encode())
 
 
 def ids(*sources):

@@ -6,7 +6,7 @@ import pytest
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover, list_frames
 from tasks.store import storage
-from tests.frames.sources import anywhere, shape
+from tests.frames.sources import anywhere, shape, write
 
 TREE = [
     "drive_a/frame_10.jpg", "drive_a/frame_2.JPG", "drive_a/frame_1.png", "drive_a/notes.txt",
@@ -34,8 +34,7 @@ EXPECTED = {
 @pytest.fixture(params=["local", "memory", "s3", "http"])
 def tree(request, tmp_path):
     url, write_to = anywhere(request, tmp_path)
-    for path in TREE:
-        storage.write_bytes(storage.join(write_to, path), path.encode())
+    write(write_to, *TREE)
     return url
 
 

@@ -7,7 +7,7 @@ from tasks.frames.discover import discover
 from tasks.frames.identity import frame_identity
 from tasks.frames.patterns import refuse_output_inside
 from tasks.store import storage
-from tests.frames.sources import anywhere
+from tests.frames.sources import anywhere, shape, write
 
 TREE = ["a/1.jpg", "a/2.jpg", "a/10.jpg", "b/1.jpg", "b/notes.txt", "rig/CAM_FRONT/1.jpg",
         "rig/CAM_BACK/1.jpg", "empty/readme.md", "clip.mp4", "notes.txt"]  # fmt: skip
@@ -16,18 +16,13 @@ TREE = ["a/1.jpg", "a/2.jpg", "a/10.jpg", "b/1.jpg", "b/notes.txt", "rig/CAM_FRO
 @pytest.fixture(params=["local", "memory", "s3", "http"])
 def tree(request, tmp_path):
     url, write_to = anywhere(request, tmp_path)
-    for path in TREE:
-        storage.write_bytes(storage.join(write_to, path), b"x")
+    write(write_to, *TREE)
     return url
 
 
 def found(*sources, **options):
-    return {
-        one.sequence.sequence_id: [
-            (frame.camera, frame.uri.rsplit("/", 1)[-1]) for frame in one.frames
-        ]
-        for one in discover([str(source) for source in sources], **options)
-    }
+    every = shape(discover([str(source) for source in sources], **options))
+    return {name: [(camera, file) for camera, _, file in frames] for name, frames in every.items()}
 
 
 def test_patterns_fit_folders_pictures_and_videos(tree):
@@ -49,8 +44,7 @@ def test_what_fits_a_pattern_is_called_from_its_first_wildcard_on(kind, memory, 
     """So that nights do not become one sequence, whichever of them are there already."""
     tree = memory if kind == "memory" else str(tmp_path)
     for night in ("01", "02"):
-        for path in (f"drives/{night}/CAM_FRONT/1.jpg", f"clips/{night}/rear.mp4"):
-            storage.write_bytes(storage.join(tree, path), b"x")
+        write(tree, f"drives/{night}/CAM_FRONT/1.jpg", f"clips/{night}/rear.mp4")
     assert set(found(f"{tree}/drives/0?/CAM_FRONT")) == {"01__CAM_FRONT", "02__CAM_FRONT"}
     assert set(found(f"{tree}/drives/*1/CAM_FRONT/")) == {"01__CAM_FRONT"}
     assert set(found(f"{tree}/clips/*/rear.mp4")) == {"01__rear", "02__rear"}
@@ -75,15 +69,13 @@ def test_pictures_one_by_one_are_the_sequences_of_their_folders(tree):
 
 
 def test_pictures_beside_cameras_are_refused(tmp_path):
-    for path in ("CAM_FRONT/1.jpg", "CAM_FRONT/2.jpg", "1.jpg"):
-        storage.write_bytes(str(tmp_path / path), b"x")
+    write(tmp_path, "CAM_FRONT/1.jpg", "CAM_FRONT/2.jpg", "1.jpg")
     with pytest.raises(AutolabelError, match="beside folders of cameras"):
         found(tmp_path / "1.jpg", tmp_path / "CAM_FRONT" / "1.jpg")
 
 
 def test_the_one_sequence_is_called_as_told(tmp_path):
-    for path in ("a/1.jpg", "b/1.jpg"):
-        storage.write_bytes(str(tmp_path / path), b"x")
+    write(tmp_path, "a/1.jpg", "b/1.jpg")
     (one,) = discover([str(tmp_path / "a")], name="monday")
     assert one.sequence.sequence_id == one.frames[0].sequence_id == "monday"
     assert one.content_key == next(iter(discover([str(tmp_path / "a")]))).content_key
