@@ -29,30 +29,21 @@ def test_crops_equal_the_decoded_image(height: int, width: int, count: int, seed
         assert crop.sum() == mask.sum(), "nothing outside the window"
 
 
-def test_large_counts_and_columns_that_run_on() -> None:
-    mask = np.zeros((1860, 2880), bool)
-    mask[:, 700:1400] = True
-    mask[900:, 2000] = mask[:10, 2001] = True
-    segments = segments_of([encode(mask)], mask.shape)
-    windows = crop_windows(np.zeros((1, 4), np.float32), segments.bounds_xyxy_px(), mask.shape)
-    assert windows.tolist() == [[700, 0, 2002, 1860]]
-    assert np.array_equal(paint(segments, windows)[0], mask[:, 700:2002])
-
-
-def test_windows_hold_box_and_mask_and_survive_bad_boxes() -> None:
-    boxes = np.array(
-        [[10.4, 5.5, 20.2, 8.1], [np.nan, 0, 1, 1], [30, 30, 20, 20], [-9, -9, -1, -1]], np.float32
-    )
-    bounds = np.array([[18, 2, 25, 4], [3, 3, 5, 6], [0, 0, 0, 0], [0, 0, 0, 0]])
-    windows = crop_windows(boxes, bounds, (50, 60))
-    assert windows.tolist() == [[10, 2, 25, 9], [3, 3, 5, 6], [0, 0, 0, 0], [0, 0, 0, 0]]
-
-
 @pytest.mark.filterwarnings("error")
-def test_boxes_that_no_whole_number_holds_are_cut_like_others() -> None:
-    boxes = np.array([[-1e30, 3, 1e30, 9], [1e30, 3, 2e30, 9]], np.float32)
-    windows = crop_windows(boxes, np.zeros((2, 4), np.int64), (50, 60))
-    assert windows.tolist() == [[0, 3, 60, 9], [0, 0, 0, 0]]
+@pytest.mark.parametrize(
+    ("box", "bounds", "window"),
+    [
+        ([10.4, 5.5, 20.2, 8.1], [18, 2, 25, 4], [10, 2, 25, 9]),
+        ([np.nan, 0, 1, 1], [3, 3, 5, 6], [3, 3, 5, 6]),
+        ([30, 30, 20, 20], [0] * 4, [0] * 4),
+        ([-9, -9, -1, -1], [0] * 4, [0] * 4),
+        ([-1e30, 3, 1e30, 9], [0] * 4, [0, 3, 60, 9]),
+        ([1e30, 3, 2e30, 9], [0] * 4, [0] * 4),
+    ],
+)
+def test_windows_hold_box_and_mask_and_survive_bad_boxes(box, bounds, window) -> None:
+    windows = crop_windows(np.array([box], np.float32), np.array([bounds]), (50, 60))
+    assert windows.tolist() == [window]
 
 
 def test_damaged_run_lengths_are_refused() -> None:

@@ -17,6 +17,15 @@ from tests.sam2_core import fake_tensorrt
 MICRO = Path(__file__).parents[1] / "data" / "micro"
 
 
+@pytest.fixture(autouse=True)
+def nothing_tried_before():
+    for tried in (backend_choice.cuda_provider_problem, runtime_problem):
+        tried.cache_clear()
+    yield
+    for tried in (backend_choice.cuda_provider_problem, runtime_problem):
+        tried.cache_clear()
+
+
 def test_without_a_gpu_auto_is_the_cpu_and_says_why(monkeypatch):
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
     for hidden in ("", "-1"):  # on purpose
@@ -64,9 +73,7 @@ def test_a_variable_that_names_no_gpu_is_said_where_the_processor_is_taken(named
 
 def test_a_gpu_without_its_libraries_falls_back_to_the_cpu_and_says_why(monkeypatch):
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
-    backend_choice.cuda_provider_problem.cache_clear()
     chosen, reason = choose_backend("onnxruntime")
-    backend_choice.cuda_provider_problem.cache_clear()
     assert chosen == "onnxruntime-cpu"  # no machine that runs this test has CUDA's libraries
     assert "a GPU is here, but" in reason
     assert "sam2-autolabel[gpu]" in reason
@@ -76,10 +83,8 @@ def test_a_gpu_without_its_libraries_falls_back_to_the_cpu_and_says_why(monkeypa
 def test_a_backend_whose_libraries_are_missing_beside_a_gpu_says_which(name, extra, monkeypatch):
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
     monkeypatch.setattr(backend_choice, "_has", lambda module: False)
-    backend_choice.cuda_provider_problem.cache_clear()
     with pytest.raises(AutolabelError, match=f"{name} cannot run here.*make extra-{extra}"):
         backend_choice.refuse_unless_usable(name)
-    backend_choice.cuda_provider_problem.cache_clear()
 
 
 @pytest.mark.parametrize("opens", [True, False])
@@ -91,23 +96,19 @@ def test_tensorrt_is_offered_only_where_it_opens_a_runtime(opens, monkeypatch):
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
     monkeypatch.setattr(backend_choice, "_has", lambda module: module in {"tensorrt", "cuda"})
     monkeypatch.setattr(backend_choice, "cuda_provider_problem", lambda: "")
-    runtime_problem.cache_clear()
     found = backend_choice.offered_backends()
-    runtime_problem.cache_clear()
     assert found == (*(("tensorrt",) if opens else ()), "onnxruntime-cuda", "onnxruntime-cpu")
 
 
 def test_what_a_worker_has_tested_is_not_tested_again(monkeypatch):
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
     monkeypatch.setenv(backend_choice.TESTED_VARIABLE, "torch,onnxruntime-cuda")
-    backend_choice.cuda_provider_problem.cache_clear()
     assert choose_backend("onnxruntime")[0] == "onnxruntime-cuda"  # no GPU is here to try it on
     assert backend_choice.offered_backends() == ("torch", "onnxruntime-cuda", "onnxruntime-cpu")
     assert backend_choice.tested_backends() == ("torch", "onnxruntime-cuda")
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
     assert choose_backend("onnxruntime")[0] == "onnxruntime-cpu"
     monkeypatch.delenv(backend_choice.TESTED_VARIABLE)
-    backend_choice.cuda_provider_problem.cache_clear()
     assert backend_choice.tested_backends() == ()
 
 

@@ -51,13 +51,11 @@ def test_a_box_alone_is_the_mask_of_labeling(compact):
 
 
 @pytest.mark.parametrize("close_ups", [True, False])
-def test_every_click_is_followed_and_encodes_nothing_anew(compact, close_ups):
+def test_every_click_is_followed_and_encodes_nothing_anew(compact, close_ups, monkeypatch):
     model = compact if close_ups else load_backend("compact", "onnxruntime-cpu", close_ups=False)
     opened = OpenImage(model, street())
     clicks = [(130, 90, 1), (170, 90, 0), (105, 65, 0)]
-    encoded = []
-    encode = model.encode
-    opened.backend = Counted(model, encoded, encode)
+    encoded = counted(monkeypatch, model)
     for count in range(len(clicks) + 1):
         mask = decoded(opened.segment(prompts(clicks[:count])))
         assert [bool(mask[y, x]) for x, y, _ in clicks[:count]] == [
@@ -66,28 +64,23 @@ def test_every_click_is_followed_and_encodes_nothing_anew(compact, close_ups):
     assert len(encoded) == 1
 
 
-class Counted:
-    """A backend whose encoder calls are counted."""
+def counted(monkeypatch, backend):
+    """List of how many images each later call of the encoder had."""
+    encoded, encode = [], backend.encode
 
-    def __init__(self, backend, encoded, encode):
-        self.info, self.decode, self._encoded, self._encode = (
-            backend.info,
-            backend.decode,
-            encoded,
-            encode,
-        )
+    def count(images):
+        encoded.append(len(images))
+        return encode(images)
 
-    def encode(self, images):
-        self._encoded.append(len(images))
-        return self._encode(images)
+    monkeypatch.setattr(backend, "encode", count)
+    return encoded
 
 
-def test_many_boxes_share_calls_and_those_with_clicks_stay_alone(compact):
+def test_many_boxes_share_calls_and_those_with_clicks_stay_alone(compact, monkeypatch):
     boxes = np.float32(BOX) + np.arange(40, dtype=np.float32)[:, None] % 9
     points, labels = np.zeros((40, 1, 2), np.float32), np.full((40, 1), -1, np.int32)
     points[5, 0], labels[5, 0] = (130, 90), 1
-    opened, encoded = OpenImage(compact, street()), []
-    opened.backend = Counted(compact, encoded, compact.encode)
+    opened, encoded = OpenImage(compact, street()), counted(monkeypatch, compact)
     many = opened.segment(PointPrompts(points, labels, boxes))
     assert len(encoded) == 3  # the one with a click; 32; 7
     with Segmenter(compact) as segmenter:

@@ -25,9 +25,8 @@ def test_all_work_is_done_by_one_thread_in_order():
 
 
 def test_nobody_waits_for_the_device_while_a_graph_is_captured():
-    owner = DeviceOwner()
-    waiting, release, captured = threading.Event(), threading.Event(), threading.Event()
-    seen = []
+    owner, seen = DeviceOwner(), []
+    waiting, release, inside = threading.Event(), threading.Event(), threading.Event()
 
     def wait():
         waiting.set()
@@ -37,29 +36,21 @@ def test_nobody_waits_for_the_device_while_a_graph_is_captured():
     def capture():
         with owner.capturing():
             seen.append("captured")
-            captured.set()
+            inside.set()
+            later.start()
+            later.join(0.1)
+            seen.append("still captured")
 
     first = threading.Thread(target=owner.wait, args=(wait,))
+    later = threading.Thread(target=owner.wait, args=(lambda: seen.append("waited later"),))
     first.start()
     waiting.wait(10)
     capturing = owner.submit(capture)
-    assert not captured.is_set()  # the one who waits is waited for
+    assert not inside.wait(0.05)  # the one who waits is waited for
     release.set()
     capturing.result(10)
-    first.join()
-    assert seen == ["waited", "captured"]
-    inside = threading.Event()
-
-    def hold():
-        with owner.capturing():
-            inside.set()
-            second.start()
-            seen.append("captured again")
-
-    second = threading.Thread(target=owner.wait, args=(lambda: seen.append("waited again"),))
-    owner.run(hold)
-    second.join()
-    assert seen[2:] == ["captured again", "waited again"]
+    later.join(10)
+    assert seen == ["waited", "captured", "still captured", "waited later"]
 
 
 STICKY = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -20,72 +20,46 @@ CONTENT = np.random.default_rng(0).bytes(3_000_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
-class Server(ThreadingHTTPServer):
-    """Serves CONTENT; `cuts` connections break after so many bytes, `status` answers first."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.content, self.etag = CONTENT, '"one"'
-        self.cuts: list[int] = []
-        self.statuses: list[int] = []
-        self.ranges, self.too_early = True, 0
-        self.requests: list[tuple[str, str]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/weights.pt"
-
-
 class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Server
+    """Serves the server's content; its `cuts` break connections, its `statuses` come first."""
 
-    def log_message(self, *_):
-        pass
+    protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        server = self.server
-        asked = self.headers.get("Range", "")
+        server, start, asked = self.server, 0, self.headers.get("Range", "")
         server.requests.append((self.path, asked))
-        status = server.statuses.pop(0) if server.statuses else 0
-        if status:
-            self.send_response(status)
+        if server.statuses:
+            self.send_response(server.statuses.pop(0))
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        start = 0
-        match = re.match(r"bytes=(\d+)-", asked)
-        if match and server.ranges and self.headers.get("If-Range") == server.etag:
-            start = int(match[1])
-        start -= server.too_early if start else 0
-        body = server.content[start:]
+        if asked and server.ranges and self.headers.get("If-Range") == server.etag:
+            start = int(asked.removeprefix("bytes=").rstrip("-")) - server.too_early
+        body, end = server.content[start:], len(server.content)
         self.send_response(206 if start else 200)
         self.send_header("ETag", server.etag)
         self.send_header("Content-Length", str(len(body)))
         if start:
-            end = len(server.content)
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{end}")
         self.end_headers()
+        self.wfile.write(body[: server.cuts[0]] if server.cuts else body)
         if server.cuts:
-            self.wfile.write(body[: server.cuts.pop(0)])
-            self.wfile.flush()
+            server.cuts.pop(0)
             self.connection.shutdown(2)
             self.close_connection = True
-            return
-        self.wfile.write(body)
 
 
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.01)
-    running = Server()
-    thread = threading.Thread(target=running.serve_forever, daemon=True)
-    thread.start()
-    yield running
-    running.shutdown()
-    running.server_close()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        vars(running).update(
+            content=CONTENT, etag='"one"', cuts=[], statuses=[], ranges=True, too_early=0,
+            requests=[], url=f"http://127.0.0.1:{running.server_port}/weights.pt",
+        )  # fmt: skip
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
 
 
 def leftovers(folder):
@@ -132,29 +106,24 @@ def test_busy_server_is_retried(server, tmp_path):
     assert len(server.requests) == 4
 
 
-def test_not_found_says_what_to_place_where(server, tmp_path):
-    server.statuses = [404]
+@pytest.mark.parametrize(
+    ("state", "sha256", "told", "requests"),
+    [
+        ({"statuses": [404]}, SHA256, ("weights.pt", "404", SHA256), 1),
+        ({}, "00ff", (f"{SHA256} instead of 00ff",), 1),
+        # Always cut at the same place: given up.
+        ({"cuts": [1000] + [0] * 20}, SHA256, ("cannot fetch",), 0),
+    ],
+    ids=["not found", "another sha256", "truncated for good"],
+)
+def test_what_cannot_be_had_whole_is_not_taken(server, tmp_path, state, sha256, told, requests):
+    vars(server).update(state)
     path = tmp_path / "weights.pt"
     with pytest.raises(AutolabelError) as error:
-        download(server.url, path, sha256=SHA256)
-    for part in (server.url, "404", str(path), SHA256):
-        assert part in str(error.value)
-    assert len(server.requests) == 1
-
-
-def test_wrong_sha256_is_discarded(server, tmp_path):
-    path = tmp_path / "weights.pt"
-    with pytest.raises(AutolabelError, match=SHA256 + " instead of 00ff"):
-        download(server.url, path, sha256="00ff")
-    assert leftovers(tmp_path) == []
-
-
-def test_truncated_for_good(server, tmp_path):
-    """The server always cuts at the same place: given up, and nothing is taken for whole."""
-    server.cuts = [1000] + [0] * 20
-    with pytest.raises(AutolabelError, match="cannot fetch"):
-        download(server.url, tmp_path / "weights.pt", sha256=SHA256)
-    assert not (tmp_path / "weights.pt").exists()
+        download(server.url, path, sha256=sha256)
+    assert all(part in str(error.value) for part in (*told, server.url, str(tmp_path)))
+    assert not path.exists()
+    assert len(server.requests) >= requests
 
 
 def test_folder_that_cannot_be_made(server, tmp_path):
@@ -165,11 +134,8 @@ def test_folder_that_cannot_be_made(server, tmp_path):
 
 def test_two_at_once_fetch_it_once(server, tmp_path):
     path = tmp_path / "weights.pt"
-    threads = [threading.Thread(target=download, args=(server.url, path)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: download(server.url, path), range(4)))
     assert path.read_bytes() == CONTENT
     assert len(server.requests) == 1
 

@@ -9,7 +9,7 @@ import pytest
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.client import Sam2Client, SentImage, as_prompts
-from sam2_core.serving.transport import DeadlineError, ServerAbsentError
+from sam2_core.serving.transport import DeadlineError
 from sam2_core.types import Boxes, Prompts
 from tests.sam2_core.serving.conftest import metric, statistics, store_of
 from tests.sam2_core.serving.test_triton_server import BOXES, street
@@ -17,7 +17,6 @@ from tests.sam2_core.serving.test_triton_server import BOXES, street
 pytestmark = pytest.mark.ci
 IMAGE_MODEL, DECODER = "sam2_compact", "sam2_decoder_compact"
 MOVES, SESSIONS, OVER_S = 200, 3, 3.0
-INSTANCES = 2  # of the model of images
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +26,6 @@ def client_of_nvidia():
 
 def executed(server, model=IMAGE_MODEL):
     return statistics(server, model)["success"]["count"]
-
-
-def waiting(server):
-    """How many requests for masks of images wait in the server's queue."""
-    return metric(server, "nv_inference_pending_request_count", model=IMAGE_MODEL)
 
 
 def move(number):
@@ -83,44 +77,6 @@ def test_of_a_moving_mouse_only_what_matters_is_executed(server, record_property
     assert metric(server, "nv_inference_pending_request_count") == 0
 
 
-def test_what_is_cancelled_in_the_queue_is_dropped_there(server):
-    from sam2_core.serving.async_client import AsyncSam2Client, SupersededError
-
-    cancelled = {"model": IMAGE_MODEL, "reason": "CANCELED"}
-
-    async def run():
-        client = AsyncSam2Client(server["grpc"], "compact", grace_s=0.0, deadline_s=120)
-        async with client:
-            image = await client.set_image(street())
-            many = as_prompts(np.tile(BOXES[:2], (60, 1)) + np.arange(120)[:, None] % 9, grid=64)
-            before = executed(server)
-            dropped = metric(server, "nv_inference_request_failure", **cancelled)
-            busy = []
-            for _ in range(INSTANCES):  # one after another: together they would be one batch
-                busy.append(asyncio.create_task(client.segment(image, many)))
-                await asyncio.sleep(0.3)
-                await until(lambda: not waiting(server))
-            sessions = [client.session(str(number)) for number in range(3)]
-            asked = []
-            for number in range(4):
-                asked += [asyncio.create_task(one.segment(image, move(number))) for one in sessions]
-                await asyncio.sleep(0.05)  # on their way before the next ones come
-            await until(lambda: waiting(server))
-            assert sum(one.cancel() for one in sessions) == 3
-            results = await asyncio.gather(*asked, return_exceptions=True)
-            assert {type(one) for one in results} == {SupersededError}
-            await asyncio.gather(*busy)
-            await until(lambda: not waiting(server))
-            return (
-                executed(server) - before,
-                metric(server, "nv_inference_request_failure", **cancelled) - dropped,
-            )
-
-    done, dropped = asyncio.run(run())
-    assert done == 2
-    assert dropped >= 3
-
-
 def test_a_long_request_that_nobody_waits_for_any_more_stops_between_its_boxes(server):
     from sam2_core.serving.async_client import AsyncSam2Client
 
@@ -165,20 +121,6 @@ def test_a_deadline_ends_the_waiting_and_takes_the_request_out_of_the_queue(serv
     assert asyncio.run(run()).failed == 1
     with Sam2Client(server["http"], "compact", deadline_s=20) as client:
         assert client.served.close_ups
-
-
-def test_a_server_that_is_absent_is_not_waited_for_beyond_the_deadline(server):
-    from sam2_core.serving.async_client import AsyncSam2Client
-
-    async def run():
-        urls = ["grpc://127.0.0.1:9", server["grpc"]]
-        async with AsyncSam2Client(urls, "compact") as client:  # the second one steps in
-            assert (await client.served()).close_ups
-        async with AsyncSam2Client(urls[:1], "compact", deadline_s=1.0) as client:
-            with pytest.raises(ServerAbsentError, match="does not answer"):
-                await client.served()
-
-    asyncio.run(run())
 
 
 def test_threads_share_a_client(server):
