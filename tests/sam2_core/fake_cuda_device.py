@@ -28,7 +28,7 @@ class FakeDevice(HostDevice):
         self.pending: dict[int, list[Any]] = {}
         self.capturing: list[Any] | None = None
         self.graphs: list[list[Any]] = []
-        self.launches = self.queued = self.executed = 0
+        self.launches = 0
 
     def release_pinned(self, address: int) -> None:
         assert not any(self.pending.values()), "page-locked memory that copies may still need"
@@ -46,7 +46,6 @@ class FakeDevice(HostDevice):
 
     def enqueue(self, stream: int, work: Any) -> None:
         assert stream in self.pending, "work on a stream that was never created"
-        self.queued += 1
         (self.pending[stream] if self.capturing is None else self.capturing).append(work)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
@@ -66,7 +65,6 @@ class FakeDevice(HostDevice):
         work, self.pending[stream] = self.pending[stream], []
         for step in work:
             step()
-        self.executed = self.queued
 
     def record(self, stream: int) -> Event:
         return Event(self, stream)
@@ -89,11 +87,11 @@ class Event:
     """A point in a stream; whoever waits for it synchronises."""
 
     def __init__(self, device: FakeDevice, stream: int) -> None:
-        self.device, self.stream, self.at = device, stream, device.queued
+        self.device, self.stream, self.work = device, stream, device.pending[stream]
 
     def wait(self) -> None:
         if not self.done():
             self.device.synchronize(self.stream)
 
     def done(self) -> bool:
-        return self.device.executed >= self.at
+        return self.device.pending[self.stream] is not self.work

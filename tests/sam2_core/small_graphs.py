@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from sam2_core.types import BOX_BOTTOM_RIGHT, BOX_TOP_LEFT, FORMAT_VERSION, POINT_PADDING, Prompts
 
@@ -21,90 +21,60 @@ FACTS = {"preset": "micro", "image_size": SIZE, "checkpoint_sha256": "0" * 64,
          "format_version": FORMAT_VERSION}  # fmt: skip
 
 
-def constant(name: str, values: object) -> onnx.TensorProto:
-    return numpy_helper.from_array(np.asarray(values), name)
+_ENCODER = """<ir_version: 9, opset_import: ["" : 18]>
+encoder (float[B,3,64,64] image)
+    => (float[B,8,4,4] embedding, float[B,1,16,16] high_res_s0, float[B,2,8,8] high_res_s1) {
+    coarse = AveragePool<kernel_shape = [16,16], strides = [16,16]>(image)
+    fine   = AveragePool<kernel_shape = [4,4], strides = [4,4]>(image)
+    middle = AveragePool<kernel_shape = [8,8], strides = [8,8]>(image)
+    embedding = Conv(coarse, kernel)  high_res_s0 = Conv(fine, kernel_s0)
+    high_res_s1 = Conv(middle, kernel_s1)
+}"""
+# Features of each prompt's image, its points weighted by their labels, and a mask prompt.
+_DECODER = """<ir_version: 9, opset_import: ["" : 18]>
+decoder (float[IMAGES,8,4,4] embedding, float[IMAGES,1,16,16] high_res_s0,
+         float[IMAGES,2,8,8] high_res_s1, float[P,K,2] points, int32[P,K] labels,
+         int64[P] image_index MASK)
+    => (float[P,1,16,16] logits, float[P] predicted_iou, float[P] object_score, float[P] stability)
+<int64[3] rest = {1,2,3}, int64[1] last = {2}, int64[2] of_points = {1,2},
+ int64[4] column = {-1,1,1,1}> {
+    own    = Gather(embedding, image_index)    mean    = ReduceMean<keepdims = 1>(own, rest)
+    own_s1 = Gather(high_res_s1, image_index)  mean_s1 = ReduceMean<keepdims = 1>(own_s1, rest)
+    own_s0 = Gather(high_res_s0, image_index)
+    kinds = Cast<to = 1>(labels)               kinds_3d = Unsqueeze(kinds, last)
+    weighted = Mul(points, kinds_3d)
+    prompt = ReduceSum<keepdims = 0>(weighted, of_points)
+    prompt_4d = Reshape(prompt, column)
+    context = Add(mean, mean_s1)               shift = Add(context, prompt_4d)
+    plain = Add(own_s0, shift)                 logits = LOGITS
+    predicted_iou = ReduceMean<keepdims = 0>(logits, rest)
+    object_score = ReduceMax<keepdims = 0>(logits, rest)
+    stability = ReduceMin<keepdims = 0>(logits, rest)
+}"""
 
 
-def info(name: str, dtype: int, shape: tuple[object, ...]) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, dtype, shape)
-
-
-def save(path: Path, nodes: list, inputs: list, outputs: list, weights: list) -> None:
-    graph = helper.make_graph(nodes, path.stem, inputs, outputs, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+def save(path: Path, text: str, **weights: np.ndarray) -> None:
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in weights.items()
+    )
     onnx.checker.check_model(model)
     onnx.save(model, path)
 
 
 def write_encoder(path: Path, seed: int) -> None:
     generator = np.random.default_rng(seed)
-    cells = {"embedding": (16, WIDTH), "high_res_s0": (4, WIDTH // 8), "high_res_s1": (8, 2)}
-    nodes, weights, outputs = [], [], []
-    for name, (cell, channels) in cells.items():
-        kernel = generator.normal(size=(channels, 3, 1, 1)).astype(np.float32) / 100
-        weights.append(constant(f"{name}_kernel", kernel))
-        nodes += [
-            helper.make_node("AveragePool", ["image"], [f"{name}_pooled"],
-                             kernel_shape=[cell, cell], strides=[cell, cell]),
-            helper.make_node("Conv", [f"{name}_pooled", f"{name}_kernel"], [name]),
-        ]  # fmt: skip
-        side = SIZE // cell
-        outputs.append(info(name, TensorProto.FLOAT, ("B", channels, side, side)))
-    save(path, nodes, [info("image", TensorProto.FLOAT, ("B", 3, SIZE, SIZE))], outputs, weights)
-
-
-def decoder_nodes(masks: bool) -> list[onnx.NodeProto]:
-    """Features of each prompt's image, its points weighted by their labels, and a mask prompt."""
-    gathered = [
-        helper.make_node("Gather", [name, "image_index"], [f"{name}_own"])
-        for name in ("embedding", "high_res_s0", "high_res_s1")
-    ]
-    means = [
-        helper.make_node("ReduceMean", [f"{name}_own", "axes_rest"], [f"{name}_mean"], keepdims=1)
-        for name in ("embedding", "high_res_s1")
-    ]
-    return [
-        *gathered,
-        *means,
-        helper.make_node("Cast", ["labels"], ["labels_float"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["labels_float", "axis_last"], ["labels_3d"]),
-        helper.make_node("Mul", ["points", "labels_3d"], ["weighted"]),
-        helper.make_node("ReduceSum", ["weighted", "axes_points"], ["prompt"], keepdims=0),
-        helper.make_node("Reshape", ["prompt", "column"], ["prompt_4d"]),
-        helper.make_node("Add", ["embedding_mean", "high_res_s1_mean"], ["context"]),
-        helper.make_node("Add", ["context", "prompt_4d"], ["shift"]),
-        helper.make_node("Add", ["high_res_s0_own", "shift"], ["plain"]),
-        helper.make_node("Add", ["plain", "mask_input"], ["logits"])
-        if masks
-        else helper.make_node("Identity", ["plain"], ["logits"]),
-        helper.make_node("ReduceMean", ["logits", "axes_rest"], ["predicted_iou"], keepdims=0),
-        helper.make_node("ReduceMax", ["logits", "axes_rest"], ["object_score"], keepdims=0),
-        helper.make_node("ReduceMin", ["logits", "axes_rest"], ["stability"], keepdims=0),
-    ]
+    kernels = {
+        name: generator.normal(size=(channels, 3, 1, 1)).astype(np.float32) / 100
+        for name, channels in (("kernel", WIDTH), ("kernel_s0", WIDTH // 8), ("kernel_s1", 2))
+    }
+    save(path, _ENCODER, **kernels)
 
 
 def write_decoder(path: Path, masks: bool = False, images: int | str = "B") -> None:
-    grid = SIZE // 4
-    weights = [
-        constant("axes_rest", np.array([1, 2, 3])), constant("axis_last", np.array([2])),
-        constant("axes_points", np.array([1, 2])), constant("column", np.array([-1, 1, 1, 1])),
-    ]  # fmt: skip
-    inputs = [
-        info("embedding", TensorProto.FLOAT, (images, WIDTH, SIZE // 16, SIZE // 16)),
-        info("high_res_s0", TensorProto.FLOAT, (images, WIDTH // 8, grid, grid)),
-        info("high_res_s1", TensorProto.FLOAT, (images, 2, grid // 2, grid // 2)),
-        info("points", TensorProto.FLOAT, ("P", "K", 2)),
-        info("labels", TensorProto.INT32, ("P", "K")),
-        info("image_index", TensorProto.INT64, ("P",)),
-    ]
-    if masks:
-        inputs.append(info("mask_input", TensorProto.FLOAT, ("P", 1, grid, grid)))
-    outputs = [
-        info("logits", TensorProto.FLOAT, ("P", 1, grid, grid)),
-        *(info(name, TensorProto.FLOAT, ("P",))
-          for name in ("predicted_iou", "object_score", "stability")),
-    ]  # fmt: skip
-    save(path, decoder_nodes(masks), inputs, outputs, weights)
+    text = _DECODER.replace("IMAGES", str(images))
+    text = text.replace("MASK", ", float[P,1,16,16] mask_input" if masks else "")
+    save(path, text.replace("LOGITS", "Add(plain, mask_input)" if masks else "Identity(plain)"))
 
 
 def write_model(folder: Path, seed: int = 0, **facts: object) -> Path:

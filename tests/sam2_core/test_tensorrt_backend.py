@@ -10,6 +10,7 @@ import importlib
 import json
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,7 +28,6 @@ from tasks.boxes.yolox import Detector
 from tests.onnx_file import write_yolox
 from tests.sam2_core import fake_tensorrt
 from tests.sam2_core.fake_cuda_device import FakeDevice
-from tests.sam2_core.fake_tensorrt_build import Builder
 from tests.sam2_core.small_graphs import SIZE, with_close_ups, write_model
 
 MODULES = ("build", "engine", "backend")
@@ -37,15 +37,12 @@ BUCKETS = Buckets(boxes=(1, 4, 16), images=(1, 2), free_prompts=4, free_points=6
 @pytest.fixture
 def trt(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt", fake_tensorrt.module())
-    loaded = {}
-    for name in MODULES:
-        full = f"sam2_core.backends.tensorrt_{name}"
+    names = {name: f"sam2_core.backends.tensorrt_{name}" for name in MODULES}
+    for full in names.values():
         monkeypatch.delitem(sys.modules, full, raising=False)
-    for name in MODULES:
-        loaded[name] = importlib.import_module(f"sam2_core.backends.tensorrt_{name}")
-    yield type("Modules", (), loaded)
-    for name in MODULES:
-        sys.modules.pop(f"sam2_core.backends.tensorrt_{name}", None)
+    yield SimpleNamespace(**{name: importlib.import_module(one) for name, one in names.items()})
+    for full in names.values():
+        sys.modules.pop(full, None)
 
 
 @pytest.fixture
@@ -84,8 +81,7 @@ def test_an_engine_s_file_is_of_everything_that_it_depends_on(trt, model, tmp_pa
 
 
 def opened(device=None):
-    owner = DeviceOwner("fake")
-    return owner.run(lambda: Gpu(device or FakeDevice(), owner, "cpu"))
+    return Gpu(device or FakeDevice(), DeviceOwner("fake"), "cpu")
 
 
 def load(trt, model, tmp_path, device=None):
@@ -183,14 +179,14 @@ def test_nothing_is_allocated_after_the_first_frame_and_graphs_are_replayed(trt,
 
 
 def test_engines_are_built_once_and_the_timing_cache_grows(trt, model, tmp_path):
-    before = Builder.builds
+    before = fake_tensorrt.Builder.builds
     first = build(trt, model, tmp_path)
     assert [engine.cached for engine in first.values()] == [False] * 4
     timing = first["encoder"].path.parent / "timing.cache"
     assert timing.read_bytes() == b"measured;" * 4
     again = build(trt, model, tmp_path)
     assert [engine.cached for engine in again.values()] == [True] * 4
-    assert Builder.builds == before + 4
+    assert fake_tensorrt.Builder.builds == before + 4
     facts = json.loads(first["decoder"].path.with_suffix(".json").read_text())
     assert facts["profiles"] == ["boxes-1", "boxes-4", "boxes-16", "points"]
     # Another checkpoint is another graph is another engine.
@@ -209,14 +205,10 @@ def test_refit_gives_the_engine_of_the_new_weights(trt, model, tmp_path):
     assert_same(backend.decode(backend.encode(given), asked), reference(other, given, asked))
 
 
-def test_what_cannot_be_refitted_says_so(trt, model, tmp_path):
-    engines = build(trt, model, tmp_path)
-    with pytest.raises(AutolabelError, match="--refittable"):
-        trt.build.refit_engine(engines["encoder"].path, model.graph("encoder"), tmp_path / "x")
-
-
-def test_a_damaged_engine_and_an_unreadable_graph_name_the_file(trt, model, tmp_path):
+def test_what_cannot_be_refitted_loaded_or_read_is_named(trt, model, tmp_path):
     engines = {kind: engine.path for kind, engine in build(trt, model, tmp_path).items()}
+    with pytest.raises(AutolabelError, match="--refittable"):
+        trt.build.refit_engine(engines["encoder"], model.graph("encoder"), tmp_path / "x")
     engines["encoder"].write_bytes(b"half a file")
     with pytest.raises(AutolabelError, match=r"cannot load .*encoder-.*engine"):
         trt.backend.TensorRTBackend(model, engines, opened())
