@@ -29,8 +29,9 @@ def change_line(change: Change) -> str:
     frame = change.frame
     return json.dumps({
         "sequence": frame.sequence_id, "camera": frame.camera, "frame": frame.index,
-        "uri": frame.uri, "kind": change.kind, "label": change.label, "iou": round(change.iou, 4),
-        "area_px": change.area_px, "box_xyxy_px": [round(side, 2) for side in change.box_xyxy_px],
+        "uri": frame.uri, "kind": change.kind, "label": change.instance.label,
+        "iou": round(change.iou, 4), "area_px": change.instance.area_px,
+        "box_xyxy_px": [round(side, 2) for side in change.instance.box_xyxy_px],
     }) + "\n"  # fmt: skip
 
 
@@ -66,7 +67,7 @@ def uncertified(result: dict[str, Any]) -> list[str]:
 def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
     """Write what differs, pictures of the largest changes, and the list of changed sequences."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = "".join(f"{name}\n" for name in found.changed_sequences)
+    names = "".join(f"{name}\n" for name in result["changed_sequences"])
     (folder / CHANGED).write_text(names, encoding="utf-8")
     (folder / "diff.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     for old in folder.glob(FILES[-1]):
@@ -75,7 +76,7 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
         MARK, "", f"{plain(result['run_a'])} and {plain(result['run_b'])}", "",
         f"{counted(result['frames'], 'frame')}, {counted(result['instances'], 'instance')}, "
         f"{result['changed']} changed ({kinds_of(result)}); "
-        f"{counted(len(found.changed_sequences), 'sequence')} with a change, listed in "
+        f"{counted(len(result['changed_sequences']), 'sequence')} with a change, listed in "
         f"`{CHANGED}`; every change of an instance is in `{CHANGES}`.", "",
         *(f"{plain(line)}\n" for line in (*uncertified(result), *not_in_both(result))),
     ]  # fmt: skip
@@ -95,7 +96,10 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
         place = (change.frame.sequence_id, change.frame.camera, str(change.frame.index))
         where = " ".join(filter(None, place))
         lines += [f"![{change.kind}]({name})" if not told else plain(f"({told})"), ""]
-        lines += [f"{plain(f'{where}: {change.label}')}, {change.kind}, IoU {change.iou:.3f}", ""]
+        lines += [
+            f"{plain(f'{where}: {change.instance.label}')}, {change.kind}, IoU {change.iou:.3f}",
+            "",
+        ]
     (folder / PAGE).write_text("\n".join(lines), encoding="utf-8")
 
 
@@ -122,5 +126,5 @@ def _drawn(path: Path, change: Change, pictures: Pictures) -> str:
     pixels = read_image(replace(change.frame, local_path=str(picture)))
     nothing = bytes(coco_mask.encode(np.zeros(pixels.shape[:2], np.uint8, order="F"))["counts"])
     masks = [one or nothing for one in change.rle]
-    write_difference(path, pixels, masks[0], masks[1], np.array(change.box_xyxy_px))
+    write_difference(path, pixels, masks[0], masks[1], np.array(change.instance.box_xyxy_px))
     return ""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +13,7 @@ from sam2_core.types import AutolabelError
 from tasks.evaluate.metrics import box_iou
 from tasks.evaluate.run_side import FrameKey, Side, is_same
 from tasks.export.frames import uncertified_runs
+from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 from tasks.wording import counted
@@ -28,27 +27,40 @@ WORST = 12
 
 
 @dataclass(frozen=True)
+class Instance:
+    """One label of a frame: class, mask and its area, what the model said of it, and its box."""
+
+    label: str
+    area_px: int
+    rle: bytes
+    size_hw: tuple[int, int]
+    predicted_iou: float
+    box_xyxy_px: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Change:
     """An instance that is not the same in both runs.
 
     Attributes:
         kind: of `KINDS`.
         frame: where.
-        label: its class in the first run, or in the second where it is new.
-        area_px: of its mask there.
+        instance: in the first run, or in the second where it is new.
         iou: of the two masks, 0 where there is but one.
-        box_xyxy_px: its box.
         rle: its masks in both runs, b"" where there is none.
 
     """
 
     kind: str
     frame: FrameRef
-    label: str
-    area_px: int
+    instance: Instance
     iou: float
-    box_xyxy_px: tuple[float, float, float, float]
     rle: tuple[bytes, bytes]
+
+    @property
+    def weight(self) -> float:
+        """How much changed: (1 - IoU) times the root of the area."""
+        return (1 - self.iou) * float(np.sqrt(self.instance.area_px + 1))
 
 
 OnChange = Callable[[Change], object]
@@ -58,17 +70,16 @@ OnChange = Callable[[Change], object]
 class _Counts:
     instances: int = 0
     changed: int = 0
-    iou: float = 0.0
     matched: int = 0
-    predicted: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    iou: float = 0.0
+    gain: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        mean = self.iou / self.matched if self.matched else None
-        gain = (self.predicted[1] - self.predicted[0]) / self.matched if self.matched else None
+        matched = self.matched
         return {
             "instances": self.instances, "changed": self.changed,
-            "miou": None if mean is None else round(mean, 4),
-            "predicted_iou_gain": None if gain is None else round(gain, 4) + 0.0,
+            "miou": round(self.iou / matched, 4) if matched else None,
+            "predicted_iou_gain": round(self.gain / matched, 4) + 0.0 if matched else None,
         }  # fmt: skip
 
 
@@ -78,166 +89,141 @@ class RunDiff:
 
     Attributes:
         threshold: masks of a lower IoU are changed.
-        worst: the largest changes.
-        sequences: how many instances changed in each sequence, and how many there are.
-        run_keys: of the labels that are compared, on both sides.
-        uncertified: where some of them were made with --allow-uncertified, what the certificates
-            said; "" elsewhere; on both sides.
-        mixed: libraries of several versions that labeled a sequence, by its name; on both sides.
-        only_in_a, only_in_b: sequences that one run alone has; those of the first are changes.
-        frames_only_in_a, frames_only_in_b: frames of common sequences that one run alone has, or
-            has of another version of the picture; those of the first are changes.
+        facts: of both runs, see `diff_runs`; part of the result.
         on_change: called with every change of an instance.
+        worst: the largest changes, the largest first.
+        changed: sequences in which anything changed.
+        frames: how many were compared.
+        only_in_a, only_in_b: frames of common sequences that one run alone has, or has of another
+            version of the picture; those of the first are changes.
 
     """
 
     threshold: float
-    counts: dict[tuple[str, str], _Counts] = field(default_factory=dict)
-    kinds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    sequences: dict[str, list[int]] = field(default_factory=dict)
-    frames: int = 0
-    run_keys: tuple[tuple[str, ...], ...] = ((), ())
-    uncertified: tuple[str, ...] = ("", "")
-    mixed: tuple[dict[str, str], ...] = ({}, {})
-    only_in_a: tuple[str, ...] = ()
-    only_in_b: tuple[str, ...] = ()
-    frames_only_in_a: int = 0
-    frames_only_in_b: int = 0
+    facts: Mapping[str, Any]
     on_change: OnChange = lambda _: None
-    _heap: list[tuple[float, int, Change]] = field(default_factory=list)
-    _serial: Iterator[int] = field(default_factory=itertools.count)
-
-    @property
-    def worst(self) -> list[Change]:
-        """The changed instances with the least IoU; large ones first among equals."""
-        return [change for *_, change in sorted(self._heap, key=lambda one: -one[0])]
-
-    @property
-    def changed_sequences(self) -> list[str]:
-        """Sequences in which anything changed."""
-        changed = {name for name, (count, _) in self.sequences.items() if count}
-        return sorted({*changed, *self.only_in_a})
+    worst: list[Change] = field(default_factory=list)
+    changed: set[str] = field(default_factory=set)
+    frames: int = 0
+    only_in_a: int = 0
+    only_in_b: int = 0
+    _counts: dict[tuple[str, str], _Counts] = field(default_factory=dict)
+    _kinds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
 
     def add_sequence(
         self, name: str, first: dict[FrameKey, LabeledFrame], second: dict[FrameKey, LabeledFrame]
     ) -> None:
         """Compare a sequence of both runs."""
-        for key in first.keys() & second.keys():
-            self.add(first[key], second[key])
+        for key in sorted(first.keys() & second.keys()):
+            self._frame(first[key], second[key])
         lost = len(first.keys() - second.keys())
-        self.frames_only_in_a += lost
-        self.frames_only_in_b += len(second.keys() - first.keys())
-        self.kinds["frame"] += lost
-        self.sequences.setdefault(name, [0, 0])[0] += lost
+        self.only_in_a += lost
+        self.only_in_b += len(second.keys() - first.keys())
+        self._note("frame", name, lost)
 
-    def add(self, first: LabeledFrame, second: LabeledFrame) -> None:
-        """Compare a frame of both runs."""
+    def _frame(self, first: LabeledFrame, second: LabeledFrame) -> None:
         self.frames += 1
-        tally = self.sequences.setdefault(first.frame.sequence_id, [0, 0])
-        if first.masks is None or second.masks is None:
-            if (first.masks is None) != (second.masks is None):
-                self.kinds["frame"] += 1
-                tally[0] += 1
+        one, other = _instances(first), _instances(second)
+        if one is None or other is None:
+            self._note("frame", first.frame.sequence_id, int(one is not other))
             return
-        pairs = _pairs(first, second)
-        for a, b in pairs:
-            self._instance(first, a, second, b, tally)
-        for side, kind, taken in (
-            (first, "gone", {a for a, _ in pairs}), (second, "new", {b for _, b in pairs})
-        ):  # fmt: skip
-            for row in sorted(set(range(len(side.boxes))) - taken):
-                self._alone(side, row, kind, tally)
+        for a, b in _pairs(first, second):
+            self._instance(
+                first.frame, None if a is None else one[a], None if b is None else other[b]
+            )
 
-    def _instance(
-        self, first: LabeledFrame, a: int, second: LabeledFrame, b: int, tally: list[int]
-    ) -> None:
-        assert first.masks is not None  # noqa: S101 - compared frames have masks
-        assert second.masks is not None  # noqa: S101
-        rle = first.masks.rle[a], second.masks.rle[b]
-        iou = 1.0 if rle[0] == rle[1] else mask_iou(*rle, first.masks.size_hw)
-        label, area = first.boxes.labels[a], int(first.masks.area_px[a])
-        said = float(first.masks.predicted_iou[a]), float(second.masks.predicted_iou[b])
-        kind = "score" if abs(said[1] - said[0]) > PREDICTED_IOU_CHANGE else ""
-        kind = "class" if label != second.boxes.labels[b] else kind
-        kind = "mask" if iou < self.threshold else kind
-        there = area > 0, int(second.masks.area_px[b]) > 0
-        kind = {(True, False): "gone", (False, True): "new"}.get(there, kind)
-        for entry in self._entries(label, area):
+    def _instance(self, frame: FrameRef, one: Instance | None, other: Instance | None) -> None:
+        """Compare an instance, or count one that a run alone has."""
+        shown = one or other
+        assert shown is not None  # noqa: S101 - a pair is of one at least
+        iou, gain, kind = 0.0, 0.0, "gone" if one else "new"
+        if one and other:
+            iou = 1.0 if one.rle == other.rle else mask_iou(one.rle, other.rle, one.size_hw)
+            gain = other.predicted_iou - one.predicted_iou
+            kind = self._kind(one, other, iou)
+        size = size_class(shown.area_px)
+        for key in (("all", ""), ("class", shown.label), ("size", size)):
+            entry = self._counts.setdefault(key, _Counts())
             entry.instances += 1
-            entry.matched += 1
-            entry.iou += iou
             entry.changed += bool(kind)
-            entry.predicted[0] += said[0]
-            entry.predicted[1] += said[1]
-        tally[1] += 1
+            entry.matched += bool(one and other)
+            entry.iou += iou
+            entry.gain += gain
         if kind:
-            self._note(Change(kind, first.frame, label, area, iou, _box(first, a), rle), tally)
+            rle = one.rle if one else b"", other.rle if other else b""
+            change = Change(kind, frame, shown, iou, rle)
+            self._note(kind, frame.sequence_id)
+            self.on_change(change)
+            largest = sorted([*self.worst, change], key=lambda one: one.weight, reverse=True)
+            self.worst = largest[:WORST]
 
-    def _alone(self, side: LabeledFrame, row: int, kind: str, tally: list[int]) -> None:
-        assert side.masks  # noqa: S101 - compared frames have masks
-        label, area = side.boxes.labels[row], int(side.masks.area_px[row])
-        for entry in self._entries(label, area):
-            entry.instances += 1
-            entry.changed += 1
-        tally[1] += 1
-        rle = side.masks.rle[row]
-        both = (rle, b"") if kind == "gone" else (b"", rle)
-        self._note(Change(kind, side.frame, label, area, 0.0, _box(side, row), both), tally)
+    def _kind(self, one: Instance, other: Instance, iou: float) -> str:
+        """Name what changed, "" where nothing did; an empty mask is none."""
+        if bool(one.area_px) != bool(other.area_px):
+            return "gone" if one.area_px else "new"
+        if iou < self.threshold:
+            return "mask"
+        if one.label != other.label:
+            return "class"
+        return (
+            "score" if abs(other.predicted_iou - one.predicted_iou) > PREDICTED_IOU_CHANGE else ""
+        )
 
-    def _entries(self, label: str, area: int) -> list[_Counts]:
-        keys = (("all", ""), ("class", label), ("size", size_class(area)))
-        return [self.counts.setdefault(key, _Counts()) for key in keys]
-
-    def _note(self, change: Change, tally: list[int]) -> None:
-        self.kinds[change.kind] += 1
-        tally[0] += 1
-        self.on_change(change)
-        weight = (1 - change.iou) * float(np.sqrt(change.area_px + 1))
-        heapq.heappush(self._heap, (weight, next(self._serial), change))
-        if len(self._heap) > WORST:
-            heapq.heappop(self._heap)
+    def _note(self, kind: str, sequence: str, count: int = 1) -> None:
+        self._kinds[kind] += count
+        if count:
+            self.changed.add(sequence)
 
     def result(self) -> dict[str, Any]:
         """Return every number, JSON-able."""
 
         def table(what: str) -> dict[str, Any]:
             return {
-                name: entry.as_dict() for (of, name), entry in self.counts.items() if of == what
+                name: entry.as_dict() for (of, name), entry in self._counts.items() if of == what
             }
 
         sizes = table("size")
         return {
-            "frames": self.frames, **self.counts.get(("all", ""), _Counts()).as_dict(),
-            "threshold": self.threshold, "by_kind": self.kinds,
+            "frames": self.frames, **self._counts.get(("all", ""), _Counts()).as_dict(),
+            "threshold": self.threshold, "by_kind": self._kinds,
             "by_class": dict(sorted(table("class").items())),
             "by_size": {name: sizes[name] for name in SIZES if name in sizes},
-            "run_keys_a": list(self.run_keys[0]), "run_keys_b": list(self.run_keys[1]),
-            "uncertified_a": self.uncertified[0], "uncertified_b": self.uncertified[1],
-            "mixed_versions_a": self.mixed[0], "mixed_versions_b": self.mixed[1],
-            "changed_sequences": self.changed_sequences,
-            "sequences_only_in_a": list(self.only_in_a),
-            "sequences_only_in_b": list(self.only_in_b),
-            "frames_only_in_a": self.frames_only_in_a, "frames_only_in_b": self.frames_only_in_b,
+            "changed_sequences": sorted({*self.changed, *self.facts["sequences_only_in_a"]}),
+            "frames_only_in_a": self.only_in_a, "frames_only_in_b": self.only_in_b, **self.facts,
         }  # fmt: skip
 
 
-def _box(one: LabeledFrame, row: int) -> tuple[float, float, float, float]:
-    left, top, right, bottom = (float(value) for value in one.boxes.xyxy_px[row])
-    return left, top, right, bottom
+def _instances(one: LabeledFrame) -> list[Instance] | None:
+    """Return a frame's labels, None where it could not be labeled."""
+    if one.masks is None:
+        return None
+    masks, boxes = one.masks, one.boxes.xyxy_px.astype(float).tolist()
+    return [
+        Instance(
+            label, int(masks.area_px[row]), masks.rle[row], masks.size_hw,
+            float(masks.predicted_iou[row]), tuple(boxes[row]),
+        )
+        for row, label in enumerate(one.boxes.labels)
+    ]  # fmt: skip
 
 
-def _pairs(first: LabeledFrame, second: LabeledFrame) -> list[tuple[int, int]]:
-    """Pair the instances of a frame: equal rows, else boxes that overlap, best first."""
+def _pairs(first: LabeledFrame, second: LabeledFrame) -> list[tuple[int | None, int | None]]:
+    """Pair the instances of a frame: equal rows, else boxes that overlap, best first.
+
+    Rows that one frame alone has follow, with None.
+    """
     a, b = first.boxes.xyxy_px, second.boxes.xyxy_px
     if a.shape == b.shape and np.array_equal(a, b, equal_nan=True):
         return [(row, row) for row in range(len(a))]
     overlap = box_iou(a, b)
-    pairs = []
+    pairs: list[tuple[int | None, int | None]] = []
+    gone, new = dict.fromkeys(range(len(a))), dict.fromkeys(range(len(b)))
     while overlap.size and overlap.max() >= SAME_BOX_IOU:
-        row, column = np.unravel_index(int(overlap.argmax()), overlap.shape)
-        pairs.append((int(row), int(column)))
+        row, column = map(int, np.unravel_index(int(overlap.argmax()), overlap.shape))
+        pairs.append((row, column))
         overlap[row], overlap[:, column] = -1, -1
-    return pairs
+        del gone[row], new[column]
+    return [*pairs, *((row, None) for row in gone), *((None, row) for row in new)]
 
 
 def diff_runs(
@@ -263,15 +249,12 @@ def diff_runs(
             "both are the same run: name two runs of one storage as OUT#RUN_KEY (`autolabel label "
             "--json` tells the key)"
         )
-    only = [tuple(sorted(one.keys() - set(common))) for one in sides]
-    keys = tuple(tuple(sorted({one.stamp.run_key for one in side.values()})) for side in sides)
-    uncertified = tuple(
-        ", ".join(sorted(set(uncertified_runs(one.out_uri, side.values()).values())))
-        for one, side in zip((first, second), sides, strict=True)
-    )
-    mixed = tuple({name: one.mixed for name, one in side.items() if one.mixed} for side in sides)
-    found = RunDiff(threshold, run_keys=keys, uncertified=uncertified, mixed=mixed,
-                    only_in_a=only[0], only_in_b=only[1], on_change=on_change)  # fmt: skip
+    facts = {
+        f"{name}_{letter}": value
+        for letter, side, there in zip("ab", (first, second), sides, strict=True)
+        for name, value in _facts(side, there, common).items()
+    }
+    found = RunDiff(threshold, facts, on_change)
     for done, name in enumerate(common, 1):
         found.add_sequence(name, first.frames(sides[0][name]), second.frames(sides[1][name]))
         yield found, done, len(common)
@@ -280,3 +263,21 @@ def diff_runs(
             f"the two runs have {counted(len(common), 'sequence')} in common, and no frame: their "
             "pictures are other files (copies, too), or other --frames. Label the same ones twice"
         )
+
+
+def _facts(side: Side, manifests: dict[str, Manifest], common: list[str]) -> dict[str, Any]:
+    """Return what a run is.
+
+    Returns:
+        `run_keys` of the labels that are compared; `uncertified`: what the certificates said of
+        labels that were made with --allow-uncertified, else ""; `mixed_versions` of libraries that
+        labeled a sequence, by its name; `sequences_only_in` this run.
+
+    """
+    said = uncertified_runs(side.out_uri, manifests.values()).values()
+    return {
+        "run_keys": sorted({one.stamp.run_key for one in manifests.values()}),
+        "uncertified": ", ".join(sorted(set(said))),
+        "mixed_versions": {name: one.mixed for name, one in manifests.items() if one.mixed},
+        "sequences_only_in": sorted(manifests.keys() - set(common)),
+    }

@@ -14,7 +14,7 @@ from flows.cli.diff import Engine
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError, Boxes
 from tasks.evaluate.diff_report import write_report
-from tasks.evaluate.run_diff import RunDiff, Side, diff_runs
+from tasks.evaluate.run_diff import Side, diff_runs
 from tasks.frames.identity import file_version
 from tasks.types import FrameRef
 from tests.examples import example
@@ -116,7 +116,7 @@ def test_what_one_run_alone_has_is_told_and_what_is_lost_is_a_change(runs, tmp_p
     words = " ".join(done.stdout.split())
     assert "1 sequence (boxes) and 2 frames of sequences that both have: a change" in words
     assert "2 sequences with a change; changes: 2 frame" in words
-    assert difference(runs[0], other).changed_sequences == ["boxes", "same"]
+    assert difference(runs[0], other).result()["changed_sequences"] == ["boxes", "same"]
     result = difference(other, runs[0]).result()
     assert (result["sequences_only_in_b"], result["frames_only_in_b"]) == (["boxes"], 2)
     assert not result["changed_sequences"]
@@ -260,8 +260,9 @@ def test_changes_in_videos_have_pictures(tmp_path, monkeypatch):
     (some,) = labeled_frames(1, 1)
     whole = bytes(coco_mask.encode(np.ones((48, 64), np.uint8, order="F"))["counts"])
     there = replace(some, frame=frame, masks=replace(some.masks, rle=(whole,), size_hw=(48, 64)))
-    found = RunDiff(0.9)
-    found.add(there, without(there, 0))
+    for name, labeled in (("a", there), ("b", without(there, 0))):
+        store(str(tmp_path / name), str(video), [labeled])
+    found = difference(str(tmp_path / "a"), str(tmp_path / "b"))
     for told in ("![gone](change-01.png)", "its picture has changed since", "cannot be had"):
         monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / f"cache-{len(told)}"))
         result = {"run_a": "a", "run_b": "b", **found.result()}

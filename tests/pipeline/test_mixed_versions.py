@@ -57,7 +57,11 @@ def test_labels_after_an_upgrade_are_marked_as_mixed_in_report_status_and_diff(t
         *_, (diff, _, _) = diff_runs(Side(str(out)), Side(str(tmp_path / "another")), 0.98)
         names = {f"run_{side}": side for side in "ab"}
         assert bool(run.mixed) == bool(uncertified(diff.result() | names))
-        return json.loads(report.read_text())["mixed_versions"], run.mixed, diff.mixed[0]
+        return (
+            json.loads(report.read_text())["mixed_versions"],
+            run.mixed,
+            diff.facts["mixed_versions_a"],
+        )
 
     label(tmp_path, "another", **{"--min-score": 0.1})
     assert found("drive") == ("", [], {})
