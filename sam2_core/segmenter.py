@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from sam2_core.backends.protocol import Backend, PendingMasks
 from sam2_core.batching import collect, gather, group_prompts, slice_low_res, slice_prompts
+from sam2_core.machine import usable_cores
 from sam2_core.postprocess import finish
 from sam2_core.preprocess import (
     PreparedFrame,
@@ -42,8 +43,9 @@ from sam2_core.types import (
 
 logger = logging.getLogger(__name__)
 
-# More than this and a decoder call gets no faster per prompt on anything measured.
-_CHUNK_CPU, _CHUNK_GPU = 8, 136
+# More than this and a decoder call gets no faster per prompt on anything measured: two and sixteen
+# cores, one H200.
+_CHUNK_CPU, _CHUNK_CORE, _CHUNK_GPU = 8, 2, 136
 # Images in one encoder call on a CPU and a GPU: whole frames, and close-ups.
 _FRAMES_CPU, _FRAMES_GPU = 1, 4
 _CLOSE_UPS_CPU, _CLOSE_UPS_GPU = 32, 64
@@ -121,7 +123,8 @@ class Segmenter:
             default = _FRAMES_CPU if on_cpu else _FRAMES_GPU
         self.encoder_batch = encoder_batch or default
         self._pool = ThreadPoolExecutor(2, "sam2-masks")
-        self.decoder_chunk = decoder_chunk or (_CHUNK_CPU if on_cpu else _CHUNK_GPU)
+        chunk = max(_CHUNK_CPU, _CHUNK_CORE * usable_cores()) if on_cpu else _CHUNK_GPU
+        self.decoder_chunk = decoder_chunk or chunk
         if self.decoder_chunk < 1 or self.encoder_batch < 1:
             raise ValueError("decoder_chunk and encoder_batch must be at least 1")
 
