@@ -1,10 +1,21 @@
 """Small archives and recordings, written by the formats' own libraries."""
 
 import io
+import json
+import struct
 import tarfile
+from fractions import Fraction
 
+import av
 import cv2
 import numpy as np
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    json_format,
+    message_factory,
+    timestamp_pb2,
+)
 
 T0_NS = 1_532_402_927_600_000_000
 HEADER = "std_msgs/Header header\n"
@@ -94,30 +105,22 @@ def drive(path, count=3, first=0, **options):
 
 def packets(count=6, size_hw=(96, 128), codec="libx264"):
     """Packets of a video, each of one frame, as Foxglove's CompressedVideo wants them."""
-    import av
-
     stream = av.CodecContext.create(codec, "w")
     stream.height, stream.width = size_hw
     stream.pix_fmt, stream.framerate = "yuv420p", 10
-    from fractions import Fraction
-
     stream.time_base = Fraction(1, 10)
     stream.options = {"tune": "zerolatency", "bf": "0"}
-    found = []
-    for number in range(count):
-        pixels = np.full((*size_hw, 3), 30 * number, np.uint8)
-        frame = av.VideoFrame.from_ndarray(pixels, format="bgr24")
+    pictures = [np.full((*size_hw, 3), 30 * number, np.uint8) for number in range(count)]
+    frames = [av.VideoFrame.from_ndarray(pixels, format="bgr24") for pixels in pictures]
+    for number, frame in enumerate(frames):
         frame.pts = number
-        found += [bytes(one) for one in stream.encode(frame)]
-    found += [bytes(one) for one in stream.encode(None)]
+    found = [bytes(packet) for frame in [*frames, None] for packet in stream.encode(frame)]
     assert len(found) == count
     return found
 
 
 def foxglove_json(path, schema, messages, topic="/cam/video"):
     """A recording of Foxglove's messages as JSON: (fields, time)."""
-    import json
-
     from mcap.writer import Writer
 
     with path.open("wb") as file:
@@ -133,30 +136,23 @@ def foxglove_json(path, schema, messages, topic="/cam/video"):
 
 def _foxglove_class(name):
     """Foxglove's message, as its .proto says (foxglove/foxglove-sdk, schemas/proto)."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
-
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name=f"foxglove/{name}.proto", package="foxglove", syntax="proto3",
-        dependency=["google/protobuf/timestamp.proto"],
-    )  # fmt: skip
-    message = file.message_type.add(name=name)
-    kinds = (
-        ("timestamp", field.TYPE_MESSAGE), ("frame_id", field.TYPE_STRING),
-        ("data", field.TYPE_BYTES), ("format", field.TYPE_STRING),
-    )  # fmt: skip
-    picture = {"timestamp": 1, "data": 2, "format": 3, "frame_id": 4}
-    video = {"timestamp": 1, "frame_id": 2, "data": 3, "format": 4}
-    for one, kind in kinds:
-        number = (picture if name == "CompressedImage" else video)[one]
-        made = message.field.add(name=one, number=number, type=kind, label=field.LABEL_OPTIONAL)
-        if kind == field.TYPE_MESSAGE:
-            made.type_name = ".google.protobuf.Timestamp"
+    video = ("timestamp", "frame_id", "data", "format")
+    names = ("timestamp", "data", "format", "frame_id") if name == "CompressedImage" else video
+    kinds = {"timestamp": "TYPE_MESSAGE", "data": "TYPE_BYTES"}
+    fields = [
+        {"name": one, "number": number, "type": kinds.get(one, "TYPE_STRING")}
+        for number, one in enumerate(names, 1)
+    ]
+    fields[0]["typeName"] = ".google.protobuf.Timestamp"
+    file = {
+        "name": f"foxglove/{name}.proto", "package": "foxglove", "syntax": "proto3",
+        "dependency": ["google/protobuf/timestamp.proto"],
+        "messageType": [{"name": name, "field": fields}],
+    }  # fmt: skip
+    made = json_format.ParseDict(file, descriptor_pb2.FileDescriptorProto())
     pool = descriptor_pool.DescriptorPool()
-    known = descriptor_pb2.FileDescriptorProto()
-    timestamp_pb2.DESCRIPTOR.CopyToProto(known)
-    pool.Add(known)
-    pool.Add(file)
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(made)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"foxglove.{name}"))
 
 
@@ -175,8 +171,6 @@ def foxglove_protobuf(path, name, messages, topic="/cam"):
 
 def ros1(path, name, messages, topic="/cam"):
     """A recording as `mcap convert` makes it of a bag: (fields after the header, time)."""
-    import struct
-
     from mcap.writer import Writer
 
     with path.open("wb") as file:

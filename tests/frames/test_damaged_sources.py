@@ -97,15 +97,18 @@ def test_odd_rows_of_a_table_end_nothing_and_rows_that_come_twice_are_one(tmp_pa
     assert "sample_data.json: 4 rows are no object" in caplog.text
 
 
-def test_tables_that_lead_nowhere_or_are_no_text_say_so(tmp_path):
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (b"[]", r"v1\.0-mini: no picture .* to a row of scene\.json"),
+        ("[]".encode("utf-16"), r"scene\.json is damaged at its character 0"),
+    ],
+)
+def test_tables_that_lead_nowhere_or_are_no_text_say_so(tmp_path, table, reason):
     root = formats.nuscenes(tmp_path / "in", ["drive"])
-    scenes = (root / "v1.0-mini" / "scene.json").read_text()
-    (root / "v1.0-mini" / "scene.json").write_text("[]")
-    with pytest.raises(AutolabelError, match=r"v1\.0-mini: no picture .* to a row of scene\.json"):
-        list(discover([str(root)]))
-    (root / "v1.0-mini" / "scene.json").write_text(scenes, encoding="utf-16")
-    with pytest.raises(AutolabelError, match=r"scene\.json is damaged at its character 0"):
-        list(discover([str(root)]))
+    (root / "v1.0-mini" / "scene.json").write_bytes(table)
+    with pytest.raises(AutolabelError, match=reason):
+        only(root)
 
 
 def test_scenes_of_one_name_are_sequences_each(tmp_path, caplog):
@@ -122,17 +125,14 @@ def test_lists_without_a_frame_and_paths_as_bytes(tmp_path):
     table = tmp_path / "x.parquet"
     pq.write_table(pa.table({"uri": pa.array([], pa.string())}), table)
     with pytest.raises(AutolabelError, match=r"x\.parquet lists not a single frame"):
-        list(discover([str(table)]))
-    formats.picture(tmp_path / "é.jpg")
-    pq.write_table(pa.table({"uri": ["é.jpg".encode()]}), table)
-    assert len(good(opened(table))) == 1
-    uris = [f"file://{tmp_path}/é.jpg", str(tmp_path / "é.jpg"), "é.jpg"]
-    pq.write_table(pa.table({"uri": uris}), table)
-    one = only(table)
-    assert [frame.index for frame in one.frames] == [0], "one picture, named in three ways"
+        only(table)
+    path = formats.picture(tmp_path / "é.jpg")
+    for uris in (["é.jpg".encode()], [f"file://{path}", str(path), "é.jpg"]):
+        pq.write_table(pa.table({"uri": uris}), table)
+        assert len(good(opened(table))) == 1, "one picture, named in three ways"
     (tmp_path / "x.json").write_text('{"images": [{"id": 1}]}')
     with pytest.raises(AutolabelError, match=r"x\.json has 1 image and no `file_name`"):
-        list(discover([str(tmp_path / "x.json")]))
+        only(tmp_path / "x.json")
 
 
 def test_what_is_no_file_costs_itself(tmp_path, caplog):

@@ -32,11 +32,9 @@ def test_names_that_lead_out_of_the_folder_are_ignored(s3, caplog):
 def test_an_index_page_leads_nowhere_else(http_folder):
     folder, url = http_folder
     links = ["../up.jpg", "%2e%2e/x.jpg", "http://127.0.0.1:9/other.jpg", "/root.jpg", "a.jpg"]
+    write(folder, "d/a.jpg", "root.jpg")
     page = "".join(f'<a href="{link}">x</a>' for link in links)
-    (folder / "d").mkdir()
     (folder / "d" / "index.html").write_text(page)
-    (folder / "d" / "a.jpg").write_text("x")
-    (folder / "root.jpg").write_text("x")
     assert [file.uri for _, files in walk(f"{url}/d") for file in files] == [f"{url}/d/a.jpg"]
 
 

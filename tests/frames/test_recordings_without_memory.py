@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 
 import av.error
 import mcap.stream_reader
@@ -51,15 +52,17 @@ def test_a_chunk_that_asks_for_all_memory_is_damaged(drive):
 
 def test_memory_that_a_video_lacks_is_no_damage(monkeypatch):
     class Full:
-        def decode(self, packet):
-            av.error.err_check(-errno.ENOMEM)
+        error = errno.ENOMEM
 
+        def decode(self, packet):
+            av.error.err_check(-self.error)
+
+    monkeypatch.setattr(av, "CodecContext", SimpleNamespace(create=lambda *_: Full()))
     decoder = PacketDecoder(lambda number: True)
-    decoder._context = Full()
     with pytest.raises(MachineError, match="decoding a video"):
         list(decoder.feed(0, 0, "h264", b"\0\0\1"))
     with pytest.raises(MachineError, match="decoding a video"):
         list(decoder.end())
-    monkeypatch.setattr(Full, "decode", lambda *_: av.error.err_check(-errno.EINVAL))
+    monkeypatch.setattr(Full, "error", errno.EINVAL)
     (shot,) = decoder.feed(1, 0, "h264", b"\0\0\1")
     assert "cannot be decoded" in shot.problem
