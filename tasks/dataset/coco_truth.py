@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,22 @@ class TruthImage:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @staticmethod
+    def of_masks(
+        image_id: int, file_name: str, size_hw: tuple[int, int], labels: Sequence[str] = (),
+        rle: Sequence[bytes] = (), **more: Any,
+    ) -> TruthImage:  # fmt: skip
+        """Bound masks and count their pixels; `more` are other attributes."""
+        boxes = [rle_box_xyxy_px(one, size_hw) for one in rle]
+        given: dict[str, Any] = {
+            "boxes_xyxy_px": np.array(boxes, np.float32).reshape(-1, 4),
+            "area_px": areas_px(rle, size_hw),
+        }
+        given |= more
+        return TruthImage(
+            image_id, file_name, size_hw, labels=tuple(labels), rle=tuple(rle), **given
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,6 @@ with a disk.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,26 +53,3 @@ def boundary_f(first: BoolArray, second: BoolArray, tolerance: float = TOLERANCE
         return 0.0
     precision, recall = matched[0] / counts[0], matched[1] / counts[1]
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-
-
-def j_and_f(values: Iterable[tuple[str, int, float, float]]) -> Mapping[str, Any]:
-    """Average J and F over an object's frames, and then over objects.
-
-    Args:
-        values: sequence, object's id, J and F of each frame that shows the object.
-
-    Returns:
-        `j`, `f`, `j_and_f`, and how many `objects` and `sequences` there are.
-
-    """
-    objects: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for sequence, identity, j, f in values:
-        objects.setdefault((sequence, identity), []).append((j, f))
-    if not objects:
-        return {}
-    means = np.array([np.mean(frames, axis=0) for frames in objects.values()])
-    j, f = (float(one) for one in means.mean(0))
-    return {
-        "j": round(j, 4), "f": round(f, 4), "j_and_f": round((j + f) / 2, 4),
-        "objects": len(objects), "sequences": len({sequence for sequence, _ in objects}),
-    }  # fmt: skip

@@ -14,7 +14,7 @@ from sam2_core.types import Boxes, Masks
 from tasks.dataset.coco_segmentation import areas_px, rle_box_xyxy_px
 from tasks.dataset.coco_truth import TruthImage
 from tasks.evaluate import davis
-from tasks.evaluate.records import Record, by_size, grouped, interval, more_results
+from tasks.evaluate.records import Record, by_size, grouped, more_results, summary
 from tasks.risk.geometry import box_ious
 
 MATCH_BOX_IOU = 0.5
@@ -136,8 +136,7 @@ class Scores:
 
         def row(group: str, records: Sequence[Record]) -> dict[str, Any]:
             return {
-                **_means(records), **_named(boxes[group]), **_named(masks[group], "mask_"),
-                "miou_interval": interval(records, lambda one: one.iou),
+                **summary(records), **_named(boxes[group]), **_named(masks[group], "mask_"),
             }  # fmt: skip
 
         sizes, classes = by_size(self.records), grouped(self.records, lambda one: one.label)
@@ -183,23 +182,6 @@ class Scores:
         }
         return {name: (_mean_precision(part[:1]), _mean_precision(part))
                 for name, part in parts.items()}  # fmt: skip
-
-
-def _means(records: Sequence[Record]) -> dict[str, float | int | None]:
-    """Return means over instances, None where there is none."""
-    found = [one for one in records if one.found]
-
-    def mean(values: Sequence[float]) -> float | None:
-        return round(float(np.mean(values)), 4) if values else None
-
-    return {
-        "miou": mean([one.iou for one in records]),
-        "boundary_f": mean([one.boundary_f for one in records]),
-        "miou_matched": mean([one.iou for one in found]),
-        "boundary_f_matched": mean([one.boundary_f for one in found]),
-        "recall": mean([one.found for one in records]),
-        "instances": len(records),
-    }
 
 
 def _mean_precision(values: npt.NDArray[np.float64]) -> float | None:

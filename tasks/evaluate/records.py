@@ -6,17 +6,19 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, Field
 
 from sam2_core.mask_geometry import SIZES, size_class
 from sam2_core.types import AutolabelError
-from tasks.evaluate.davis import j_and_f
+from tasks.wording import one_line
 
-FORMAT = 1
 RESAMPLES = 1000
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -43,15 +45,15 @@ class Record:
     row: int
     label: str
     area_px: int
-    box_xyxy_px: tuple[float, float, float, float]
-    iou: float
-    boundary_f: float
+    box_xyxy_px: tuple[Finite, Finite, Finite, Finite]
+    iou: Share
+    boundary_f: Share
     found: bool = True
-    predicted_iou: float = 0.0
-    visible: float | None = None
+    predicted_iou: Finite = 0.0
+    visible: Share | None = None
     sequence: str = ""
     track_id: int = -1
-    davis_f: float | None = None
+    davis_f: Share | None = None
 
     @property
     def instance(self) -> tuple[str, str, int, tuple[float, ...]]:
@@ -116,32 +118,61 @@ def _resampled(values: Sequence[tuple[str, float]], seed: int) -> tuple[float, f
     return round(float(low), 4), round(float(high), 4)
 
 
+def summary(records: Sequence[Record]) -> dict[str, Any]:
+    """Return means over instances with the interval of the IoU's, None where there is no instance.
+
+    One that was not found counts 0, and nothing in `_matched`.
+    """
+    found = [one for one in records if one.found]
+    means: dict[str, list[Any]] = {
+        "miou": [one.iou for one in records],
+        "boundary_f": [one.boundary_f for one in records],
+        "miou_matched": [one.iou for one in found],
+        "boundary_f_matched": [one.boundary_f for one in found],
+        "recall": [one.found for one in records],
+    }
+    return {
+        **{name: round(float(np.mean(some)), 4) if some else None for name, some in means.items()},
+        "instances": len(records), "miou_interval": interval(records, lambda one: one.iou),
+    }  # fmt: skip
+
+
 def more_results(records: Sequence[Record]) -> dict[str, Any]:
     """Return more numbers: means by occlusion and, for sequences, J and F: JSON-able."""
+    kept = ("instances", "miou", "boundary_f", "miou_interval")
+    hidden = {name: summary(some) for name, some in by_occlusion(records).items()}
     found: dict[str, Any] = {
         "boundary_f_interval": interval(records, lambda one: one.boundary_f),
-        "by_occlusion": {
-            name: {
-                "instances": len(some),
-                "miou": round(float(np.mean([one.iou for one in some])), 4),
-                "boundary_f": round(float(np.mean([one.boundary_f for one in some])), 4),
-                "miou_interval": interval(some, lambda one: one.iou),
-            }
-            for name, some in by_occlusion(records).items()
-        },
+        "by_occlusion": {name: {key: row[key] for key in kept} for name, row in hidden.items()},
     }
-    frames = [
-        (one.sequence, one.track_id, one.iou, one.davis_f)
-        for one in records
-        if one.davis_f is not None
-    ]
-    return found | ({"davis": j_and_f(frames)} if frames else {})
+    davis = _j_and_f(records)
+    return found | ({"davis": davis} if davis else {})
+
+
+def _j_and_f(records: Sequence[Record]) -> dict[str, Any]:
+    """Average DAVIS's J and F over an object's frames, and then over objects; {} without any.
+
+    Returns:
+        `j`, `f`, `j_and_f`, and how many `objects` and `sequences` there are.
+
+    """
+    objects: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for one in records:
+        if one.davis_f is not None:
+            objects.setdefault((one.sequence, one.track_id), []).append((one.iou, one.davis_f))
+    if not objects:
+        return {}
+    j, f = np.mean([np.mean(frames, axis=0) for frames in objects.values()], axis=0).tolist()
+    return {
+        "j": round(j, 4), "f": round(f, 4), "j_and_f": round((j + f) / 2, 4),
+        "objects": len(objects), "sequences": len({sequence for sequence, _ in objects}),
+    }  # fmt: skip
 
 
 def write_run(path: Path, result: Mapping[str, Any], records: Sequence[Record]) -> None:
     """Keep an evaluation, for reports and comparisons."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    values = {"format": FORMAT, "result": dict(result), "records": [asdict(one) for one in records]}
+    values = {"format": 1, "result": dict(result), "records": [asdict(one) for one in records]}
     path.write_text(json.dumps(values) + "\n", encoding="utf-8")
 
 
@@ -154,35 +185,22 @@ def is_run(path: Path) -> bool:
     return True
 
 
+class _Run(BaseModel):
+    """What `write_run` keeps."""
+
+    format: Literal[1]
+    result: dict[str, Any]
+    records: list[Record] = Field(min_length=1)
+
+
 def read_run(path: Path) -> tuple[dict[str, Any], list[Record]]:
     """Read what `write_run` kept; `AutolabelError` when it is something else."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values["format"] != FORMAT:
-            raise ValueError(f"format {values['format']}")
-        records = [_record(one) for one in values["records"]]
-        if not records:
-            raise ValueError("it has no instance")
-        return dict(values["result"]), records
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}"[:120]
+        run = _Run.model_validate_json(path.read_text(encoding="utf-8"), strict=True)
+    except (OSError, ValueError) as error:
+        why = one_line(f"{type(error).__name__}: {error}")[:120]
         raise AutolabelError(f"{path} is no evaluation that --save wrote: {why}") from error
-
-
-def _record(values: dict[str, Any]) -> Record:
-    found = Record(**{**values, "box_xyxy_px": tuple(values["box_xyxy_px"])})
-    shares: tuple[float, ...] = (found.iou, found.boundary_f)
-    shares += tuple(one for one in (found.visible, found.davis_f) if one is not None)
-    for value in shares:
-        if type(value) not in {int, float} or not 0 <= value <= 1:
-            raise ValueError(f"{value!r} is no share of one, in {found.image!r} row {found.row!r}")
-    box = found.box_xyxy_px
-    if len(box) != 4 or not np.isfinite([found.area_px, found.predicted_iou, *box]).all():
-        raise ValueError(f"no finite area, box and score, in {found.image!r} row {found.row!r}")
-    words = (found.image, found.label, found.sequence)
-    if not all(isinstance(one, str) for one in words):
-        raise ValueError(f"{words!r} are no names")
-    return found
+    return run.result, run.records
 
 
 def paired(first: Sequence[Record], second: Sequence[Record], seed: int = 0) -> dict[str, Any]:

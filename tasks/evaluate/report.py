@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.evaluate.records import Record, by_occlusion, by_size, grouped, interval
+from tasks.evaluate.records import Record, by_occlusion, by_size, grouped, summary
 from tasks.wording import counted, one_line, plain
 
 WORST = 12
@@ -81,12 +81,12 @@ def _table(what: str, groups: Mapping[str, Sequence[Record]]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for name, some in groups.items():
-        iou, edge = (np.mean([getattr(one, key) for one in some]) for key in ("iou", "boundary_f"))
-        found = np.mean([one.found for one in some])
-        span = interval(some, lambda one: one.iou)
+        row = summary(some)
+        span = row["miou_interval"]
         between = f"{span[0]:.3f} to {span[1]:.3f}" if span else ""
         lines.append(
-            f"| {plain(name)} | {len(some)} | {iou:.4f} | {between} | {edge:.4f} | {found:.3f} |"
+            f"| {plain(name)} | {len(some)} | {row['miou']:.4f} | {between} | "
+            f"{row['boundary_f']:.4f} | {row['recall']:.3f} |"
         )
     return lines
 

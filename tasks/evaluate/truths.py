@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.coco_segmentation import areas_px, rle_box_xyxy_px
+from tasks.dataset.coco_segmentation import areas_px
 from tasks.dataset.coco_truth import Truth, TruthImage, load_truth, read_truth
 
 DATASET = "dataset:"
@@ -100,23 +100,18 @@ def _of_sample(number: int, sample: dict[str, Any], field: str) -> TruthImage | 
     detections = sample[field].get("detections") or []
     size_hw = _size_of(sample)
     rows = [to_values(one, size_hw) for one in detections]
-    rles = tuple(str(row["rle"]).encode("ascii") for row in rows)
-    areas = areas_px(rles, size_hw)
-    kept = np.flatnonzero(areas).tolist()
-    ids = [detections[i].get("index") for i in kept]
-    unnamed = [str(rows[i].get("id")) for i in kept if not str(rows[i]["label"]).strip()]
-    if unnamed:
-        return TruthImage(
-            number, sample["filepath"], size_hw, np.zeros((0, 4), np.float32), (), (),
-            np.zeros(0, np.int64), unreadable=f"label {unnamed[0]} has no class",
-        )  # fmt: skip
-    known = bool(ids) and all(isinstance(one, int) for one in ids)
+    rles = [str(row["rle"]).encode("ascii") for row in rows]
+    kept = np.flatnonzero(areas_px(rles, size_hw)).tolist()
     sequence = "/".join(filter(None, (sample.get("sequence_id"), sample.get("camera"))))
-    return TruthImage(
-        number, sample["filepath"], size_hw,
-        np.array([rle_box_xyxy_px(rles[i], size_hw) for i in kept], np.float32).reshape(-1, 4),
-        tuple(str(rows[i]["label"]) for i in kept), tuple(rles[i] for i in kept),
-        areas[kept], sequence=sequence,
+    for i in kept:
+        if not str(rows[i]["label"]).strip():
+            why = f"label {rows[i].get('id')} has no class"
+            return TruthImage.of_masks(number, sample["filepath"], size_hw, unreadable=why)
+    ids = [detections[i].get("index") for i in kept]
+    known = bool(ids) and all(isinstance(one, int) for one in ids)
+    return TruthImage.of_masks(
+        number, sample["filepath"], size_hw, [str(rows[i]["label"]) for i in kept],
+        [rles[i] for i in kept], sequence=sequence,
         track_ids=np.array(ids, np.int64) if known else None,
     )  # fmt: skip
 
@@ -177,37 +172,23 @@ def _image(number: int, file: Path, folder: Path, images: Path) -> TruthImage:
     sequence = "" if city or place == Path() else place.as_posix()
     size_hw = (ids.shape[0], ids.shape[1])
     if picture is None:
-        return _without_picture(number, candidates[0], images, size_hw, sequence)
-    labels: list[str] = []
-    rles: list[bytes] = []
-    tracks: list[int] = []
+        return TruthImage.of_masks(
+            number, candidates[0].relative_to(images).as_posix(), size_hw, sequence=sequence,
+            unreadable=f"its picture {candidates[0]} is not there",
+        )  # fmt: skip
+    things: dict[int, tuple[str, bytes]] = {}
     crowds: list[tuple[str, bytes]] = []
     for value in np.unique(ids).tolist():
-        mask = _rle(ids == value)
         kind, crowd = _kind(value, cityscapes=city)
         if crowd:
-            crowds.append((kind, mask))
+            crowds.append((kind, _rle(ids == value)))
         elif kind:
-            labels.append(kind)
-            rles.append(mask)
-            tracks.append(value)
-    boxes = [rle_box_xyxy_px(one, size_hw) for one in rles]
-    return TruthImage(
+            things[value] = (kind, _rle(ids == value))
+    return TruthImage.of_masks(
         number, picture.relative_to(images).as_posix(), size_hw,
-        np.array(boxes, np.float32).reshape(-1, 4), tuple(labels), tuple(rles),
-        np.array([(ids == value).sum() for value in tracks], np.int64),
-        tuple(mask for _, mask in crowds), tuple(kind for kind, _ in crowds),
-        track_ids=np.array(tracks, np.int64), sequence=sequence,
-    )  # fmt: skip
-
-
-def _without_picture(
-    number: int, picture: Path, images: Path, size_hw: tuple[int, int], sequence: str
-) -> TruthImage:
-    return TruthImage(
-        number, picture.relative_to(images).as_posix(), size_hw, np.zeros((0, 4), np.float32),
-        (), (), np.zeros(0, np.int64), sequence=sequence,
-        unreadable=f"its picture {picture} is not there",
+        [kind for kind, _ in things.values()], [mask for _, mask in things.values()],
+        crowd_rle=tuple(mask for _, mask in crowds), crowd_labels=tuple(kind for kind, _ in crowds),
+        track_ids=np.array([*things], np.int64), sequence=sequence,
     )  # fmt: skip
 
 

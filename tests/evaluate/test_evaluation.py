@@ -19,7 +19,7 @@ from tasks.evaluate import davis
 from tasks.evaluate.evaluate import Asked, evaluate
 from tasks.evaluate.metrics import Scores
 from tasks.evaluate.prompting import jittered_boxes, next_click, true_boxes
-from tasks.evaluate.records import Record, interval, paired, read_run, write_run
+from tasks.evaluate.records import Record, interval, more_results, paired, read_run, write_run
 from tasks.evaluate.report import write_report
 from tasks.evaluate.truths import first_of_each, load_png_truth
 
@@ -48,12 +48,7 @@ def blobs(random, count):
 
 
 def image_of(masks, labels, number=1, **more):
-    rles = tuple(map(rle, masks))
-    boxes = np.array([coco_mask.toBbox({"counts": r, "size": [H, W]}) for r in rles], np.float32)
-    boxes = boxes.reshape(-1, 4)
-    boxes[:, 2:] += boxes[:, :2]
-    area = np.array([m.sum() for m in masks], np.int64)
-    return TruthImage(number, f"{number}.png", (H, W), boxes, tuple(labels), rles, area, **more)
+    return TruthImage.of_masks(number, f"{number}.png", (H, W), labels, [*map(rle, masks)], **more)
 
 
 def masks_of(arrays, scores=None):
@@ -175,7 +170,11 @@ def test_j_and_f_by_hand():
     assert davis.boundary_f(square, rect(45, 35, 65, 55)) == 0
     assert (davis.boundary_f(nothing, nothing), davis.boundary_f(square, nothing)) == (1, 0)
     frames = [("a", 1, 1.0, 0.5), ("a", 1, 0.0, 0.5), ("a", 2, 0.5, 1.0), ("b", 1, 1.0, 1.0)]
-    found = davis.j_and_f(frames)  # of an object first: (0.5 + 0.5 + 1) / 3, (0.5 + 1 + 1) / 3
+    records = [
+        Record("a.png", 0, "", 9, (0, 0, 3, 3), j, 0, sequence=name, track_id=track, davis_f=f)
+        for name, track, j, f in frames
+    ]
+    found = more_results(records)["davis"]  # of an object first: (0.5 + 0.5 + 1) / 3, 2.5 / 3
     assert (found["j"], found["f"]) == (0.6667, 0.8333)
     assert (found["j_and_f"], found["objects"], found["sequences"]) == (0.75, 3, 2)
 
