@@ -2,8 +2,6 @@
 
 import shutil
 
-import pytest
-
 from tasks.evaluate import truths
 from tests.integration.dataset_rows import held
 
@@ -39,11 +37,3 @@ def test_demo_twice(terminal, monkeypatch, tmp_path):
     view = open_dataset("demo").select_group_slices(_allow_mixed=True)
     assert view.count("ground_truth.detections") == first["true_instances"]
     assert view.count("detections.detections") == first["instances"]
-
-
-@pytest.mark.slow
-def test_demo_as_a_user_starts_it(home):
-    result, _ = home.run("demo", "--json")
-    assert (result["sequences"], result["frames"], result["failed"]) == (4, 42, [])
-    assert result["mask_miou_of_found"] > 0.6
-    assert result["seconds"]["total"] < 180

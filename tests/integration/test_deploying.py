@@ -1,7 +1,5 @@
 """Deploying again: what a person has set stays; schedules, and whether they come to something."""
 
-import subprocess
-import sys
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
@@ -37,7 +35,6 @@ from flows.server.schedules import turn_off, turn_on
 from flows.server.submit import sign_off, workers_online
 from sam2_core.types import AutolabelError
 from tasks.load.prepare import prepare_dataset
-from tests.integration.runs import REPOSITORY
 
 PARAMETERS = {"params": {"label": {"sources": ["/drives"], "out": "/labels"}}}
 
@@ -235,46 +232,6 @@ def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, da
     for wrong in ("25:00", "1", "01:60", "at one"):
         told = run(["/other", "--out", "/labels", "--at", wrong])
         assert (told.exit_code, "not a time of day" in told.output) == (2, True)
-
-
-@pytest.mark.ci
-def test_what_is_deployed_is_what_prefect_deploys(prefect_api, monkeypatch):
-    """`deploy` makes deployments itself: the file is one for Prefect's own command, too."""
-    for name, value in prefect_api.environment.items():
-        monkeypatch.setenv(name, value)
-    theirs = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-    theirs += ["--prefect-file", str(REPOSITORY / "deploy" / "prefect.yaml")]
-    told = {
-        "name", "description", "concurrency_limit", "concurrency_options", "paused", "parameters",
-        "job_variables", "pull_steps", "tags", "entrypoint", "work_pool_name", "work_queue_name",
-        "enforce_parameter_schema", "parameter_openapi_schema",
-    }  # fmt: skip
-
-    with prefect_api.settings(), get_client(sync_client=True) as client:
-
-        def made():
-            found = {one.name: one for one in client.read_deployments()}
-            (schedule,) = found["nightly"].schedules
-            for one in found.values():
-                client.delete_deployment(one.id)
-            limit = found["nightly"].global_concurrency_limit.limit
-            rest = {
-                (name, field): value
-                for name, one in found.items()
-                for field, value in one.model_dump(mode="json", include=told).items()
-            }
-            for name in found:  # theirs leaves out definitions where there are none
-                rest[name, "parameter_openapi_schema"].setdefault("definitions", {})
-            return rest | {"night": (schedule.schedule, schedule.active, schedule.slug, limit)}
-
-        for one in client.read_deployments():
-            client.delete_deployment(one.id)
-        deploy()
-        ours = made()
-        assert len(ours) == 6 * len(told) + 1
-        subprocess.run(theirs, check=True, capture_output=True, cwd=REPOSITORY / "deploy")
-        apart = {key: (value, ours[key]) for key, value in made().items() if value != ours[key]}
-        assert apart == {}
 
 
 def mine():

@@ -1,16 +1,13 @@
 """`autolabel label` end to end, as a process: frames in, artifacts and a dataset out."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import s3fs
 from PIL import Image
 
 from flows.cli import label_run
-from tasks.frames import download
 from tasks.store import manifests
 from tests.integration.dataset_rows import held
 from tests.integration.runs import (
@@ -119,16 +116,6 @@ def test_bad_usage_ends_with_2_and_says_what_to_do(terminal, tmp_path):
     assert "model.json" in told
 
 
-def test_dry_run_writes_nothing(terminal, tmp_path):
-    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
-    arguments = [tmp_path / "in", "--out", tmp_path / "out", "--boxes", tmp_path / "boxes"]
-    result, _ = terminal.label(*arguments, "--dry-run")
-    assert result["to_label"] == ["drive"]
-    assert result["dry_run"] is True
-    assert not (tmp_path / "out").exists()
-    json.dumps(result)
-
-
 def test_odd_but_good_input_is_labeled(terminal, tmp_path):
     folder, boxes = tmp_path / "in" / "odd", tmp_path / "boxes" / "odd"
     folder.mkdir(parents=True)
@@ -203,25 +190,3 @@ def test_no_space_fails_one_sequence_and_the_next_run_labels_what_is_missing(
     assert [one["sequence"] for one in again["failed"]] == ["broken"]
     assert (again["frames"], again["skipped"]) == (6, frames)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-
-
-def test_a_failed_download_is_tried_again_by_the_next_run(terminal, s3, tmp_path):
-    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 3)
-    store, bucket = s3fs.S3FileSystem(), s3.removeprefix("s3://")
-    store.put(str(tmp_path / "in"), f"{bucket}/in", recursive=True)
-    arguments = [f"{s3}/in", "--boxes", tmp_path / "boxes", "--out", tmp_path / "out"]
-    get = download._get
-
-    def cut(uri, target, *listed):
-        if uri.endswith("0001.jpg"):
-            raise FileNotFoundError(uri)
-        return get(uri, target, *listed)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(download, "_get", cut)
-        first, _ = terminal.label(*arguments, "--no-dataset", code=1)
-        again, _ = terminal.label(*arguments, "--no-dataset", code=1)
-    assert [one["stage"] for one in first["failed"]] == ["download"]
-    assert (again["frames"], again["skipped"], again["failed"]) == (2, 2, first["failed"])
-    healed, _ = terminal.label(*arguments, "--no-dataset")
-    assert (healed["frames"], healed["failed"]) == (3, [])

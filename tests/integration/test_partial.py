@@ -132,14 +132,6 @@ def test_what_never_comes_is_given_up_with_a_report(night, lost):
     assert plan.up_to_date == 2
 
 
-@pytest.mark.ci
-def test_storage_that_is_away_is_no_sequences_fault(night, lost):
-    lost.update(f"drive00{drive}/000{frame}.jpg" for drive in range(2) for frame in range(4))
-    for _ in range(quarantine.ATTEMPTS + 1):
-        _, plan = night()
-        assert (plan.to_label, plan.quarantined) == (2, 0)
-
-
 def test_files_that_are_bad_are_an_answer(night, s3):
     fs = s3fs.S3FileSystem()
     whole = fs.cat_file(f"{s3}/in/drive000/0001.jpg")

@@ -72,36 +72,6 @@ def test_the_graph_shows_every_step_and_what_it_waits_for(recorded, cluster, tmp
 
 
 @pytest.mark.ci
-def test_what_comes_after_a_failed_task_is_not_run(recorded, cluster, tmp_path, monkeypatch):
-    for name in ("good", "full"):
-        write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 2)
-    write = storage.write_bytes
-
-    def disk(uri, data):
-        if uri.endswith(".boxes.parquet") and "/full/" in uri:
-            raise storage.StorageError("no space left on device")
-        write(uri, data)
-
-    monkeypatch.setattr(storage, "write_bytes", disk)
-    result, _ = recorded.label(
-        tmp_path / "in", "--out", tmp_path / "out", "--boxes", tmp_path / "boxes",
-        "--no-dataset", code=1,
-    )  # fmt: skip
-    assert [(one["sequence"], one["stage"]) for one in result["failed"]] == [("full", "detect")]
-
-    def states():
-        return {name: state for name, (_, state) in graph(cluster, "label").items()}
-
-    wait_for(lambda: states().get("check good") == "COMPLETED", 60)
-    # A task run is given its name when it runs: these keep the task's with a random ending.
-    left = wait_for(
-        lambda: len(one := {n for n, s in states().items() if s == "PENDING"}) == 2 and one, 60
-    )
-    assert {name.partition("-")[0] for name in left} == {"check", "track"}
-    assert states()["label full"] == "FAILED"
-
-
-@pytest.mark.ci
 @pytest.mark.timeout(600)
 def test_a_night_shows_its_steps(recorded, cluster, upload, monkeypatch):
     monkeypatch.setattr("flows.nightly.POLL_S", 1.0)

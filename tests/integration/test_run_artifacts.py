@@ -12,7 +12,6 @@ from prefect.runtime import flow_run
 from flows.params import LabelParams
 from flows.server import artifacts
 from flows.server.artifacts import (
-    ProgressArtifact,
     add_to_name,
     dated,
     frames_counted,
@@ -94,16 +93,3 @@ def test_a_run_that_was_interrupted_says_so(shown, how):
 
     run(return_state=True)
     assert shown(how) == ("interrupted after 2 of 8 frames", 25)
-
-
-def test_a_run_has_one_card_also_when_an_attempt_was_killed(shown):
-    @flow(persist_result=False)
-    def run():
-        ProgressArtifact("killed", 26).tell(5, 26)
-        tools = RunContext()
-        with frames_counted(tools, "killed", [26]):
-            assert shown("killed") == ("0 of 26 frames", 0)
-            tools.progress.advance(SEGMENT, 26, kept=True)
-
-    run()
-    assert shown("killed") == ("26 of 26 frames", 100)

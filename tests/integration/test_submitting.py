@@ -65,15 +65,6 @@ def test_submissions_of_shards_of_any_length_submit_each_sequence_once(server, p
     assert sorted(one["met"] for one in told) == [0, 8, 8, 8]
 
 
-def test_what_is_under_way_is_left_out_and_the_rest_cut_anew(server, planned):
-    whole, few = planned(0.02), planned(10.0)
-    few.works[:] = few.works[:3]
-    assert backfill.submit_plan(few) == {"submitted": 1, "met": 0}
-    told = backfill.submit_plan(whole)
-    assert (told["submitted"] >= 2, told["met"]) == (True, 3)
-    assert under_way(whole)[0] == [f"drive{number}" for number in range(8)]
-
-
 def test_who_submits_is_waited_for_but_not_for_ever(server, monkeypatch):
     run_key, order = uuid.uuid4().hex, []
 

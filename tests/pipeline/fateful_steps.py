@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 from sam2_core.types import DeviceLostError, DeviceMemoryError
@@ -33,33 +32,6 @@ def is_killed(*_):
 
 def loses_the_device():
     raise DeviceLostError("the GPU is lost to this process")
-
-
-def _arrived(folder, name, count):
-    """Wait until so many are here."""
-    Path(folder, name).touch()
-    while len(list(Path(folder).iterdir())) < count:
-        time.sleep(0.01)
-
-
-def needs_the_device_alone(folder):
-    """Fail for want of memory where two processes have come here, once for each of them."""
-    if len(list(Path(folder).iterdir())) < 2:
-        _arrived(folder, str(os.getpid()), 2)
-        raise DeviceMemoryError("the GPU has no memory left")
-    return True
-
-
-def times_alone(folder, name, count):
-    """End one process when so many are busy; the second time, tell when this began and ended."""
-    if not Path(folder, name).exists():
-        _arrived(folder, name, count)
-        if name == "a":
-            os._exit(9)
-        time.sleep(60)
-    began = time.monotonic()
-    time.sleep(0.3)
-    return began, time.monotonic()
 
 
 def ends_and_then_lacks_memory(folder, times):

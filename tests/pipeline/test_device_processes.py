@@ -1,10 +1,8 @@
 """Pieces in processes of their own: the same labels, and a process that dies costs none."""
 
-import itertools
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import psutil
@@ -33,9 +31,7 @@ from tests.pipeline.fateful_steps import (
     exits,
     is_killed,
     loses_the_device,
-    needs_the_device_alone,
     says_what_cannot_be_read,
-    times_alone,
     who,
 )
 from tests.pipeline.test_machine_errors import FRAMES, chunk_of, job_of, source
@@ -109,34 +105,12 @@ def test_a_step_whose_process_dies_is_done_once_more_in_another(source, pool, tm
     assert f"drive, frames 0 to {FRAMES - 1}: a process that worked on this was" in caplog.text
 
 
-@pytest.mark.ci
-def test_what_a_pool_did_when_one_of_it_died_is_done_again_one_after_another(pool, tmp_path):
-    processes = pool(3)
-    with ThreadPoolExecutor(3) as threads:
-        asked = [
-            threads.submit(processes.run, times_alone, str(tmp_path), name, 3) for name in "abc"
-        ]
-        times = sorted(one.result() for one in asked)
-    assert all(one[1] < other[0] for one, other in itertools.pairwise(times))
-
-
 def test_a_device_that_new_processes_lose_too_is_asked_no_more(pool):
     processes = pool(1)
     for _ in range(2):
         with pytest.raises(DeviceLostError):
             processes.run(loses_the_device)
     assert processes.lost
-
-
-@pytest.mark.ci
-def test_where_memory_is_too_little_for_several_processes_one_goes_on(pool, tmp_path):
-    processes = pool(2)
-    with ThreadPoolExecutor(2) as threads:
-        asked = [
-            threads.submit(processes.run, needs_the_device_alone, str(tmp_path)) for _ in range(2)
-        ]
-        assert [one.result() for one in asked] == [True, True]
-    assert processes.count == 1
 
 
 @pytest.mark.ci
