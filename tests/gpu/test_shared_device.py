@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from sam2_core.backends.gpu import process_gpu
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes
@@ -33,21 +32,3 @@ def test_masks_of_frames_that_the_detector_had_are_those_of_frames_read_again():
     assert [one.pixels.on_device for one in seen] == uploaded
     for one, other in zip(kept, again, strict=True):
         np.testing.assert_array_equal(one.logits, other.logits)
-
-
-def test_frames_that_come_and_go_take_no_more_memory():
-    gpu, detector = process_gpu(), load_detector("compact", backend=ONNXRUNTIME)
-    size = 1 << 21  # of what a frame of 960x540 is lent
-    taken = []
-    for number in range(4):
-        seen = [detector.letterbox(image) for image in frames(8)]
-        for index, one in enumerate(seen):
-            gpu.kept.keep((number, index), one.pixels)
-        assert len(detector.detect(seen)) == 8
-        assert [gpu.kept.take((number, index)) for index in range(8)] == [o.pixels for o in seen]
-        del seen
-        taken.append((gpu._pinned[size].allocated, gpu._memory[size].allocated))
-    assert taken[3] == taken[1]
-    gpu.run(gpu.release_unused)
-    assert not any(pool._free for pools in (gpu._pinned, gpu._memory) for pool in pools.values())
-    assert len(detector.detect([detector.letterbox(frames(1)[0])])) == 1

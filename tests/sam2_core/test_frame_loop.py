@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -93,41 +93,6 @@ def test_an_error_of_the_callers_iterable_reaches_the_caller_after_earlier_frame
             next(results)
 
 
-class WatchedDevice(FakeDeviceBackend):
-    """Notes which loop's images it saw."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def encode(self, images):
-        time.sleep(0.005)
-        self.seen += [int(frame[0, 0, 0]) for frame in images]
-        return super().encode(images)
-
-
-def test_loops_that_share_a_turn_follow_each_other_and_read_ahead_meanwhile():
-    turn, device = threading.Lock(), WatchedDevice()
-    read_at = []
-
-    def read(value):
-        read_at.append((value, list(device.seen)))
-        return image(value)
-
-    def run(value, count):
-        jobs = (FrameJob(i, lambda: read(value), boxes_at(i)) for i in range(count))
-        results.append(list(FrameLoop(segmenter, jobs, readers=2, turn=turn)))
-
-    results = []
-    with Segmenter(device) as segmenter, ThreadPoolExecutor(2) as pool:
-        list(pool.map(run, (1, 2), (30, 30)))
-    first = device.seen[0]
-    assert device.seen == [first] * 30 + [3 - first] * 30
-    assert all(one.error is None for result in results for one in result)
-    early = [seen for value, seen in read_at if value != first and len(seen) < 30]
-    assert early, "the second loop reads its first frames before its turn"
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -200,11 +165,7 @@ def test_a_device_that_is_lost_ends_the_loop_and_no_frame_is_blamed(error, where
 
 
 def test_a_mask_that_does_not_fit_into_memory_is_no_answer(monkeypatch):
-    def no_memory(*_):
-        raise MemoryError
-
-    jobs = [FrameJob(0, lambda: image(1), boxes_at(1))]
     with Segmenter(FakeDeviceBackend()) as segmenter:
-        monkeypatch.setattr(segmenter, "finish", no_memory)
+        monkeypatch.setattr(segmenter, "finish", Mock(side_effect=MemoryError))
         with pytest.raises(MachineError, match="MemoryError"):
-            list(FrameLoop(segmenter, jobs))
+            list(FrameLoop(segmenter, [FrameJob(0, lambda: image(1), boxes_at(1))]))

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from pycocotools import mask as coco
 
 from sam2_core.load import load_backend
-from sam2_core.preprocess import close_ups, regions_xyxy_px
-from sam2_core.prompts import box_prompts
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes
 
@@ -79,31 +77,3 @@ def test_chunks_batches_neighbours_and_order_change_no_mask(
 
 
 coordinate = st.floats(-200, 2200, width=32)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    box=st.tuples(coordinate, coordinate, coordinate, coordinate),
-    height=st.integers(1, 1500), width=st.integers(1, 2000),
-)  # fmt: skip
-def test_boxes_come_back_from_model_space_to_a_hundredth_of_a_pixel(box, height, width):
-    xyxy = np.array([box], np.float32)
-    found = box_prompts(xyxy, (height, width), 1024)
-    clipped = np.clip(xyxy[0], 0, [width, height, width, height])
-    valid = (box[2] > box[0] and box[3] > box[1]
-             and clipped[2] > clipped[0] and clipped[3] > clipped[1])  # fmt: skip
-    assert bool(len(found.rows)) == valid
-    if valid:
-        back = found.points_model[0, :2] * np.array([width / 1024, height / 1024])
-        np.testing.assert_allclose(back.reshape(4), clipped, atol=0.01)
-        (left, top, right, bottom), *_ = regions_xyxy_px(clipped[None], (height, width)).tolist()
-        assert 0 <= left < right <= width
-        assert 0 <= top < bottom <= height
-        assert left <= clipped[0]
-        assert top <= clipped[1]
-        assert clipped[2] <= right
-        assert clipped[3] <= bottom
-        frame = close_ups((height, width), xyxy, 64)
-        scale = np.array([right - left, bottom - top]) / 64
-        inside = frame.prompts.points_model[0, :2] * scale + [left, top]
-        np.testing.assert_allclose(inside.reshape(4), clipped, atol=0.01)

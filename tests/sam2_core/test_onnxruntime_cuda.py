@@ -1,6 +1,5 @@
 """Buffers, buckets and bindings of the CUDA backend, on host memory and ONNX Runtime's CPU."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,17 +68,6 @@ def test_points_and_masks_go_through_the_same_door(backend, reference):
     masks = np.random.default_rng(0).normal(0, 2, (3, 32, 32)).astype(np.float32)
     for given in (None, masks):
         prompts = Prompts(points, labels, np.array([0, 1, 1]), given)
-        ours = backend.decode(backend.encode(frames), prompts)
-        assert_same(ours, reference.decode(reference.encode(frames), prompts))
-
-
-def test_close_ups_go_through_in_large_batches(folder, reference, tmp_path):
-    model = ModelFolder.open(with_close_ups(folder.path, tmp_path / "micro", 128), tmp_path)
-    backend = OnnxRuntimeCudaBackend(model.for_close_ups(), host_gpu(), CPU)
-    assert backend.info.close_ups
-    for count in (1, 5, 70):
-        prompts = replace(sample_prompts(count, 128), image_index=np.arange(count))
-        frames = images(count)
         ours = backend.decode(backend.encode(frames), prompts)
         assert_same(ours, reference.decode(reference.encode(frames), prompts))
 

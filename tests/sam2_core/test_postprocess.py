@@ -75,20 +75,6 @@ def test_masks_equal_torch_at_camera_size():
         assert differ.sum() < 5
 
 
-def test_a_window_gives_the_same_as_the_whole_grid():
-    logits = random_logits(5, 12, -1.5)
-    distance = np.hypot(*(np.indices(logits.shape) - np.array([[[20]], [[40]]])))
-    logits -= (distance > 12).astype(np.float32) * 9
-    rows, columns = np.nonzero(logits > 0)
-    y0, y1, x0, x1 = rows.min() - 1, rows.max() + 2, columns.min() - 1, columns.max() + 2
-    y0, x0 = max(y0, 0), max(x0, 0)
-    window = logits[y0:y1, x0:x1]
-    whole = encode_masks([logits], np.zeros((1, 2), int), (GRID, GRID), (200, 333))
-    cut = encode_masks([window], np.array([[y0, x0]]), (GRID, GRID), (200, 333))
-    assert window.size < logits.size
-    assert whole[0] == cut[0]
-
-
 @pytest.mark.parametrize("width", [1, 63, 64, 65, 128, 130])
 def test_many_masks_of_any_width_equal_full_upsampling(width):
     """Widths around a word's bits, more masks than are packed at once."""

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-from sam2_core.clicks import OpenImage
-from sam2_core.prompts import PointPrompts
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes, DeviceMemoryError
 from tests.sam2_core.fake_backend import FakeDeviceBackend
@@ -60,23 +58,3 @@ def test_out_of_memory_with_a_single_prompt_is_an_error():
     backend = FakeDeviceBackend(most_prompts=0)
     with Segmenter(backend) as segmenter, pytest.raises(DeviceMemoryError):
         segmenter.segment([np.zeros((64, 64, 3), np.uint8)], [random_boxes(4, (64, 64), 0)])
-
-
-def test_points_boxes_with_points_and_masks_go_through_the_same_door():
-    image = np.zeros((100, 200, 3), np.uint8)
-    points = np.array([[[20, 30], [0, 0]], [[10, 10], [190, 90]], [[300, 5], [0, 0]]], np.float32)
-    labels = np.array([[-1, 1], [1, 0], [1, -1]], np.int32)
-    points[0, 1] = [40, 50]
-    backend = FakeDeviceBackend()
-    opened = OpenImage(backend, image)
-    masks = opened.segment(PointPrompts(points, labels))
-    box = np.array([[10, 10, 60, 60]], np.float32)
-    opened.segment(PointPrompts(points[1:2], labels[1:2], box, np.zeros((1, 32, 32), np.float32)))
-    assert masks.reasons[2].startswith("invalid point")
-    one, two, boxed = backend.calls
-    assert one.labels.tolist() == [[1, -1]]  # its own padding point and no more
-    np.testing.assert_allclose(one.points_model[0, 0], [40 * 128 / 200, 50 * 128 / 100])
-    assert two.labels.tolist() == [[1, 0, -1]]
-    assert boxed.labels.tolist() == [[2, 3, 1, 0, -1]]
-    assert boxed.mask_logits.shape == (1, 32, 32)
-    np.testing.assert_allclose(masks.object_score[:2], [25.6, 6.4], rtol=1e-5)

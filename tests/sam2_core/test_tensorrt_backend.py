@@ -7,7 +7,6 @@ in the real API is the contract test's matter; that engines run was never tried 
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -50,9 +49,9 @@ def model(tmp_path):
     return ModelFolder.open(write_model(tmp_path / "model"), tmp_path / "cache")
 
 
-def build(trt, model, tmp_path, **options):
+def build(trt, model, tmp_path, buckets=BUCKETS, **options):
     kinds = graphs_of(model)
-    chosen = trt.build.BuildOptions(buckets=BUCKETS, **options)
+    chosen = trt.build.BuildOptions(buckets=buckets, **options)
     return {
         kind: trt.build.build_engine(
             model.graph(kind), kind, gpu="Fake GPU 9000", engines_dir=tmp_path / "engines",
@@ -84,8 +83,8 @@ def opened(device=None):
     return Gpu(device or FakeDevice(), DeviceOwner("fake"), "cpu")
 
 
-def load(trt, model, tmp_path, device=None):
-    paths = {kind: engine.path for kind, engine in build(trt, model, tmp_path).items()}
+def load(trt, model, tmp_path, device=None, **options):
+    paths = {kind: engine.path for kind, engine in build(trt, model, tmp_path, **options).items()}
     return trt.backend.TensorRTBackend(model, paths, opened(device))
 
 
@@ -178,22 +177,6 @@ def test_nothing_is_allocated_after_the_first_frame_and_graphs_are_replayed(trt,
     assert device.launches == launched + 5 * 3  # encoder, 16 boxes, 4 boxes
 
 
-def test_engines_are_built_once_and_the_timing_cache_grows(trt, model, tmp_path):
-    before = fake_tensorrt.Builder.builds
-    first = build(trt, model, tmp_path)
-    assert [engine.cached for engine in first.values()] == [False] * 4
-    timing = first["encoder"].path.parent / "timing.cache"
-    assert timing.read_bytes() == b"measured;" * 4
-    again = build(trt, model, tmp_path)
-    assert [engine.cached for engine in again.values()] == [True] * 4
-    assert fake_tensorrt.Builder.builds == before + 4
-    facts = json.loads(first["decoder"].path.with_suffix(".json").read_text())
-    assert facts["profiles"] == ["boxes-1", "boxes-4", "boxes-16", "points"]
-    # Another checkpoint is another graph is another engine.
-    write_model(model.path, seed=1)
-    assert not build(trt, model, tmp_path)["encoder"].cached
-
-
 def test_refit_gives_the_engine_of_the_new_weights(trt, model, tmp_path):
     engines = build(trt, model, tmp_path, refittable=True)
     other = ModelFolder.open(write_model(tmp_path / "other", seed=7), tmp_path / "cache")
@@ -247,15 +230,7 @@ def test_close_ups_have_engines_and_buckets_of_their_own(trt, model, tmp_path):
     buckets = buckets_for(folder)
     assert buckets.images == buckets.boxes == (1, 8, 32, 64)
     assert buckets_for(folder, (4,), (2,)).images == (2,)
-    options = trt.build.BuildOptions(buckets)
-    paths = {
-        kind: trt.build.build_engine(
-            folder.graph(kind), kind, gpu="Fake GPU 9000", engines_dir=tmp_path / "engines",
-            options=options,
-        ).path
-        for kind in ("encoder", "decoder")
-    }  # fmt: skip
-    backend = trt.backend.TensorRTBackend(folder, paths, opened())
+    backend = load(trt, folder, tmp_path, buckets=buckets)
     assert backend.info.close_ups
     frames = images(70)
     asked = replace(prompts(70), image_index=np.arange(70))

@@ -1,12 +1,13 @@
 """The PyTorch modules as a backend, against the recorded outputs; the GPU part is in tests/gpu."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
 from sam2_core.backends.device_owner import DeviceOwner
 from sam2_core.load import load_backend
-from sam2_core.segmenter import Segmenter
-from sam2_core.types import AutolabelError, Boxes, DeviceLostError, Prompts
+from sam2_core.types import AutolabelError, DeviceLostError, Prompts
 from tests.sam2_core.recorded_reference import (
     MODEL,
     assert_scores_as_recorded,
@@ -31,6 +32,7 @@ def test_outputs_equal_the_recorded_ones(backend, kind):
     decoded = backend.decode(features, recorded_prompts(recorded, kind))
     np.testing.assert_allclose(decoded.logits, recorded[f"{kind}_logits"][:, 0], atol=2e-3)
     assert_scores_as_recorded(decoded, recorded, kind)
+    assert backend.info.stamp.checkpoint_sha256 == "random-0"
 
 
 def test_prompts_of_one_image_decode_as_among_several(backend):
@@ -43,17 +45,6 @@ def test_prompts_of_one_image_decode_as_among_several(backend):
     np.testing.assert_allclose(alone.predicted_iou, together.predicted_iou, atol=1e-4)
 
 
-def test_frames_become_masks(backend):
-    image = np.random.default_rng(0).integers(0, 256, (90, 160, 3)).astype(np.uint8)
-    boxes = Boxes([[10, 10, 80, 70], [5, 5, 150, 85]], np.ones(2), ("car", "bus"))
-    with Segmenter(backend) as segmenter:
-        (masks,) = segmenter.segment([image], [boxes])
-    assert len(masks) == 2
-    assert masks.area_px.sum() > 0
-    assert backend.info.device == "cpu"
-    assert backend.info.stamp.checkpoint_sha256 == "random-0"
-
-
 def test_an_exported_folder_is_refused(tmp_path):
     with pytest.raises(AutolabelError, match="needs a checkpoint"):
         load_backend(MODEL, "torch", cache=tmp_path)
@@ -64,27 +55,20 @@ Search for `cudaErrorIllegalAddress' in https://docs.nvidia.com/cuda/ for more i
 CUDA kernel errors might be asynchronously reported at some other API call.
 Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 """
-WITHOUT_THE_DEVICE = {
-    "a frame is staged": lambda backend, image: backend.stage(image),
-    "an image is encoded": lambda backend, image: backend.encode([image]),
-}
 
 
-@pytest.mark.parametrize("what", WITHOUT_THE_DEVICE)
+@pytest.mark.parametrize("encoding", [False, True])
 def test_a_device_that_is_lost_shows_where_page_locked_memory_is_asked_for(
-    backend, monkeypatch, what
+    backend, monkeypatch, encoding
 ):
     """Readers ask for it on threads of their own, before the device's thread knows."""
     import torch
 
-    def lost(*_):
-        raise RuntimeError(LOST)
-
-    owner = DeviceOwner()
+    owner, image = DeviceOwner(), np.zeros((128, 128, 3), np.uint8)
     monkeypatch.setattr(backend, "_owner", owner)
     monkeypatch.setattr(backend, "_device", torch.device("cuda"))
     monkeypatch.setattr(backend, "_cuts", True)
-    monkeypatch.setattr(backend._pixels, "stage", lost)
+    monkeypatch.setattr(backend._pixels, "stage", Mock(side_effect=RuntimeError(LOST)))
     with pytest.raises(DeviceLostError, match="illegal memory access"):
-        WITHOUT_THE_DEVICE[what](backend, np.zeros((128, 128, 3), np.uint8))
+        backend.encode([image]) if encoding else backend.stage(image)
     assert owner.lost is not None

@@ -3,6 +3,7 @@
 import shutil
 import threading
 import time
+from contextlib import contextmanager
 
 import httpx
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from flows.cli.models_triton_repository import command
+from sam2_core.clicks import OpenImage
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
-from sam2_core.serving.client import Sam2Client
+from sam2_core.serving.client import Sam2Client, as_prompts
 from sam2_core.serving.contract import names_of
 from sam2_core.serving.transport import ModelReplacedError
 from sam2_core.types import Boxes
@@ -23,27 +25,23 @@ pytestmark = pytest.mark.ci
 GIVEN = Boxes(BOXES, [1.0] * 4, ("car",) * 4)
 
 
-class Asking(threading.Thread):
-    """Asks again and again until the first error; keeps each answer."""
+@contextmanager
+def asking(ask):
+    """Ask again and again on a thread of its own; the list of answers ends with any error."""
+    ended, found = threading.Event(), []
 
-    def __init__(self, ask):
-        super().__init__(daemon=True)
-        self._ask, self._ended, self.found, self.failed = ask, threading.Event(), [], []
-
-    def run(self):
-        while not self._ended.is_set() and not self.failed:
+    def work():
+        while not ended.is_set() and not (found and isinstance(found[-1], Exception)):
             try:
-                self.found.append(self._ask())
+                found.append(ask())
             except Exception as error:
-                self.failed.append(error)
+                found.append(error)
 
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self._ended.set()
-        self.join()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    yield found
+    ended.set()
+    thread.join()
 
 
 def write(repository, folder, source, version):
@@ -54,6 +52,12 @@ def write(repository, folder, source, version):
                   "--version", str(version)],
     )  # fmt: skip
     assert told.exit_code == 0, told.output
+
+
+def masks_here(model):
+    backend = load_backend(model, "onnxruntime-cpu")
+    prompts = as_prompts(BOXES, grid=backend.info.image_size // 4)
+    return OpenImage(backend, street()).segment(prompts).rle
 
 
 def wait(server, version, ready):
@@ -76,20 +80,18 @@ def test_a_new_version_takes_over_without_an_error_and_runs_keep_the_one_they_be
         image = client.set_image(street())
         labeling = Segmenter(load_backend("street", "triton", triton_urls=[server["grpc"]]))
         stamp = labeling.backend.info.stamp
-        clicks = Asking(lambda: client.predict(image, boxes_xyxy_px=BOXES).rle)
+        clicks = asking(lambda: client.predict(image, boxes_xyxy_px=BOXES).rle)
         # Another frame each time: everything is encoded, too.
         frames = (street() + np.uint8(shade) for shade in range(200))
-        run = Asking(lambda: labeling.segment([next(frames)], [GIVEN])[0].reasons)
-        with clicks, run:
+        run = asking(lambda: labeling.segment([next(frames)], [GIVEN])[0].reasons)
+        with clicks as clicked, run as labeled:
             write(repository, tmp_path / "two", compact, 2)
             wait(server, 2, True)
             new = client.predict(image, boxes_xyxy_px=BOXES).rle
-        assert clicks.failed == run.failed == []
-        assert len(run.found) > 1
-        expected = OneImage("compact").masks()
-        assert new == expected
-        assert clicks.found[0] == OneImage(MICRO).masks()
-        assert set(clicks.found) <= {clicks.found[0], new}
+        assert not [one for one in (*clicked, *labeled) if isinstance(one, Exception)]
+        assert len(labeled) > 1
+        assert [clicked[0], new] == [masks_here(MICRO), masks_here("compact")]
+        assert set(clicked) <= {clicked[0], new}
         fresh = load_backend("street", "triton", triton_urls=[server["grpc"]])
         assert fresh.info.stamp.checkpoint_sha256 != stamp.checkpoint_sha256
         fresh.close()
@@ -102,17 +104,3 @@ def test_a_new_version_takes_over_without_an_error_and_runs_keep_the_one_they_be
             labeling.segment([street() + np.uint8(201)], [GIVEN])
         labeling.close()
         client.close()
-
-
-class OneImage:
-    """What a model makes of the picture here."""
-
-    def __init__(self, model):
-        self._backend = load_backend(model, "onnxruntime-cpu")
-
-    def masks(self):
-        from sam2_core.clicks import OpenImage
-        from sam2_core.serving.client import as_prompts
-
-        grid = self._backend.info.image_size // 4
-        return OpenImage(self._backend, street()).segment(as_prompts(BOXES, grid=grid)).rle

@@ -1,7 +1,6 @@
 """Sessions against a real server: what a newer request replaces is not executed."""
 
 import asyncio
-from functools import partial
 
 import numpy as np
 import pytest
@@ -121,17 +120,6 @@ def test_a_deadline_ends_the_waiting_and_takes_the_request_out_of_the_queue(serv
     assert asyncio.run(run()).failed == 1
     with Sam2Client(server["http"], "compact", deadline_s=20) as client:
         assert client.served.close_ups
-
-
-def test_threads_share_a_client(server):
-    from concurrent.futures import ThreadPoolExecutor
-
-    for way in ("http", "grpc"):
-        with Sam2Client(server[way], "compact") as client, ThreadPoolExecutor(8) as pool:
-            image = client.set_image(street())
-            found = list(pool.map(partial(client.segment, image), (move(n % 4) for n in range(24))))
-        assert len({one.rle for one in found}) == 4
-        assert all(one.rle == found[n % 4].rle for n, one in enumerate(found))
 
 
 def test_what_the_server_has_forgotten_is_encoded_again_without_a_word(server):

@@ -29,13 +29,11 @@ from tests.sam2_core.serving.test_triton_server import BOXES, street
 
 @pytest.fixture(scope="module")
 def ca(tmp_path_factory):
-    pytest.importorskip("cryptography")
     return PrivateCa(tmp_path_factory.mktemp("tls") / "ca")
 
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory):
-    pytest.importorskip("cryptography")
     return PrivateCa(tmp_path_factory.mktemp("tls") / "stranger")
 
 
