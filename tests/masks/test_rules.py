@@ -59,14 +59,6 @@ def test_small_holes_are_filled_and_small_pieces_removed_and_large_ones_stay():
     assert made.rle[1:] == given.rle[1:]
 
 
-def test_a_mask_of_many_small_pieces_keeps_its_largest_ones():
-    dust = np.zeros(SIZE_HW, np.uint8)
-    dust[::4, ::4] = 1
-    dust[30:34, 30:34] = 1
-    (made,) = pixels(tidied(masks_of(dust), boxes_of(1), MaskRules(clean=0.2)))
-    assert 16 <= made.sum() < dust.sum()
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_random_masks_are_written_as_coco_writes_them(seed):
     rng = np.random.default_rng(seed)
@@ -94,16 +86,6 @@ def test_a_contested_pixel_is_one_masks():
     assert equal[0].sum() == one.sum()
     assert not equal[1].any()
     assert tidied(masks_of(one, one), boxes_of(2), MaskRules(overlap="score")).reasons[1] == TAKEN
-
-
-def test_shreds_that_an_overlap_leaves_are_no_labels_and_take_no_pixel():
-    """A truck and a car on one object are usual: the second keeps a line along its border."""
-    truck, car, behind = block(0, 0, 40, 40), block(0, 0, 41, 40), block(36, 0, 60, 40)
-    boxes = boxes_of(3, scores=[0.9, 0.6, 0.5])
-    made = tidied(masks_of(truck, car, behind), boxes, MaskRules(overlap="score"))
-    assert made.reasons == ("", TAKEN, "")
-    assert made.area_px[1] == 0
-    np.testing.assert_array_equal(pixels(made)[2], behind * (1 - truck))
 
 
 def test_pieces_that_an_overlap_cuts_off_are_cleaned_too():

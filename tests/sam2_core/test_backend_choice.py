@@ -12,6 +12,7 @@ from sam2_core.backends.cuda_device import CudaDevice
 from sam2_core.backends.tensorrt_backend import runtime_problem
 from sam2_core.load import load_backend
 from sam2_core.types import AutolabelError, DeviceLostError
+from tasks.masks.model import choose_model
 from tests.sam2_core import fake_tensorrt
 
 MICRO = Path(__file__).parents[1] / "data" / "micro"
@@ -39,8 +40,6 @@ def test_without_a_gpu_auto_is_the_cpu_and_says_why(monkeypatch):
 def test_whole_frames_of_a_model_for_close_ups_are_exact_unless_half_precision_is_asked_for(
     monkeypatch,
 ):
-    from tasks.masks.model import choose_model
-
     monkeypatch.setattr(
         "sam2_core.backend_choice.choose_backend", lambda _: ("onnxruntime-cuda", "said")
     )
@@ -132,3 +131,25 @@ def test_a_gpu_that_worked_and_is_gone_is_a_lost_device(monkeypatch, tmp_path):
     with pytest.raises(DeviceLostError, match="is gone"):
         CudaDevice()
     load_backend("compact", "onnxruntime-cpu", cache=tmp_path)
+
+
+@pytest.mark.parametrize("model", ["auto", "compact"])
+def test_pytorch_is_not_asked_about_a_model_that_comes_as_graphs(model, monkeypatch, tmp_path):
+    asked = []
+
+    def usable(name: str) -> bool:
+        asked.append(name)
+        return name != "tensorrt"
+
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(backend_choice, "_usable", usable)
+    choice = choose_model(model, "auto")
+    assert (choice.backend, choice.precision) == ("onnxruntime-cuda", "fp16")
+    assert choice.source.endswith("compact/restructured")
+    assert "torch" not in asked
+
+
+def test_the_tests_own_preset_is_chosen_for_torch_like_any_other(monkeypatch):
+    monkeypatch.setattr("sam2_core.backend_choice.need_torch", lambda _: None)
+    assert choose_model("random:micro", "torch").stamp.name == "micro/restructured"

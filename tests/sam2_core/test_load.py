@@ -92,18 +92,16 @@ def test_a_description_is_held_against_the_graphs_and_not_believed(micro, tmp_pa
 
 
 def test_what_is_not_a_model_is_named(tmp_path):
-    with pytest.raises(AutolabelError, match="not an exported model"):
-        load_backend(tmp_path)
-    other = tmp_path / "notes.txt"
-    other.write_text("x")
-    with pytest.raises(AutolabelError, match="is not a model"):
-        load_backend(other)
-    with pytest.raises(AutolabelError, match="unknown model 'huge'"):
-        load_backend("huge", cache=tmp_path)
-    with pytest.raises(AutolabelError, match="unknown backend 'abacus'"):
-        load_backend(MICRO, "abacus")
-    with pytest.raises(AutolabelError, match="unknown precision 'int4'"):
-        load_backend(MICRO, "onnxruntime-cpu", "int4")
+    (tmp_path / "notes.txt").write_text("x")
+    for asked, told in (
+        ((tmp_path,), "not an exported model"),
+        ((tmp_path / "notes.txt",), "is not a model"),
+        (("huge",), "unknown model 'huge'"),
+        ((MICRO, "abacus"), "unknown backend 'abacus'"),
+        ((MICRO, "onnxruntime-cpu", "int4"), "unknown precision 'int4'"),
+    ):
+        with pytest.raises(AutolabelError, match=told):
+            load_backend(*asked)
 
 
 def test_an_exported_preset_is_found_in_the_cache(tmp_path):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -63,11 +64,11 @@ def label(backend, images, boxes):
     backend._graphs.decoder(features, boxes)
 
 
-def test_after_a_lack_of_memory_graphs_are_captured_into_memory_of_their_own(
+def test_a_lack_of_memory_releases_graphs_and_what_is_kept_and_their_memory_is_not_taken_again(
     backend, tmp_path, monkeypatch
 ):
     """PyTorch refuses the memory of graphs that are gone while what they made is held."""
-    pools, used = iter("abc"), []
+    pools, used, gpu = iter("abc"), [], host_gpu()
 
     class Noted(HostGraph):
         def __init__(self, *given):
@@ -76,9 +77,14 @@ def test_after_a_lack_of_memory_graphs_are_captured_into_memory_of_their_own(
 
     monkeypatch.setattr(torch_compiled, "Captured", Noted)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
-    process(backend, tmp_path)
+    monkeypatch.setattr(torch_backend, "opened_gpu", lambda: gpu)
+    captured = process(backend, tmp_path)
     label(backend, 1, 8)
-    backend._graphs.release()
+    gpu.kept.keep("frame", StagedFrame(np.zeros((4, 4, 3), np.uint8)))
+    with pytest.raises(DeviceMemoryError, match="no memory left"):
+        backend._on_device(Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
+    assert not captured
+    assert gpu.kept.take("frame") is None
     label(backend, 1, 8)
     assert used == ["a", "a", "b", "b"]
 
@@ -95,36 +101,14 @@ def test_after_a_capture_that_failed_the_process_asks_nothing_more(
     backend, tmp_path, monkeypatch, text, lost
 ):
     """PyTorch ends the driver's capture first, and its allocator's only if that works."""
-
-    def fails(*_):
-        raise RuntimeError(text)
-
     process(backend, tmp_path)
     backend._owner = DeviceOwner()
-    monkeypatch.setattr(torch_compiled, "Captured", fails)
+    monkeypatch.setattr(torch_compiled, "Captured", Mock(side_effect=RuntimeError(text)))
     with pytest.raises(DeviceLostError if lost else RuntimeError, match=text):
         backend._on_device(lambda: label(backend, 1, 8))
     assert (backend._owner.lost is not None) == lost
     assert not backend._graphs.captured
     assert not device_owner()._capturing
-
-
-def test_a_lack_of_memory_releases_graphs_and_what_is_kept_for_the_detector(
-    backend, tmp_path, monkeypatch
-):
-    process(backend, tmp_path)
-    label(backend, 1, 8)
-    gpu = host_gpu()
-    gpu.kept.keep("frame", StagedFrame(np.zeros((4, 4, 3), np.uint8)))
-    monkeypatch.setattr(torch_backend, "opened_gpu", lambda: gpu)
-
-    def full():
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with pytest.raises(DeviceMemoryError, match="no memory left"):
-        backend._on_device(full)
-    assert not backend._graphs.captured
-    assert gpu.kept.take("frame") is None
 
 
 @pytest.mark.parametrize(

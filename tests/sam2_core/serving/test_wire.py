@@ -175,48 +175,44 @@ def test_a_repository_holds_several_models_and_all_that_was_asked_for(tmp_path):
 class Fake:
     """A server that answers, is absent, or refuses, as its script says."""
 
+    url = "grpc://x:1"
+
     def __init__(self, *script, served=SERVED):
-        self.script, self.served, self.url, self.calls = list(script), served, "grpc://x:1", []
+        self.script, self.served = list(script), served
 
     def infer(self, call):
-        if list(call.outputs) == ["info"]:
-            if self.script and self.script[0] == "gone":
-                raise ServerAbsentError("gone")
-            if self.script and self.script[0] == "hangs":
-                raise DeadlineError("late")
-            return {"info": text_tensor(self.served.to_json())[None]}
-        self.calls.append(call)
-        if self.script and self.script[0] == "hangs":  # for ever
+        asked = list(call.outputs) == ["info"]
+        what = self.script[0] if self.script else "fine"
+        if self.script and not asked and what != "hangs":  # that is for ever
+            self.script.pop(0)
+        if what == "hangs":
             raise DeadlineError("late")
-        what = self.script.pop(0) if self.script else "fine"
-        if isinstance(what, Exception):
-            raise what
         if what == "gone":
             raise ServerAbsentError("gone")
-        return {"from": self}
-
-    def close(self):
-        pass
-
-
-def test_the_next_server_gets_what_the_first_does_not_answer():
-    first, second = Fake("fine", "gone", "gone", "gone"), Fake()
-    servers = Servers([first, second], "micro", sleep=lambda _: None)
-    call = Call("m", {}, ["from"])
-    assert servers.infer(call)["from"] is first
-    assert servers.infer(call)["from"] is second
-    assert servers.infer(call)["from"] is second  # and it stays with it
+        if isinstance(what, Exception) and not asked:
+            raise what
+        return {"info": text_tensor(self.served.to_json())[None], "from": self}
 
 
-def test_a_server_that_hangs_is_left_for_the_next_and_the_last_one_says_so():
-    first, second = Fake("fine", "hangs"), Fake()
-    servers = Servers([first, second], "micro", sleep=lambda _: None)
-    call = Call("m", {}, ["from"])
-    assert [servers.infer(call)["from"] for _ in range(3)] == [first, second, second]
-    alone = Servers([Fake("fine", "hangs")], "micro", sleep=lambda _: None)
-    alone.infer(call)
+def servers_of(*fakes, **options):
+    return Servers(list(fakes), "micro", **{"sleep": lambda _: None} | options)
+
+
+CALL = Call("m", {}, ["from"])
+
+
+@pytest.mark.parametrize("fails", [("gone", "gone", "gone"), ("hangs",)])
+def test_the_next_server_gets_what_the_first_does_not_answer(fails):
+    first, second = Fake("fine", *fails), Fake()
+    servers = servers_of(first, second)
+    assert [servers.infer(CALL)["from"] for _ in range(3)] == [first, second, second]
+
+
+def test_a_server_that_hangs_alone_says_so():
+    alone = servers_of(Fake("fine", "hangs"))
+    alone.infer(CALL)
     with pytest.raises(DeadlineError, match="late"):
-        alone.infer(call)
+        alone.infer(CALL)
 
 
 def test_a_model_whose_process_died_is_an_absent_server_and_one_that_loads_is_waited_for():
@@ -224,36 +220,27 @@ def test_a_model_whose_process_died_is_an_absent_server_and_one_that_loads_is_wa
     assert isinstance(died, ServerAbsentError)
     loading = refused("Request for unknown model: 'x' version 2 is not at ready state", "grpc://x")
     only = Fake("fine", loading, "fine")
-    servers = Servers([only], "micro", sleep=lambda _: None)
-    servers.infer(Call("m", {}, ["from"]))
-    assert servers.infer(Call("m", {}, ["from"]))["from"] is only
+    servers = servers_of(only)
+    assert [servers.infer(CALL)["from"] for _ in range(2)] == [only, only]
 
 
 def test_a_server_that_comes_back_is_waited_for():
     only = Fake("fine", "gone", "gone")
-    naps = []
-
-    def nap(seconds):
-        naps.append(seconds)
-        only.script.clear()
-
-    servers = Servers([only], "micro", sleep=nap)
-    servers.infer(Call("m", {}, ["from"]))
-    assert servers.infer(Call("m", {}, ["from"]))["from"] is only
-    assert naps
+    servers = servers_of(only, sleep=lambda _: only.script.clear())
+    assert [servers.infer(CALL)["from"] for _ in range(2)] == [only, only]
 
 
 def test_patience_ends_and_says_what_to_do():
     with pytest.raises(ServerAbsentError, match="is `autolabel serve` running"):
-        _ = Servers([Fake("gone")], "micro", first_patience_s=0).served
+        _ = servers_of(Fake("gone"), first_patience_s=0).served
 
 
 def test_a_server_with_another_model_does_not_step_in():
     other = ServedModel(ModelStamp("tiny", "x", "y", "torch", "fp16", "1"), 1024, "cuda", False)
-    servers = Servers([Fake("fine", "gone", "gone"), Fake(served=other)], "micro")
-    servers.infer(Call("m", {}, ["from"]))
+    servers = servers_of(Fake("fine", "gone", "gone"), Fake(served=other))
+    servers.infer(CALL)
     with pytest.raises(ModelReplacedError, match="another model"):
-        servers.infer(Call("m", {}, ["from"]))
+        servers.infer(CALL)
 
 
 @pytest.mark.parametrize(
@@ -278,18 +265,19 @@ def test_a_token_is_sent_and_shown_nowhere(monkeypatch):
     assert "abc" not in repr(Access("abc"))
 
 
-def test_features_of_pytorch_and_onnxruntime_go_through_the_host():
+@pytest.mark.parametrize(
+    ("source", "backend"), [(str(MICRO), "onnxruntime-cpu"), ("random:micro", "torch")]
+)
+def test_features_of_pytorch_and_onnxruntime_go_through_the_host(source, backend):
     pytest.importorskip("torch")
     from sam2_core.load import load_backend
     from tests.sam2_core.small_graphs import sample_prompts
 
     frames = list(np.random.default_rng(0).integers(0, 255, (2, 128, 128, 3), np.uint8))
-    for source, backend in ((str(MICRO), "onnxruntime-cpu"), ("random:micro", "torch")):
-        loaded = load_backend(source, backend)
-        asked = sample_prompts(3, 128)
-        arrays = loaded.features_to_host(loaded.encode(frames))
-        second = loaded.features_from_host({k: v[1:] for k, v in arrays.items()}, [(128, 128)])
-        alone = loaded.encode(frames[1:])
-        np.testing.assert_allclose(
-            loaded.decode(second, asked).logits, loaded.decode(alone, asked).logits, atol=1e-3
-        )
+    loaded, asked = load_backend(source, backend), sample_prompts(3, 128)
+    arrays = loaded.features_to_host(loaded.encode(frames))
+    second = loaded.features_from_host({k: v[1:] for k, v in arrays.items()}, [(128, 128)])
+    alone = loaded.encode(frames[1:])
+    np.testing.assert_allclose(
+        loaded.decode(second, asked).logits, loaded.decode(alone, asked).logits, atol=1e-3
+    )
