@@ -5,14 +5,13 @@ from __future__ import annotations
 from sam2_core.types import AutolabelError
 from tasks.frames.addresses import FORMATS
 from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
-from tasks.frames.readers.cityscapes import Cityscapes
 from tasks.frames.readers.folders import Folders
-from tasks.frames.readers.kitti import KittiRaw, KittiTracking
 from tasks.frames.readers.lists import CocoList, ParquetList
 from tasks.frames.readers.mcap import Mcap
 from tasks.frames.readers.nuscenes import NuScenes
 from tasks.frames.readers.protocol import Place, Reader
 from tasks.frames.readers.tar import Tar
+from tasks.frames.readers.trees import Cityscapes, KittiRaw, KittiTracking
 from tasks.store import storage
 
 FOLDERS: Reader = Folders()

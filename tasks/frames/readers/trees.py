@@ -1,10 +1,15 @@
-"""KITTI's raw data and its tracking benchmark.
+"""Trees of pictures as benchmarks publish them: KITTI's raw data and tracking, Cityscapes.
 
-Raw: DATE/DRIVE/image_02/data/0000000005.png and image_02/timestamps.txt beside them. A sequence is
-a drive, a camera one of its folders `image_NN`. Line n of `timestamps.txt` is when picture n was
-taken, in UTC: `2011-09-26 13:02:25.964389445`.
+KITTI raw: DATE/DRIVE/image_02/data/0000000005.png and image_02/timestamps.txt beside them. A
+sequence is a drive, a camera one of its folders `image_NN`. Line n of `timestamps.txt` is when
+picture n was taken, in UTC: `2011-09-26 13:02:25.964389445`.
 
-Tracking: image_02/0000/000005.png. A sequence is the folder of a number, in each camera's folder.
+KITTI tracking: image_02/0000/000005.png. A sequence is the folder of a number, in each camera's
+folder.
+
+Cityscapes: leftImg8bit/SPLIT/CITY/CITY_000000_000019_leftImg8bit.png. A sequence is a city. Only
+pictures are listed, never the labels and disparities beside them, which are PNG files as well. With
+rightImg8bit there are two cameras.
 """
 
 from __future__ import annotations
@@ -27,6 +32,10 @@ _DRIVE, _DATE = re.compile(r".*_drive_\d+.*"), re.compile(r"\d{4}_\d\d_\d\d")
 _TIMES = "timestamps.txt"
 
 log = logging.getLogger(__name__)
+
+
+def _images(files: list[File]) -> list[File]:
+    return [file for file in files if suffix_of(file.name) in IMAGE_SUFFIXES]
 
 
 @dataclass
@@ -56,7 +65,7 @@ class KittiRaw(Reader):
             for done in [one for one in drives if one != names[: len(one)]]:
                 yield _listed(source, done, drives.pop(done))
             if len(names) >= 2 and names[-1] == "data" and CAMERA.fullmatch(names[-2]):
-                images = [file for file in files if suffix_of(file.name) in IMAGE_SUFFIXES]
+                images = _images(files)
                 drive = drives.setdefault(names[:-2], _Drive())
                 if images:
                     drive.cameras[names[-2]] = images
@@ -132,7 +141,7 @@ class KittiTracking(Reader):
         """List the sequences; each may have pictures in every camera's folder."""
         found: dict[tuple[str, ...], dict[str, list[File]]] = {}
         for names, files in walk(source):
-            images = [file for file in files if suffix_of(file.name) in IMAGE_SUFFIXES]
+            images = _images(files)
             inside = len(names) >= 2 and CAMERA.fullmatch(names[-2])
             if inside and images and _SEQUENCE.fullmatch(names[-1]):
                 found.setdefault((*names[:-2], names[-1]), {})[names[-2]] = images
@@ -141,3 +150,31 @@ class KittiTracking(Reader):
             yield Listed(
                 names, address_of(folder, KittiTracking.name, names[-1]), by_camera(found[names])
             )
+
+
+_PICTURES = ("leftImg8bit", "leftImg8bit_sequence", "rightImg8bit", "rightImg8bit_sequence")
+
+
+class Cityscapes(Reader):
+    """Reads Cityscapes and what is laid out like it."""
+
+    name = "cityscapes"
+    layout = "pictures in leftImg8bit/CITY or leftImg8bit/SPLIT/CITY"
+
+    def fits(self, place: Place) -> bool:
+        """Whether it has the folder of the left camera's pictures."""
+        return bool({*_PICTURES[:2]} & {*place.folders})
+
+    def sequences(self, source: str) -> Iterator[Listed]:
+        """List the cities of every split."""
+        found: dict[tuple[str, ...], dict[str, list[File]]] = {}
+        there = [name for name in _PICTURES if name in Place(source).folders]
+        for folder in there:
+            for names, files in walk(storage.join(source, folder)):
+                images = _images(files)
+                camera = "" if len(there) == 1 else folder
+                if images:
+                    found.setdefault(names or (folder,), {})[camera] = images
+        for names in sorted(found, key=lambda one: natural_key("/".join(one))):
+            address = address_of(source, Cityscapes.name, "/".join(names))
+            yield Listed(names, address, by_camera(found[names]))
