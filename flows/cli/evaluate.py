@@ -114,14 +114,13 @@ def run_evaluation(given: dict[str, Any]) -> bool:
     if prompt == "points":
         prompt = counted(given["clicks"], "click")
     result = {"model": name, "prompt": prompt, "run": _run_facts(given, engine), **last.result()}
-    records = last.scores.records
     if other:
-        result["against"] = _of_run(other[0]) | paired(other[1], records)
+        result["against"] = _of_run(other[0]) | paired(other[1], last.records)
     if save:
-        write_run(save, result, records)
+        write_run(save, result, last.records)
     if report:
         draw = partial(_draw, truth, folder, asked)
-        page = write_report(report, result, records, draw, result.get("against"))
+        page = write_report(report, result, last.records, draw, result.get("against"))
         click.echo(f"report: {page}", err=True)
     if given["as_json"]:
         click.echo(json.dumps(result))

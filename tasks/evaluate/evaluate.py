@@ -5,41 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes, ImageArray, Masks
 from tasks.dataset.coco_truth import Truth, TruthImage
-from tasks.evaluate.metrics import Scores
+from tasks.evaluate.metrics import FailedImage, Scores
 from tasks.evaluate.prompting import true_boxes
 
 Segment = Callable[[ImageArray, Boxes], Masks]
 Detect = Callable[[ImageArray], Boxes]
-
-
-@dataclass(frozen=True)
-class FailedImage:
-    """An image that could not be measured, and why; its instances are not in the means."""
-
-    image_id: int
-    file_name: str
-    reason: str
-
-
-@dataclass
-class Evaluation:
-    """The scores and what could not be scored."""
-
-    scores: Scores
-    failed: list[FailedImage] = field(default_factory=list)
-
-    def result(self) -> dict[str, Any]:
-        """One JSON-able object: see `Scores`, and `failed_images` with reasons."""
-        failed = [vars(entry) for entry in self.failed]
-        return {**self.scores.result(), "failed_images": failed}
 
 
 def find_image(folder: Path, file_name: str) -> Path:
@@ -120,7 +97,7 @@ class Asked:
         return boxes, self.segment(pixels, boxes)
 
 
-def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Evaluation]:
+def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Scores]:
     """Run a model over every image of the truth.
 
     Args:
@@ -129,7 +106,7 @@ def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Evaluat
         asked: the model, and what it is prompted with.
 
     Yields:
-        The same growing `Evaluation` after each image, so that a caller can show progress.
+        The same growing `Scores` after each image, so that a caller can show progress.
 
     Raises:
         AutolabelError: when the folder does not exist or the truth holds no instance.
@@ -145,7 +122,7 @@ def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Evaluat
             "the ground truth holds no instance, so there is nothing to measure: its pictures are "
             "empty, or all that is annotated counts neither way (COCO's crowds, 255 in PNGs)"
         )
-    evaluation = Evaluation(Scores(truth.categories))
+    scores = Scores(truth.categories)
     shared = _shared(truth, folder)
     for image in truth.images:
         try:
@@ -156,7 +133,7 @@ def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Evaluat
                 raise ValueError(f"images {which} of the truth are of this one file")
             pixels = read_rgb(find_image(folder, image.file_name), image.size_hw)
             boxes, masks = asked.masks(pixels, image)
-            evaluation.scores.add(image, boxes, masks, by_row=asked.detect is None)
+            scores.add(image, boxes, masks, by_row=asked.detect is None)
         except (OSError, ValueError, AutolabelError) as error:
-            evaluation.failed.append(FailedImage(image.image_id, image.file_name, str(error)))
-        yield evaluation
+            scores.failed.append(FailedImage(image.image_id, image.file_name, str(error)))
+        yield scores

@@ -49,6 +49,15 @@ def match_boxes(truth: TruthImage, boxes: Boxes) -> dict[int, int]:
     return pairs
 
 
+@dataclass(frozen=True)
+class FailedImage:
+    """An image that could not be measured, and why; its instances are not in the means."""
+
+    image_id: int
+    file_name: str
+    reason: str
+
+
 @dataclass
 class Scores:
     """Adds up how well predictions fit the truth; `result()` gives one JSON-able object.
@@ -63,6 +72,7 @@ class Scores:
     _found: list[dict[str, Any]] = field(default_factory=list)
     other_classes: int = 0
     records: list[Record] = field(default_factory=list)
+    failed: list[FailedImage] = field(default_factory=list)
 
     def add(self, truth: TruthImage, boxes: Boxes, masks: Masks, *, by_row: bool) -> list[float]:
         """Score one image.
@@ -149,6 +159,7 @@ class Scores:
             },
             "detections_of_other_classes": self.other_classes,
             **more_results(self.records),
+            "failed_images": [vars(one) for one in self.failed],
         }
 
     def _average_precision(self, kind: str) -> dict[str, _Precision]:
