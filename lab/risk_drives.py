@@ -116,7 +116,7 @@ def _render(drive: tuple[Path, int, int]) -> None:
 def _label(models: Models, folder: Path, truth: Truth, seed: int) -> None:
     """Write the labels of a drive: one encoding of each picture for both kinds of boxes."""
     from tasks.boxes.detect import detect
-    from tasks.evaluate.prompting import true_boxes
+    from tasks.evaluate.evaluate import true_boxes
     from tasks.frames.images import read_image
     from tasks.masks.segment import segment_frames
 

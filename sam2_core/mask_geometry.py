@@ -41,8 +41,8 @@ def boundary_f(first: bytes, second: bytes, size_hw: tuple[int, int], tolerance_
 
     Precision is the share of the first mask's contour within `tolerance_px` of the second's,
     recall the other way round. Contours are inner ones, so a mask cut by the image's border ends
-    there. Two empty masks give 1, one empty mask 0. `tasks.evaluate.davis` has that benchmark's own
-    contours and tolerance.
+    there. Two empty masks give 1, one empty mask 0. `tasks.evaluate.metrics` has that benchmark's
+    own contours and tolerance.
     """
     import cv2
     from pycocotools import mask as coco_mask

@@ -20,9 +20,17 @@ from sam2_core.machine import product_version
 from sam2_core.trust.calibration import write_difference
 from sam2_core.types import AutolabelError, Boxes, ImageArray
 from tasks.dataset.coco_truth import Truth
-from tasks.evaluate.evaluate import Asked, Detect, evaluate, find_image, read_rgb
+from tasks.evaluate.evaluate import (
+    Asked,
+    Detect,
+    clicked_masks,
+    evaluate,
+    find_image,
+    jittered_boxes,
+    read_rgb,
+    true_boxes,
+)
 from tasks.evaluate.metrics import match_boxes
-from tasks.evaluate.prompting import clicked_masks, jittered_boxes, true_boxes
 from tasks.evaluate.records import Record, is_run, paired, read_run, write_run
 from tasks.evaluate.report import FILES, MARK, PAGE, against_named, write_report
 from tasks.evaluate.truths import OBJECT, open_truth

@@ -15,10 +15,8 @@ from pycocotools.cocoeval import COCOeval
 
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import Truth, TruthImage
-from tasks.evaluate import davis
-from tasks.evaluate.evaluate import Asked, evaluate
-from tasks.evaluate.metrics import Scores
-from tasks.evaluate.prompting import jittered_boxes, next_click, true_boxes
+from tasks.evaluate.evaluate import Asked, evaluate, jittered_boxes, next_click, true_boxes
+from tasks.evaluate.metrics import Scores, boundary_map, davis_boundary_f
 from tasks.evaluate.records import Record, interval, more_results, paired, read_run, write_run
 from tasks.evaluate.report import write_report
 from tasks.evaluate.truths import first_of_each, load_png_truth
@@ -159,16 +157,16 @@ def test_j_and_f_are_davis_own(seed, radius, noise):
     random = np.random.default_rng(seed)
     first, second = ((sum(blobs(random, 2), np.zeros((H, W))) > 0) for _ in range(2))
     first = first ^ (random.uniform(size=first.shape) < noise)
-    np.testing.assert_array_equal(davis.boundary_map(first), davis_boundary(first))
-    assert davis.boundary_f(first, second, radius) == pytest.approx(davis_f(first, second, radius))
+    np.testing.assert_array_equal(boundary_map(first), davis_boundary(first))
+    assert davis_boundary_f(first, second, radius) == pytest.approx(davis_f(first, second, radius))
 
 
 def test_j_and_f_by_hand():
     square, nothing = rect(10, 10, 30, 30), np.zeros((H, W), bool)
-    assert davis.boundary_f(square, square) == 1
-    assert davis.boundary_f(square, rect(11, 10, 31, 30)) == 1  # 0.8% of 100 px, rounded up: 1 px
-    assert davis.boundary_f(square, rect(45, 35, 65, 55)) == 0
-    assert (davis.boundary_f(nothing, nothing), davis.boundary_f(square, nothing)) == (1, 0)
+    assert davis_boundary_f(square, square) == 1
+    assert davis_boundary_f(square, rect(11, 10, 31, 30)) == 1  # 0.8% of 100 px, rounded up: 1 px
+    assert davis_boundary_f(square, rect(45, 35, 65, 55)) == 0
+    assert (davis_boundary_f(nothing, nothing), davis_boundary_f(square, nothing)) == (1, 0)
     frames = [("a", 1, 1.0, 0.5), ("a", 1, 0.0, 0.5), ("a", 2, 0.5, 1.0), ("b", 1, 1.0, 1.0)]
     records = [
         Record("a.png", 0, "", 9, (0, 0, 3, 3), j, 0, sequence=name, track_id=track, davis_f=f)
