@@ -9,12 +9,11 @@ from pycocotools import mask as coco
 
 from sam2_core.load import load_backend
 from sam2_core.postprocess import encode_masks
-from sam2_core.preprocess import close_ups, regions_xyxy_px, resize_square
+from sam2_core.preprocess import close_ups, regions_xyxy_px
 from sam2_core.resolve import resolve_model
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import AutolabelError
 from tests.examples import example
-from tests.sam2_core.fake_backend import FakeDeviceBackend
 from tests.sam2_core.test_postprocess import random_logits, upsample
 from tests.sam2_core.test_segmenter import boxes_of, random_boxes
 
@@ -84,37 +83,6 @@ def test_masks_are_those_of_each_region_pasted_into_the_image(dtype, grid):
         assert strings[row] == coco.encode(image)["counts"], row
         assert area[row] == image.sum()
     assert reasons[4].startswith("empty")
-
-
-def brightness_of_regions(image, boxes, size=128):
-    regions = close_ups(image.shape[:2], boxes.xyxy_px, size).regions_xyxy_px.tolist()
-    return [resize_square(image[top:bottom, left:right], size).mean()
-            for left, top, right, bottom in regions]  # fmt: skip
-
-
-@pytest.mark.parametrize("encoder_batch", [None, 1, 3, 64])
-def test_every_row_is_of_its_own_crop_and_frames_share_batches(encoder_batch):
-    sizes, counts = [(100, 200), (60, 60), (128, 128), (300, 90)], [5, 0, 11, 1]
-    random = np.random.default_rng(0)
-    images = [random.integers(0, 256, (*size, 3), np.uint8) for size in sizes]
-    boxes = [random_boxes(n, size, n) for n, size in zip(counts, sizes, strict=True)]
-    backend = FakeDeviceBackend(close_ups=True, device="some GPU")
-    with Segmenter(backend, encoder_batch=encoder_batch) as segmenter:
-        results = segmenter.segment(images, boxes)
-    assert [len(masks) for masks in results] == counts
-    for image, given, masks in zip(images, boxes, results, strict=True):
-        np.testing.assert_allclose(
-            masks.predicted_iou, brightness_of_regions(image, given), rtol=1e-6
-        )
-        assert masks.size_hw == image.shape[:2]
-        for xyxy, text in zip(given.xyxy_px, masks.rle, strict=True):
-            filled = coco.decode({"size": list(masks.size_hw), "counts": text})
-            rows, columns = np.nonzero(filled)
-            found = np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
-            clipped = np.clip(xyxy, 0, np.tile(masks.size_hw[::-1], 2))
-            assert np.abs(found - clipped).max() <= 0.1 * max(masks.size_hw)
-    expected = {None: [17], 1: [1] * 17, 3: [3] * 5 + [2], 64: [17]}
-    assert backend.batches == expected[encoder_batch]
 
 
 def test_a_model_without_close_ups_takes_whole_frames(tmp_path):

@@ -15,7 +15,6 @@ from tests.sam2_core.recorded_reference import (
     load_recorded,
     recorded_prompts,
 )
-from tests.sam2_core.small_graphs import with_close_ups
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +82,3 @@ def test_an_allocation_failure_is_told_from_other_errors(said, kind):
     session = Mock(run=Mock(side_effect=RuntimeError(said)))
     with pytest.raises(kind, match="memory" if kind is DeviceMemoryError else said):
         run_session(session, [], {})
-
-
-def test_close_ups_are_encoded_by_every_core_on_its_own(tmp_path):
-    model = ModelFolder.open(with_close_ups(MODEL, tmp_path / "micro", 128), tmp_path)
-    images = list(np.random.default_rng(0).integers(0, 256, (5, 128, 128, 3), np.uint8))
-    whole = OnnxRuntimeBackend(model, threads=1).encode(images)
-    several = OnnxRuntimeBackend(model.for_close_ups(), threads=2)
-    assert several.info.close_ups
-    for name, values in several.encode(images).data.items():
-        np.testing.assert_allclose(values, whole.data[name], atol=1e-5)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from pycocotools import mask as coco
 
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes, DeviceMemoryError
@@ -19,24 +18,6 @@ def random_boxes(count, size_hw, seed):
     low = generator.uniform(0, 0.6, (count, 2))
     high = low + generator.uniform(0.1, 0.4, (count, 2))
     return boxes_of(np.concatenate([low, high], 1) * np.tile(size_hw[::-1], 2))
-
-
-def test_invalid_boxes_are_rows_with_a_reason_and_frames_without_prompts_are_not_encoded():
-    image = np.zeros((100, 100, 3), np.uint8)
-    mixed = boxes_of([[10, 10, 50, 50], [50, 50, 10, 10], [20, 20, 90, 90]])
-    backend = FakeDeviceBackend()
-    with Segmenter(backend) as segmenter:
-        first, second, third = segmenter.segment(
-            [image] * 3, [mixed, Boxes.empty(), boxes_of([[5, 5, 5, 9]])]
-        )
-    assert [bool(reason) for reason in first.reasons] == [False, True, False]
-    assert first.area_px[1] == 0
-    assert first.area_px[0] > 0
-    mask = coco.decode({"size": [100, 100], "counts": first.rle[2]})
-    assert mask[25:85, 25:85].all()
-    assert len(second) == 0
-    assert third.reasons == ("invalid box: zero area",)
-    assert sum(backend.batches) == 1
 
 
 def test_out_of_memory_halves_the_chunk_and_goes_on():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sam2_core.backends.tensorrt_plan import Buckets, profiles_for
-from sam2_core.types import BOX_POINTS, AutolabelError
+from sam2_core.types import AutolabelError
 
 DECODER = [
     ("embedding", (-1, 256, 64, 64)),
@@ -15,19 +15,6 @@ DECODER = [
     ("labels", (-1, -1)),
     ("image_index", (-1,)),
 ]
-
-
-def test_decoder_profiles_fix_the_boxes_and_leave_the_images_open() -> None:
-    buckets = Buckets(boxes=(8, 64), images=(1, 2))
-    eight, many, points = profiles_for(DECODER, "decoder", buckets)
-    assert eight.shapes["points"] == ((8, BOX_POINTS, 2),) * 3
-    assert eight.shapes["embedding"][0] == (1, 256, 64, 64)
-    assert eight.shapes["embedding"][2] == (2, 256, 64, 64)
-    assert many.covers({"points": (64, 3, 2), "embedding": (2, 256, 64, 64)})
-    assert not many.covers({"points": (64, 4, 2)})
-    assert not many.covers({"embedding": (3, 256, 64, 64)})
-    assert points.covers({"points": (5, 7, 2), "labels": (5, 7), "image_index": (5,)})
-    assert points.shapes["points"][2] == (buckets.free_prompts, buckets.free_points, 2)
 
 
 def test_an_input_outside_the_contract_is_refused() -> None:

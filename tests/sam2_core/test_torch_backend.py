@@ -7,14 +7,13 @@ import pytest
 
 from sam2_core.backends.device_owner import DeviceOwner
 from sam2_core.load import load_backend
-from sam2_core.types import AutolabelError, DeviceLostError, Prompts
+from sam2_core.types import AutolabelError, DeviceLostError
 from tests.sam2_core.recorded_reference import (
     MODEL,
     assert_scores_as_recorded,
     load_recorded,
     recorded_prompts,
 )
-from tests.sam2_core.small_graphs import sample_prompts
 
 pytest.importorskip("torch")
 
@@ -33,16 +32,6 @@ def test_outputs_equal_the_recorded_ones(backend, kind):
     np.testing.assert_allclose(decoded.logits, recorded[f"{kind}_logits"][:, 0], atol=2e-3)
     assert_scores_as_recorded(decoded, recorded, kind)
     assert backend.info.stamp.checkpoint_sha256 == "random-0"
-
-
-def test_prompts_of_one_image_decode_as_among_several(backend):
-    images = list(np.random.default_rng(3).integers(0, 256, (2, 128, 128, 3)).astype(np.uint8))
-    prompts = sample_prompts(9, 128)
-    alone = backend.decode(backend.encode(images[1:]), prompts)
-    second = Prompts(prompts.points_model, prompts.labels, np.ones(9, np.int64))
-    together = backend.decode(backend.encode(images), second)
-    np.testing.assert_allclose(alone.logits, together.logits, atol=2e-3)
-    np.testing.assert_allclose(alone.predicted_iou, together.predicted_iou, atol=1e-4)
 
 
 def test_an_exported_folder_is_refused(tmp_path):

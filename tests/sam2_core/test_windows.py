@@ -92,12 +92,3 @@ def test_a_mask_that_stays_inside_is_decoded_once_and_one_that_grows_again():
     painter = Painter(prompts, masks)
     decode_in_windows(prompts, painter, SIDES, CELLS)
     assert painter.calls == [(8, 2), (16, 1)]
-
-
-def test_what_is_no_box_is_decoded_whole():
-    prompts = boxes([[100, 100, 130, 140]])
-    clicks = Prompts(prompts.points_model, np.array([[1, 0, -1]], np.int32), prompts.image_index)
-    painter = Painter(prompts, np.ones((1, GRID, GRID), np.float32))
-    decode_in_windows(clicks, painter, SIDES, CELLS)
-    assert painter.calls == [(0, 1)]
-    assert len(decode_in_windows(boxes(np.zeros((0, 4))), painter, SIDES, CELLS).logits) == 0

@@ -7,7 +7,7 @@ import pytest
 
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
-from sam2_core.serving.client import Sam2Client, SentImage, as_prompts
+from sam2_core.serving.client import Sam2Client, as_prompts
 from sam2_core.serving.transport import DeadlineError
 from sam2_core.types import Boxes, Prompts
 from tests.sam2_core.serving.conftest import metric, statistics, store_of
@@ -106,20 +106,6 @@ def test_a_long_request_that_nobody_waits_for_any_more_stops_between_its_boxes(s
     assert asyncio.run(run(120, give_up=True)) < 30
     many += 0.25
     assert asyncio.run(run(2, give_up=False)) < 38
-
-
-def test_a_deadline_ends_the_waiting_and_takes_the_request_out_of_the_queue(server):
-    from sam2_core.serving.async_client import AsyncSam2Client
-
-    async def run():
-        async with AsyncSam2Client(server["grpc"], "compact", deadline_s=0.001) as client:
-            with pytest.raises(DeadlineError, match=r"within 0\.001 s"):
-                await client.segment(SentImage("ab" * 16, (720, 1280), street()), move(0))
-            return client.counts
-
-    assert asyncio.run(run()).failed == 1
-    with Sam2Client(server["http"], "compact", deadline_s=20) as client:
-        assert client.served.close_ups
 
 
 def test_what_the_server_has_forgotten_is_encoded_again_without_a_word(server):
