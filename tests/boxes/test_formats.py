@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -129,30 +128,6 @@ def test_object_annotations_that_do_not_fit_their_picture_are_failures(tmp_path)
     (root / "v1.0-mini" / "object_ann.json").unlink()
     with pytest.raises(AutolabelError, match=r"holds no 2D boxes: no object_ann\.json"):
         import_boxes(str(root))
-
-
-def test_boxes_of_the_t4_sample_equal_those_of_its_masks(shared_data):
-    from pycocotools import mask as coco_mask
-
-    folder = shared_data / "t4_sample" / "t4dataset"
-    imported = import_boxes(str(folder))
-    found = boxes_by_frame(imported, folder)
-    labels = Counter(label for boxes in found.values() for label in boxes.labels)
-    assert labels == imported.class_counts
-    rows = json.loads((folder / "annotation" / "object_ann.json").read_text())
-    assert sum(labels.values()) == len(rows) > 0
-    drawn = sorted(
-        tuple(np.array(coco_mask.toBbox({
-            "size": row["mask"]["size"], "counts": base64.b64decode(row["mask"]["counts"]),
-        })).tolist())
-        for row in rows
-    )  # fmt: skip
-    given = sorted(
-        (left, top, right - left, bottom - top)
-        for boxes in found.values()
-        for left, top, right, bottom in boxes.xyxy_px.tolist()
-    )
-    assert len(drawn) == len(given)
 
 
 CVAT_IMAGES = """<?xml version="1.0" encoding="utf-8"?>

@@ -12,7 +12,6 @@ from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.import_files import import_boxes
 from tasks.boxes.imported import chosen_boxes
 from tasks.boxes.matching import Matching
-from tasks.frames.discover import discover
 from tasks.store import storage
 from tasks.store.newest import newest_manifests
 from tasks.types import FrameFailure, FrameRef
@@ -37,22 +36,6 @@ def coco(images, annotations, categories=((1, "car"), (2, "person"))):
         "annotations": annotations,
         "categories": [{"id": i, "name": name} for i, name in categories],
     }).encode()  # fmt: skip
-
-
-def test_tokyo_street_79_rows_in_79_out_same_order(shared_data):
-    for source in ("bboxes", "bboxes/00107.txt"):
-        imported = import_boxes(str(shared_data / "tokyo_street" / source))
-        (one,) = discover([str(shared_data / "tokyo_street")])
-        boxes = imported.of(one.frames[0])
-        lines = (shared_data / "tokyo_street/bboxes/00107.txt").read_text().splitlines()
-        assert len(boxes) == len(lines) == 79
-        for line, label, score, xyxy in zip(
-            lines, boxes.labels, boxes.scores, boxes.xyxy_px, strict=True
-        ):
-            fields = line.split()
-            assert label == fields[0]
-            np.testing.assert_allclose([score, *xyxy], [float(f) for f in fields[1:]], rtol=1e-6)
-        assert unmatched(imported, one.frames) == []
 
 
 @pytest.fixture(params=["local", "memory", "s3"])

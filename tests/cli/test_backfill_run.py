@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import uuid
 from types import SimpleNamespace
 
 import pytest
@@ -14,10 +13,9 @@ from flows.cli.display import stderr_console
 from flows.cli.main import cli
 from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
-from flows.plan.shards import Piece, ShardParams
 from flows.server import fleet
 from sam2_core.types import AutolabelError
-from tasks.store import manifests, retry, storage
+from tasks.store import retry, storage
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -29,34 +27,6 @@ def drives(folder, *names, frames=1):
         sources=(str(folder / "in"),), out=str(folder / "out"), model=str(MICRO),
         boxes=str(folder / "boxes"), load_dataset=False,
     )  # fmt: skip
-
-
-def test_frames_are_labeled_when_storage_has_them(monkeypatch, tmp_path):
-    from prefect.client.schemas.objects import FlowRun
-    from prefect.states import Running
-
-    label = LabelParams(sources=["/frames"], out=str(tmp_path))
-
-    def running(name):
-        pieces = [Piece(name, f"/frames/{name}", "k", 4)]
-        shard = ShardParams(label=label, run_key="key", pieces=pieces)
-        params = {"params": shard.model_dump(mode="json")}
-        return FlowRun(flow_id=uuid.uuid4(), parameters=params, state=Running())
-
-    plan = SimpleNamespace(
-        stamp=SimpleNamespace(run_key="key"), params=SimpleNamespace(label=label),
-        to_label=2, in_flight=0, frames=8, frames_estimated=False,
-        works=[Piece("first", "/frames/first", "k", 4)],
-    )  # fmt: skip
-    monkeypatch.setattr(backfill_progress, "percent_done", lambda _: {})
-    first, second = running("first"), running("second")
-    far = backfill_progress.HowFar(plan)
-    assert far.text([first, second]).startswith("0 of 8 frames")
-    assert far.text([second]).startswith("0 of 8 frames"), "the first was cancelled"
-    complete = tmp_path / manifests.path_of("key", "first", "k")
-    complete.parent.mkdir(parents=True)
-    complete.write_text("{}")
-    assert far.text([first, second]).startswith("4 of 8 frames, 1 of 2 sequences labeled")
 
 
 def test_sources_of_a_night_that_are_not_here_are_told(tmp_path):

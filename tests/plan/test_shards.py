@@ -52,15 +52,6 @@ def test_shards_shrink_towards_the_end():
     assert frames_of(shards) == lengths
 
 
-def test_a_long_sequence_is_cut_at_chunk_borders():
-    (work,) = works(1000)
-    shards = list(pack([work], seconds_per_frame=0.1, lengths=[25], chunk_frames=64))
-    pieces = [piece for shard in shards for piece in shard]
-    assert len(pieces) == 4
-    assert [piece.chunks for piece in pieces] == [(0, 4), (4, 8), (8, 12), (12, 16)]
-    assert sum(piece.frames for piece in pieces) == 1000
-
-
 def test_a_video_is_never_cut():
     video = Piece("v", "in/v.mp4", "k", 10_000, splittable=False)
     shards = list(pack([video], seconds_per_frame=1, lengths=[60], chunk_frames=64))

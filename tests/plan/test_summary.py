@@ -1,34 +1,12 @@
 """What a run that has labeled nothing says."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from flows.params import LabelParams
-from flows.plan.summary import _nothing, tracks_told
+from flows.plan.summary import tracks_told
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.types import FrameFailure
 
 LOST = FrameFailure("d", "CAM_BACK", 0, "s3://b/d/CAM_BACK/1.jpg", "read", "gone")
-
-
-@pytest.mark.parametrize(
-    ("outcome", "given", "told"),
-    [
-        (SequenceOutcome("d"), {"frames": "3:8"}, "no frame: --frames 3:8 takes none of those"),
-        (SequenceOutcome("d", failures=(FrameFailure("d", "", 0, "u", "read", "x"),)), {}, ""),
-        (SequenceOutcome("d", error="broken"), {}, ""),
-        (SequenceOutcome("d", frames=2), {}, ""),
-        (SequenceOutcome("d", frames=2), {"min_score": 0.5}, "no mask: no frame has a box with"),
-        (SequenceOutcome("d", frames=2, instances=1), {"min_score": 0.5}, ""),
-    ],
-)
-def test_nothing_has_a_reason(outcome, given, told):
-    """Of a video or a recording nobody knows the frames before it is opened."""
-    plan = SimpleNamespace(params=LabelParams(sources=("a",), out="b", **given))
-    found = _nothing(plan, [outcome])
-    assert found.startswith(told)
-    assert bool(found) == bool(told)
 
 
 def test_a_failure_names_its_camera(capsys):

@@ -67,16 +67,6 @@ def test_what_nobody_selected_is_asked_about(name: str) -> None:
     assert done["message"] == "drive: 4 frames marked as done"
 
 
-def test_patches_that_are_open_elsewhere_show_decisions_at_once(name: str) -> None:
-    dataset = schema.open_dataset(name)
-    patches = everything(dataset).to_patches("detections")
-    accept(*pick(name, 0, 0, 1))
-    reject(*pick(name, 0, 1))
-    shown = dict(zip(patches.values("id"), patches.values("detections.decision"), strict=True))
-    assert sorted(shown.values())[-2:] == ["accepted", "rejected"]
-    assert shown.items() >= {one.id: one.decision for one in labels_of(dataset)}.items()
-
-
 @pytest.mark.parametrize("gone", [False, True])
 def test_what_somebody_else_has_done_meanwhile_is_refused_and_shown(name: str, gone: bool) -> None:
     dataset = schema.open_dataset(name)

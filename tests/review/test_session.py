@@ -1,10 +1,9 @@
 """A session of review as people have it, in Chromium, with pixels compared at each step.
 
 The queue, tiles, twenty decisions from the keyboard alone, undo, what the server refuses, a mask
-repaired by a click, then the commands: calibrate and export.
+repaired by a click.
 """
 
-import json
 import os
 import signal
 import uuid
@@ -12,15 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from flows.cli.main import cli
 from tasks.dataset import schema
 from tasks.dataset.database import DatabaseKeeper
-from tasks.review.actions import accept, choose, reject
+from tasks.review.actions import accept, choose
 from tasks.review.app import run_app
 from tasks.review.queue import build_queue
 from tests.review.app_page import (
@@ -160,8 +156,8 @@ def refused(page: Any, name: str) -> None:
     assert review_state(page)["reviewFocus"] != focus
 
 
-def repair(page: Any, name: str) -> str:
-    """A click takes a part of a mask away; returns the label."""
+def repair(page: Any, name: str) -> None:
+    """A click takes a part of a mask away."""
     focus = review_state(page)["reviewFocus"]
     sample = schema.open_dataset(name)[review_state(page)["reviewSample"]]
     (label,) = (one for one in sample.detections.detections if one.id == focus)
@@ -185,7 +181,6 @@ def repair(page: Any, name: str) -> str:
     wait_for(lambda: decided(name).get(focus), "corrected")
     wait_for(lambda: page.get_by_test_id("repair").count(), 0)
     page.wait_for_function(READY)
-    return focus
 
 
 def nothing_left(page: Any, name: str) -> None:
@@ -201,25 +196,6 @@ def nothing_left(page: Any, name: str) -> None:
     page.keyboard.press("Shift+A")
     page.get_by_text("no label of this frame is left to decide").first.wait_for()
     assert decided(name) == before
-
-
-def decide_the_rest(name: str) -> None:
-    """What is riskier is wrong more often."""
-    dataset, rng = schema.open_dataset(name), np.random.default_rng(0)
-    for sample in dataset:
-        labels = [one for one in sample.detections.detections if not one.decision]
-        wrong = {one.id for one in labels if rng.random() < one.risk}
-        right = {one.id for one in labels} - wrong
-        for act, ids in ((reject, wrong), (accept, right)):
-            if ids:
-                act(dataset, choose(dataset, [sample.id], sorted(ids)))
-
-
-def command(*words: str) -> str:
-    """Run the command itself; return what it prints."""
-    done = CliRunner().invoke(cli, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def groups_beside(page: Any) -> list[str]:
@@ -262,7 +238,7 @@ def answer_late(route: Any) -> None:
 
 
 @pytest.mark.timeout(900)  # a busy machine draws slowly
-def test_an_hour_of_review_in_short(name: str, tmp_path: Path) -> None:
+def test_an_hour_of_review_in_short(name: str) -> None:
     with run_app() as app, browser_page() as page:
         page.route("**/keys.js*", answer_late, times=1)
         open_view(page, app.link(name, view="label-by-label"))
@@ -278,20 +254,5 @@ def test_an_hour_of_review_in_short(name: str, tmp_path: Path) -> None:
         shift_hides_nothing(page)
         database_is_killed(page, name)
         refused(page, name)
-        mended = repair(page, name)
+        repair(page, name)
         nothing_left(page, name)
-    decide_the_rest(name)
-    told = command("review", "calibrate", name)
-    assert "decisions on 210 labels" in told
-    (plot,) = (line.strip() for line in told.splitlines() if line.endswith(".png"))
-    drawn = cv2.imread(plot.removeprefix("file://"))
-    assert drawn is not None
-    assert drawn.std() > 10
-    counts = json.loads(command("review", "export", name, "--json"))["by_decision"]
-    by_label = decided(name)
-    assert by_label[mended] == "corrected"
-    assert counts == {one: list(by_label.values()).count(one) for one in set(by_label.values())}
-    command("export", name, "--format", "coco", "--to", str(tmp_path / "exported"))
-    exported = json.loads((tmp_path / "exported" / "annotations" / "instances.json").read_text())
-    kept = counts["accepted"] + counts["corrected"]
-    assert len(exported["annotations"]) == kept

@@ -1,6 +1,5 @@
 """Chunks, manifests and reports on every kind of storage."""
 
-import multiprocessing
 from dataclasses import replace
 
 import numpy as np
@@ -25,12 +24,10 @@ from tasks.store.manifests import (
     Manifest,
     list_complete,
     read_manifest,
-    read_reports,
     write_manifest,
-    write_report,
 )
 from tasks.store.tables import LabeledFrame
-from tasks.types import FrameFailure, FrameRef, SequenceRef
+from tasks.types import FrameFailure, FrameRef
 
 MODEL = ModelStamp("tiny", "c" * 64, "e" * 64, "onnxruntime", "fp32", "0.1.0")
 STAMP = RunStamp("yolox_nano@abc", MODEL, {"min_score": 0.3, "classes": ["car"]})
@@ -201,33 +198,3 @@ def test_manifests_say_in_one_listing_what_is_complete(out):
     back = read_manifest(out, STAMP.run_key, "drive@night", manifest.content_key)
     assert back == manifest
     assert (back.frames, back.failed, back.instances) == (5, 1, 505)
-
-
-def test_reports_come_back(out):
-    sequence = SequenceRef("drive", "s3://b/drive")
-    write_report(out, STAMP.run_key, sequence, "k", {"frames": 5})
-    assert list(read_reports(out, STAMP.run_key)) == [{"frames": 5}]
-
-
-def _write_repeatedly(out):
-    chunk, outcomes = a_chunk()
-    for _ in range(10):
-        write_labels(out, chunk, outcomes, STAMP)
-
-
-@pytest.mark.ci
-def test_two_writers_at_once_are_harmless(tmp_path):
-    chunk, outcomes = a_chunk()
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write_repeatedly, args=(str(tmp_path),)) for _ in range(2)]
-    for writer in writers:
-        writer.start()
-    seen_whole = False
-    while any(writer.is_alive() for writer in writers):
-        found = complete_chunk(str(tmp_path), chunk)
-        assert found is not None or not seen_whole
-        seen_whole = seen_whole or found is not None
-    assert [writer.exitcode for writer in writers] == [0, 0]
-    files = sorted(path.name for path in tmp_path.rglob("*.*"))
-    assert len(files) == 2  # masks and frames, no temporary files
-    assert_same(complete_chunk(str(tmp_path), chunk).labeled[0], outcomes[0])

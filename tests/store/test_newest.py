@@ -8,7 +8,6 @@ import pytest
 from tasks.store import storage
 from tasks.store.manifests import path_of
 from tasks.store.newest import list_manifests, newest_of
-from tasks.store.storage import written_s
 
 
 @pytest.mark.parametrize("where", ["tmp_path", "memory", "s3"])
@@ -37,14 +36,3 @@ def test_the_newest_is_the_one_that_was_written_last_whatever_it_is_called(tmp_p
     assert found == {"drive": ("a", "drive", "two", False), "other": ("b", "other", "two", True)}
     (of_b,) = [one for one in list_manifests(str(tmp_path), "b") if not one.partial]
     assert of_b.path == path_of("b", "drive", "one")
-
-
-@pytest.mark.parametrize(
-    ("told", "seconds"),
-    [
-        ({"mtime": 3}, 3.0), ({"updated": "1970-01-01T00:00:05.500Z"}, 5.5), ({}, 0.0),
-        ({"Last-Modified": "Thu, 01 Jan 1970 00:00:07 GMT"}, 0.0),
-    ],
-)  # fmt: skip
-def test_what_tells_no_time_is_older_than_everything(told, seconds):
-    assert written_s(told) == seconds
