@@ -117,12 +117,6 @@ def test_what_is_no_prompt_says_why(compact):
         OpenImage(compact, np.zeros((9, 9), np.uint8))
 
 
-def test_a_model_of_whole_frames_takes_clicks_without_a_box(compact):
-    whole = load_backend("compact", "onnxruntime-cpu", close_ups=False)
-    masks = OpenImage(whole, street()).segment(prompts([(130, 90, 1)], box=None))
-    assert decoded(masks)[90, 130]
-
-
 def test_a_held_click_spreads_over_what_looks_alike_and_stops_at_an_edge():
     image = street()[40:140, 90:210]
     image = np.ascontiguousarray(image)

@@ -50,7 +50,10 @@ def test_any_number_of_images_and_boxes(backend, reference, batch, count):
     frames = images(batch)
     prompts = sample_prompts(count, 128)
     index = np.random.default_rng(1).integers(0, batch, count)
-    prompts = Prompts(prompts.points_model, prompts.labels, index)
+    masks = np.random.default_rng(0).normal(0, 2, (count, 32, 32)).astype(np.float32)
+    mask_logits = masks if count == 7 else None
+    labels = np.int32([[1, 0, 1]] * count) if count == 20 else prompts.labels  # clicks
+    prompts = Prompts(prompts.points_model, labels, index, mask_logits)
     features = backend.encode(frames)
     backend.encode(images(batch, seed=9))  # other frames overwrite nothing
     expected = reference.decode(reference.encode(frames), prompts)
@@ -59,17 +62,6 @@ def test_any_number_of_images_and_boxes(backend, reference, batch, count):
     elsewhere = OnnxRuntimeCudaBackend(backend.folder, host_gpu(), CPU)
     there = elsewhere.features_from_host(arrays, [(128, 128)] * batch)
     assert_same(elsewhere.decode(there, prompts), expected)
-
-
-def test_points_and_masks_go_through_the_same_door(backend, reference):
-    frames = images(2)
-    points = np.random.default_rng(0).uniform(0, 128, (3, 4, 2)).astype(np.float32)
-    labels = np.int32([[1, 0, 1, -1]] * 3)
-    masks = np.random.default_rng(0).normal(0, 2, (3, 32, 32)).astype(np.float32)
-    for given in (None, masks):
-        prompts = Prompts(points, labels, np.array([0, 1, 1]), given)
-        ours = backend.decode(backend.encode(frames), prompts)
-        assert_same(ours, reference.decode(reference.encode(frames), prompts))
 
 
 def test_a_device_cuts_close_ups_as_the_cpu_does(folder, tmp_path):
