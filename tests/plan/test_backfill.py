@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from flows import backfill
 from flows.backfill_params import BackfillParams
 from flows.cli.backfill_progress import HowFar
 from flows.params import LabelParams
@@ -12,6 +13,7 @@ from flows.plan.backfill import plan_backfill
 from flows.plan.plan import make_plan
 from flows.plan.plan_table import plan_rows
 from flows.plan.rates import Rate
+from flows.plan.shards import pack
 from flows.shard import parts_of
 from sam2_core.types import AutolabelError
 from tasks.frames.listing import walk
@@ -89,6 +91,25 @@ def test_names_that_no_sequence_has_are_told(params):
     assert (plan.sequences, plan.unknown) == (2, ("undatedd", "TWO"))
     assert plan.as_json()["unknown"] == ["undatedd", "TWO"]
     assert dict(plan_rows(plan))["not found"].startswith("2 names of --sequences that no sequence")
+
+
+def test_a_plan_is_cut_once_for_the_workers_that_are_online(params, monkeypatch):
+    cuts = []
+
+    def counted(works, **how):
+        cuts.append(list(works))
+        return pack(cuts[-1], **how)
+
+    monkeypatch.setattr("flows.plan.backfill.pack", counted)
+    monkeypatch.setattr(backfill, "decided", lambda label: label)
+    monkeypatch.setattr(backfill, "sequences_in_flight", lambda *_: set())
+    monkeypatch.setattr(backfill, "workers_online", lambda: ["one", "two"])
+    plan = backfill.plan_in_flight(params(shard_minutes=0.02))
+    assert (plan.as_json()["shards"], len(plan.shards), len(cuts)) == (2, 2, 1)
+    assert plan.shards_without({("elsewhere", "k")}) is plan.shards
+    names = [one.sequence_id for one in plan.works]
+    (rest,) = plan.shards_without({(one.sequence_id, one.content_key) for one in plan.works[:2]})
+    assert [piece.sequence_id for piece in rest.pieces] == names[2:]
 
 
 def test_a_worker_takes_the_pictures_that_were_named_and_not_all_of_their_folder(params, tmp_path):
