@@ -33,8 +33,8 @@ from tasks.wording import counted
 # Of tasks: pieces that are labeled, one that downloads, and what waits; for as many processes as
 # cores may have beside a GPU (tasks/pipeline/device_processes.py).
 THREADS = max(8, 2 * usable_cores())
-# Sequences that are under way for each process that labels, beside the oldest, and opened beside
-# those. A worker's death counts against every one of them.
+# Sequences under way for each process, besides the oldest; one more is opened in advance. If the
+# worker dies, that counts against all of them.
 AHEAD, OPENED_AHEAD = 2, 1
 # Chunks of a run's pieces: the first are small, so that the device begins early. A task run costs
 # Prefect's server up to 0.1 s of CPU, whatever it does.
@@ -126,7 +126,7 @@ def _stage_of(task: str, error: Exception) -> str:
 
 
 def _killed(error: Exception) -> bool:
-    """Whether a sequence ended two processes, the second one alone: as if it had been a worker."""
+    """Whether the sequence killed a second process while alone in it."""
     return isinstance(error, ProcessDiedError) and not isinstance(error, ProcessKilledError)
 
 

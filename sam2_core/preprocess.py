@@ -36,7 +36,7 @@ def checked_image(image: npt.NDArray[Any]) -> ImageArray:
 
 @dataclass(eq=False)
 class StagedFrame:
-    """A decoded frame in page-locked memory.
+    """A decoded frame; in page-locked memory where `gpu` is set.
 
     Attributes:
         pixels: uint8 (H, W, 3) RGB; keeps its memory alive.

@@ -86,8 +86,8 @@ class FrameRef:
         timestamp_ns: since 1970, from the file name, or None. A video's frames: when they are
             shown, counted from the time in the video's name; where no camera of the sequence has a
             time in its name, from the video's start.
-        uri: fsspec URL of the image; a video frame is `video-uri#frame=INDEX`, which no image's
-            is: those end in the suffix of an image.
+        uri: fsspec URL of the image; a video frame is `video-uri#frame=INDEX`, and no image's
+            URI ends like that.
         size_hw: (height, width) as displayed (EXIF rotation applied); (0, 0) until known.
         etag: what tells one version of the content from another (etag, or size and mtime).
         size_bytes: of the file, 0 when unknown.

@@ -47,7 +47,7 @@ SMALL = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """All of a run, before any pixel is read or any model loaded.
+    """All of a run, before any pixel is read or any mask model loaded.
 
     Attributes:
         params: what was asked for.
@@ -55,8 +55,8 @@ class Plan:
         model: what makes the masks.
         sequences: that were found, with what is there of them.
         matching: of imported boxes with the frames.
-        unreadable: sequences to label that versions of this package have labeled whose labels this
-            one cannot read; how many by version.
+        unreadable: by version, how many sequences have labels in a format that we cannot read;
+            they are labeled again.
         again: manifests to write again before labels are made, in this order: those that a wrong
             clock has dated ahead, and what is complete and had other labels since, of other frames
             or another run.

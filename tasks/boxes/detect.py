@@ -79,8 +79,8 @@ def detect(
         min_score: least score of a box.
         on_frame: called with each frame when it is done.
         tiles: above 1, frames are looked at in tiles x tiles parts as well as in the whole.
-        on_read: called, on reader threads, with each frame as read, where a device fetches it if
-            the detector's does.
+        on_read: called on reader threads with each decoded frame, staged already if the detector
+            is on a GPU.
 
     Returns:
         By frame index: boxes, best first, possibly none; or why the frame could not be read.

@@ -59,7 +59,9 @@ def segment_frames(
         if result.masks is not None:
             yield LabeledFrame(frame, boxes, _with_reasons(result.masks, boxes))
         else:
-            stage = "download" if isinstance(result.error, NotReadError) else result.stage
+            # The stage has the same name where a detector reads the frame.
+            stage = "decode" if result.stage == "read" else result.stage
+            stage = "download" if isinstance(result.error, NotReadError) else stage
             reason = told(result.error) if result.error else "unknown"
             yield LabeledFrame(frame, boxes, None, FrameFailure.of(frame, stage, reason))
 

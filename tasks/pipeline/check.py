@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 def check_sequence(
     job: Job, opened: Opened, pieces: Sequence[Sequence[ChunkState]]
 ) -> SequenceOutcome:
-    """Check a sequence's labels, write its report, and declare it complete.
+    """Sum up a sequence's chunks, write its report, and declare it complete.
 
     With frames that could not be fetched, or a camera's video that could not be opened, its
     manifest is a partial one: the next run tries those again. While chunks of other shards are
-    missing it is not declared; two shards that end at the same moment both do, with equal bytes.
+    missing it is not declared; if two shards end together, both write the same manifest.
     """
     part, found = opened.part, opened.part.found
     if part.manifest:

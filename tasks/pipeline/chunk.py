@@ -1,7 +1,7 @@
 """The steps of a chunk of frames: download, detect, segment.
 
 Each does at most 64 frames and leaves its artifact in the run's storage, or finds it there and does
-nothing. What the next step needs travels on with the chunk and is never read back: its pictures are
+nothing. What the next step needs travels on with the chunk, in this process: its pictures are
 decoded once and kept from the detector to the mask model, as far as memory for them goes.
 """
 

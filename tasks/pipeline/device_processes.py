@@ -1,8 +1,9 @@
-"""Processes that share a GPU: it is faster than the one thread at a time that Python runs.
+"""Processes that share a GPU: faster than one process, because of Python's lock.
 
 Beside a GPU and enough cores, pieces of sequences are detected and segmented by several processes
-that share the device, and labels are loaded by others. The run's own process only joins steps and
-waits. What goes between them is small: chunks with their boxes and counts, never pixels or masks.
+that share the device, and labels are loaded by others. The run's own process downloads,
+matches imported boxes and writes manifests. What goes between them is small: chunks with their
+boxes and counts, never pixels or masks.
 
 A process that dies takes its pool with it; what the pool was doing is done once more, each in a
 process of its own, so that only what kills a process fails.
@@ -335,7 +336,7 @@ def labeled_beside(
 ) -> list[ChunkState]:
     """Detect and segment a piece's chunks in a process beside this one.
 
-    Of several at a time each counts as long as it keeps the machine: its share.
+    Its seconds are divided by the number of processes.
     """
     context = job.context
     try:

@@ -94,7 +94,7 @@ class SequenceOutcome:
         not_filled: masks that are missing there still, by reason.
         other_class: labels whose track is of another class.
         tracks: objects over time that they show; 0 where nobody looked for them.
-        tracked_now: they were looked for now: a dataset that has the labels lacks their tracks.
+        tracked_now: tracks were made in this run: load the labels again, with them.
         computed_frames: labeled by this run; the others were up to date.
         failures: frames without labels.
         error: why the sequence is not complete, "" when it is; `stage` says where.

@@ -54,7 +54,7 @@ def _warm_loader(loader: DeviceProcesses) -> None:
 
 
 def import_fiftyone() -> None:
-    """Import what loading needs; who was begun before the run joins the database first."""
+    """Import what loading needs; a process started before the run must join the database first."""
     from tasks.dataset.database import ensure_database
 
     ensure_database()

@@ -62,9 +62,8 @@ class RunContext:
         segmenters, detectors: models that were loaded.
         device: held by the chunk whose turn with the device it is.
         labeling: entered by a piece that is detected and segmented. Two may (or one more than
-            there are `processes`), so that one reads and writes beside the other's turn. Were it
-            more, they would take turns, end together, and leave the device to wait for whatever is
-            downloaded next.
+            there are `processes`), so that one reads and writes beside the other's turn. With
+            more, all would finish at once and the device would wait for the next download.
         processes: those that detect and segment for this one; None: it does so itself.
         fresh: chunks that were just labeled, by stem: they are not read back from storage.
         loader: one that loads labels into FiftyOne; None: this process does.
@@ -150,7 +149,7 @@ class Job:
         detector: name or path, "" where boxes are imported.
         boxes_uri: imported boxes, "" where a detector finds them.
         boxes_version: `ImportedBoxes.version` of those that the run began with.
-        tiles: frames are looked at in so many parts each way, too.
+        tiles: above 1, the detector also sees tiles x tiles parts of each frame.
         box_names_uri: names of their classes where they are in YOLO's text form.
         classes: only these; all when empty.
         min_score: only boxes scored at least so.

@@ -224,7 +224,7 @@ def _is_of(record: ChunkRecord, manifest: Manifest) -> bool:
 def labels_of(
     out_uri: str, manifest: Manifest, record: ChunkRecord, fresh: Fresh | None = None
 ) -> list[LabeledFrame]:
-    """Outcomes of one of a manifest's chunks, in frame order; of `fresh` ones storage is not asked.
+    """Outcomes of one of a manifest's chunks, in frame order; `fresh` ones are not read.
 
     Raises:
         NotFoundError: a file of it is gone.
