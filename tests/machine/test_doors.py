@@ -139,46 +139,40 @@ def test_a_command_finds_the_password_of_our_own_server_only(api, home, monkeypa
         assert os.environ.get(CLIENT_AUTH) == wanted
 
 
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A home of its own for the test."""
+    with empty_home(tmp_path):
+        yield
+        services.stop_all()
+
+
 @pytest.mark.ci
-def test_a_server_on_the_port_that_is_not_ours_is_neither_joined_nor_told_anything(
-    tmp_path, monkeypatch
-):
+def test_a_server_on_the_port_that_is_not_ours_is_neither_joined_nor_told_anything(elsewhere):
     told = []
 
     class Foreign(BaseHTTPRequestHandler):
         def handle_one_request(self):
             told.append(self.client_address)
 
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Foreign)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(AutolabelError, match=r"did not start.*another port.*PREFECT_API_URL"):
             up_run._bring_up_server(server.server_port, lambda _: None)
         with pytest.raises(AutolabelError, match=r"did not start.*another port"):
             up_run._bring_up_app(server.server_port)
-    finally:
         server.shutdown()
-        server.server_close()
     assert told == []
     assert services.running() == {}
 
 
 @pytest.mark.ci
-def test_a_server_of_an_older_version_is_not_used_without_a_password(tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+def test_a_server_of_an_older_version_is_not_used_without_a_password(elsewhere):
     services.start(
         "server", [sys.executable, "-c", "import time; time.sleep(600)"], free_port(), "/api"
     )
-    try:
-        with pytest.raises(AutolabelError, match="autolabel down"):
-            use_api()
-    finally:
-        services.stop_all()
+    with pytest.raises(AutolabelError, match="autolabel down"):
+        use_api()
 
 
 def test_a_password_of_the_users_own_is_the_servers(tmp_path, monkeypatch):

@@ -41,6 +41,7 @@ def machine(monkeypatch, tmp_path):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(notes, "MEMORY", tmp_path / "memory")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("AUTOLABEL_METRICS_PORT", raising=False)
 
@@ -197,8 +198,7 @@ def kept(monkeypatch, tmp_path):
     assert [*(tmp_path / "memory").iterdir(), *(tmp_path / "temporary").iterdir()] == []
 
 
-def test_a_worker_is_a_plain_one_and_its_flow_run_gives_its_shard_back(kept, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+def test_a_worker_is_a_plain_one_and_its_flow_run_gives_its_shard_back(kept):
     here = kept()
     wait_for(lambda: here.has("labels"))
     started = (here.seen / "worker0").read_text()
@@ -212,10 +212,7 @@ def test_a_worker_is_a_plain_one_and_its_flow_run_gives_its_shard_back(kept, mon
     assert here.has("given-back")
 
 
-def test_a_worker_whose_machine_has_failed_takes_no_work_until_it_is_well(
-    kept, monkeypatch, caplog
-):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+def test_a_worker_whose_machine_has_failed_takes_no_work_until_it_is_well(kept, caplog):
     here = kept()
     wait_for(lambda: here.has("labels"))
     here.says(SICK)
@@ -237,7 +234,6 @@ def test_a_worker_whose_machine_has_failed_takes_no_work_until_it_is_well(
 def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
     kept, monkeypatch, capsys, verdict, problem
 ):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     here = kept(verdict=verdict)
     wait_for(refused_workers)
     ((name, why),) = refused_workers().items()
@@ -281,7 +277,6 @@ def test_who_plans_is_bound_to_no_gpu_and_works_beside_one_that_is_sick(
 
 
 def test_a_test_that_hangs_keeps_no_end_waiting(kept, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(self_test, "LIMIT_S", 0.1)
     sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
     monkeypatch.setattr(self_test, "command", lambda _: sleeps)

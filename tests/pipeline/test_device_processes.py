@@ -1,5 +1,6 @@
 """Pieces in processes of their own: the same labels, and a process that dies costs none."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -52,20 +53,6 @@ class Heard(Listener):
         self.frames[stage] = self.frames.get(stage, 0) + (0 if kept else frames)
 
 
-@pytest.fixture
-def pool():
-    """A function that makes processes, which end with the test."""
-    made = []
-
-    def make(count):
-        made.append(DeviceProcesses(count))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.end()
-
-
 @pytest.mark.parametrize("imported", [False, True])
 def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypatch, imported):
     here, beside = (job_of(source, imported=imported) for _ in range(2))
@@ -92,6 +79,19 @@ def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypat
         assert (source / "beside" / path).read_bytes() == (source / "out" / path).read_bytes()
 
 
+@pytest.fixture
+def pool():
+    """A function that makes processes, which end with the test."""
+    with contextlib.ExitStack() as made:
+
+        def make(count):
+            processes = DeviceProcesses(count)
+            made.callback(processes.end)
+            return processes
+
+        yield make
+
+
 def test_a_step_whose_process_dies_is_done_once_more_in_another(source, pool, tmp_path, caplog):
     processes = pool(1)
     assert processes.run(ends_once, str(tmp_path / "marker"), 5) == (5, True)
@@ -103,11 +103,7 @@ def test_a_step_whose_process_dies_is_done_once_more_in_another(source, pool, tm
     with pytest.raises(ProcessKilledError, match=r"killed .signal 9., as the system does where"):
         processes.run(is_killed, [state])
     assert f"drive, frames 0 to {FRAMES - 1}: a process that worked on this was" in caplog.text
-
-
-def test_a_device_that_new_processes_lose_too_is_asked_no_more(pool):
-    processes = pool(1)
-    for _ in range(2):
+    for _ in range(2):  # new processes lose the device, too
         with pytest.raises(DeviceLostError):
             processes.run(loses_the_device)
     assert processes.lost

@@ -81,21 +81,18 @@ def staged(nbytes):
 def test_what_does_not_fit_is_not_kept_until_the_rest_is_taken_or_forgotten():
     clock = [0.0]
     kept = KeptFrames(60, lambda: clock[0])
-    first, second, third = staged(30), staged(30), staged(30)
-    kept.keep("first", first)
-    kept.keep("second", second)
-    kept.keep("third", third)
+    frames = {name: staged(30) for name in ("first", "second", "third")}
+    for name, frame in frames.items():
+        kept.keep(name, frame)
     assert kept.take("third") is None
-    assert kept.take("first") is first
+    assert kept.take("first") is frames["first"]
+    kept.keep("third", frames["third"])
     assert kept.take("first") is None
-    kept.keep("third", third)
-    kept.keep("fourth", staged(30))
-    assert kept.take("fourth") is None
     clock[0] = FORGOTTEN_S + 1
     kept.keep("fourth", staged(60))
     assert kept.take("second") is None
     assert kept.take("fourth") is not None
-    kept.keep("first", first)
+    kept.keep("first", frames["first"])
     kept.clear()
     assert kept.take("first") is None
 

@@ -22,7 +22,9 @@ def label(**given):
 
 
 @pytest.fixture
-def online(monkeypatch):
+def online(monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))  # nothing exported or downloaded
+
     def set_online(*workers):
         names = [OFFERS.join([name, AND.join(offers)]) for name, offers in workers]
         monkeypatch.setattr(fleet, "workers_online", lambda: [*names, "somebody's worker"])
@@ -43,7 +45,9 @@ KUBERNETES = json.loads(Path("deploy/kubernetes/base-job-template.json").read_te
     [
         ([("a", GPU), ("b", GPU)], {}, ("onnxruntime-cuda", "fp16")),
         ([("a", TORCH)], {}, ("onnxruntime-cuda", "fp16")),  # compact comes as graphs only
+        ([("a", TORCH)], {"model": "auto"}, ("onnxruntime-cuda", "fp16")),
         ([("a", TORCH)], {"model": "tiny"}, ("torch", "fp16")),
+        ([("a", ("torch",)), ("b", ("torch",))], {"model": "tiny"}, ("torch", "fp16")),
         ([("a", TORCH), ("b", GPU)], {"backend": "onnxruntime"}, ("onnxruntime-cuda", "fp16")),
         ([("a", CPU)], {}, ("onnxruntime-cpu", "fp32")),
         ([("a", GPU)], {"precision": "fp32"}, ("onnxruntime-cuda", "fp32")),
@@ -63,28 +67,28 @@ def test_workers_decide(online, workers, asked, expected):
     assert decided(found) == found
 
 
-def test_the_bundled_model_asks_no_worker_for_pytorch(monkeypatch, tmp_path):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))  # nothing exported or downloaded
-    workers = {"a~torch+onnxruntime-cuda": ("torch", "onnxruntime-cuda")}
-    for model in ("auto", "compact"):
-        found = decided(LabelParams(sources=("drives",), out="labels", model=model), workers)
-        assert (found.backend, found.precision) == ("onnxruntime-cuda", "fp16")
+MIXED, BOXES = [("a", GPU), ("b", CPU)], [("a", TORCH), ("b", ("torch",))]
+OTHER_BOXES = r"other boxes: b has torch without.*make extra-gpu"
 
 
-def test_a_mixed_fleet_is_refused_at_submission(online):
-    online(("a", GPU), ("b", CPU))
-    with pytest.raises(FleetError, match="a has onnxruntime-cuda; b has onnxruntime-cpu"):
-        decided(label())
-    wanted = "not every worker offers what is asked for.*counts .* for up to 90 s"
-    with pytest.raises(FleetError, match=wanted):
-        decided(label(backend="onnxruntime-cuda"))
-
-
-def test_where_no_worker_has_it_nobody_is_told_to_stop_them_all(online):
-    online(("a", CPU), ("b", CPU))
-    with pytest.raises(FleetError, match="no worker that is online offers tensorrt") as refused:
-        decided(label(backend="tensorrt"))
-    assert "Start one that does" in str(refused.value)
+@pytest.mark.parametrize(
+    ("workers", "asked", "told"),
+    [
+        (MIXED, {}, "a has onnxruntime-cuda; b has onnxruntime-cpu"),
+        (MIXED, {"backend": "onnxruntime-cuda"}, "not every worker .* asked for.*up to 90 s"),
+        # Nobody is told to stop them all.
+        ([("a", CPU)], {"backend": "tensorrt"}, r"no worker .* offers tensorrt.*Start one that do"),
+        ([("a", ("torch",))], {}, r"a has torch.*onnxruntime-cpu.*make extra-gpu"),
+        ([("a", ("torch",))], {"backend": "onnxruntime"}, r"a has torch.*make extra-gpu"),
+        ([("a", ("torch",))], {"backend": "onnxruntime-cuda"}, r"a has torch.*make extra-gpu"),
+        (BOXES, {"model": "tiny"}, OTHER_BOXES),
+        (BOXES, {"model": "tiny", "backend": "torch"}, OTHER_BOXES),
+    ],
+)
+def test_what_the_workers_cannot_label_alike_is_refused_at_submission(online, workers, asked, told):
+    online(*workers)
+    with pytest.raises(FleetError, match=told):
+        decided(label().model_copy(update=asked))
 
 
 @pytest.mark.parametrize(
@@ -115,25 +119,6 @@ def test_a_worker_refuses_what_it_cannot_run():
     fleet.refuse_unless_offered("torch", "fp32")
     with pytest.raises(FleetError, match="cannot run torch in fp16"):
         fleet.refuse_unless_offered("torch", "fp16")
-
-
-def test_what_no_worker_can_do_is_refused_with_what_is_missing(online):
-    online(("a", ("torch",)))
-    for backend in ("auto", "onnxruntime"):
-        with pytest.raises(FleetError, match=r"a has torch.*onnxruntime-cpu.*make extra-gpu"):
-            decided(label(backend=backend))
-    with pytest.raises(FleetError, match=r"a has torch.*make extra-gpu"):
-        decided(label(backend="onnxruntime-cuda"))
-
-
-@pytest.mark.parametrize("backend", ["auto", "torch"])
-def test_workers_whose_detectors_use_other_devices_are_a_mixed_fleet(online, backend):
-    online(("a", TORCH), ("b", ("torch",)))
-    asked = LabelParams(sources=("drives",), out="labels", model="tiny", backend=backend)
-    with pytest.raises(FleetError, match=r"other boxes: b has torch without.*make extra-gpu"):
-        decided(asked)
-    online(("a", ("torch",)), ("b", ("torch",)))
-    assert decided(asked).backend == "torch"
 
 
 def test_the_planning_machine_is_never_taken_for_a_worker(online):

@@ -1,7 +1,6 @@
 """What a dataset lacks of labels that are there, and how it is found out."""
 
 import uuid
-from types import SimpleNamespace
 
 import pytest
 
@@ -71,11 +70,3 @@ def test_shards_tell_it_where_the_database_cannot_be_asked(tmp_path, monkeypatch
     shard("running", Running())
     assert loading.lacked(label, "key") is None
     assert loading.to_load(label, "key") == {"lacking"}
-
-
-def test_a_load_that_is_under_way_is_joined(monkeypatch):
-    parameters = {"dataset": "drives", "out": "/out", "run_key": "key"}
-    state = SimpleNamespace(is_final=lambda: False)
-    run = SimpleNamespace(parameters=parameters, state=state)
-    monkeypatch.setattr(loading, "runs_tagged", lambda *_, **__: iter([run]))
-    assert loading.submit_load("drives", "/out", "key") is run

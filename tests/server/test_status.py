@@ -3,11 +3,13 @@
 import os
 import time
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import Failed
+from prefect.states import AwaitingRetry, Completed, Crashed, Failed
 
 from flows.cli import status as shown
 from flows.params import LabelParams
@@ -22,40 +24,33 @@ from tasks.store import manifests, quarantine
 
 @pytest.mark.parametrize(("given_up", "told"), [(1, "1 sequence given up"), (3, "3 sequences")])
 def test_one_is_singular(given_up, told):
-    run = RunStatus("key", LabelParams(sources=["/frames"], out="/out"), given_up=["x"] * given_up)
+    run = RunStatus("key", LABEL, given_up=["x"] * given_up)
     assert told in "".join(run.to_do(1))
 
 
-def test_reasons_that_differ_in_numbers_are_one_and_told_as_they_are():
-    label = LabelParams(sources=["/frames"], out="/out")
-    shard = ShardParams(
-        label=label, run_key="key", pieces=[Piece("drive", "/frames/drive", "k", 1)]
-    )
-    params = {"params": shard.model_dump(mode="json")}
-    far = f"cannot write /{60 * 'long/'}1.json: no space left"
-    reasons = ("7 frames: /a/drive1.mp4: no video", "8 frames: /a/drive2.mp4: no video", far)
-    runs = [
-        FlowRun(flow_id=uuid.uuid4(), parameters=params, state=Failed(message=one))
-        for one in reasons
-    ]
-    (run,) = group_runs(runs)
-    assert run.as_json()["failures"] == {reasons[0]: 2, reasons[2]: 1}
+LABEL = LabelParams(sources=["/frames"], out="/out")
+DRIVE = Piece("drive", "/frames/drive", "k", 1)
 
 
-def run_in(state, **facts):
-    """What is said of a run whose only shard is in a state."""
-    label = LabelParams(sources=["/frames"], out="/out")
-    piece = Piece("drive", "/frames/drive", "k", 1)
-    shard = ShardParams(label=label, run_key="key", pieces=[piece])
+def run_in(*states, label=LABEL, pieces=(DRIVE,), **facts):
+    """What is said of a run with a shard in each of these states."""
+    shard = ShardParams(label=label, run_key="run", pieces=pieces)
     params = {"params": shard.model_dump(mode="json")}
-    (run,) = group_runs([FlowRun(flow_id=uuid.uuid4(), parameters=params, state=state, **facts)])
+    (run,) = group_runs([
+        FlowRun(flow_id=uuid.uuid4(), parameters=params, state=one, **facts) for one in states
+    ])  # fmt: skip
     run.unlabeled = sorted(name for name, _ in run.bad)
     return run
 
 
-def test_a_shard_that_is_about_to_be_begun_again_has_not_failed():
-    from prefect.states import AwaitingRetry, Crashed
+def test_reasons_that_differ_in_numbers_are_one_and_told_as_they_are():
+    far = f"cannot write /{60 * 'long/'}1.json: no space left"
+    reasons = ("7 frames: /a/drive1.mp4: no video", "8 frames: /a/drive2.mp4: no video", far)
+    run = run_in(*[Failed(message=one) for one in reasons])
+    assert run.as_json()["failures"] == {reasons[0]: 2, reasons[2]: 1}
 
+
+def test_a_shard_that_is_about_to_be_begun_again_has_not_failed():
     for state in (Crashed(message="exited with status code -9"), AwaitingRetry()):
         run = run_in(state, run_count=1)
         assert (run.active, run.as_json()["failures"], list(run.to_do(1))) == (1, {}, [])
@@ -70,8 +65,6 @@ def test_a_shard_that_is_about_to_be_begun_again_has_not_failed():
 
 
 def test_why_a_shard_was_given_back_is_told_while_it_waits(capsys):
-    from prefect.states import AwaitingRetry
-
     run = run_in(AwaitingRetry(message="drive: cannot write /out/x: no space left"), run_count=3)
     told = run.as_json()
     assert told["waiting"] == {"drive: cannot write /out/x: no space left": 1}
@@ -81,8 +74,6 @@ def test_why_a_shard_was_given_back_is_told_while_it_waits(capsys):
 
 
 def test_why_labels_were_not_loaded_is_told():
-    from prefect.states import Completed
-
     away = SequenceOutcome("drive", frames=3, error="MemoryError", stage=LOAD)
     bad = SequenceOutcome("other", error="no disk", stage=CHECK)
     for outcomes, kind in (([away], Completed), ([away, bad], Failed)):
@@ -97,35 +88,24 @@ def test_states_are_words():
 
 
 @pytest.fixture
-def drive(tmp_path):
-    """A sequence that shards fail at, is given up, and labeled in some version of its files."""
-    label = LabelParams(sources=[str(tmp_path)], out=str(tmp_path / "out"))
+def label(tmp_path):
+    return LabelParams(sources=[str(tmp_path)], out=str(tmp_path / "out"))
 
-    class Drive:
-        def piece(self, version, name="drive"):
-            return Piece(name, f"/in/{name}", version, 1)
 
-        def labeled(self, piece, after_s, *, partial=False):
-            key = "run", piece.sequence_id, piece.content_key
-            path = tmp_path / "out" / manifests.path_of(*key, partial=partial)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("{}")
-            at_s = time.time() + after_s
-            os.utime(path, (at_s, at_s))
+def labeled(label, piece, after_s, *, partial=False):
+    """Have labels of a sequence, written so long after now."""
+    key = "run", piece.sequence_id, piece.content_key
+    path = Path(label.out, manifests.path_of(*key, partial=partial))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}")
+    os.utime(path, (time.time() + after_s,) * 2)
 
-        def give_up(self, piece):
-            case = quarantine.Case(label.out, "run", piece.sequence_id, piece.content_key)
-            quarantine.note_failure(case, "a run", "no disk", final=True)
 
-        def told(self, *failed):
-            shard = ShardParams(label=label, run_key="run", pieces=failed)
-            params = {"params": shard.model_dump(mode="json")}
-            state = Failed(message="no disk")
-            (run,) = group_runs([FlowRun(flow_id=uuid.uuid4(), parameters=params, state=state)])
-            status.look_at_storage(run)
-            return run
-
-    return Drive()
+def failed(label, *pieces):
+    """What is said of a run whose shard of these failed, with what storage has."""
+    run = run_in(Failed(message="no disk"), label=label, pieces=pieces)
+    status.look_at_storage(run)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -138,15 +118,16 @@ def drive(tmp_path):
     ],
 )
 def test_what_has_labels_by_now_has_not_failed_and_is_not_given_up(
-    drive, capsys, version, after_s, partial, past
+    label, capsys, version, after_s, partial, past
 ):
-    planned, other = drive.piece("as planned"), drive.piece("k", "other")
-    drive.give_up(planned)
-    drive.labeled(other, 60)
-    run = drive.told(planned)
+    planned = replace(DRIVE, content_key="as planned")
+    case = quarantine.Case(label.out, "run", "drive", "as planned")
+    quarantine.note_failure(case, "a run", "no disk", final=True)
+    labeled(label, replace(DRIVE, sequence_id="other"), 60)
+    run = failed(label, planned)
     assert (run.given_up, run.complete) == (["drive"], 1)
-    drive.labeled(drive.piece(version), after_s, partial=partial)
-    run = drive.told(planned)
+    labeled(label, replace(DRIVE, content_key=version), after_s, partial=partial)
+    run = failed(label, planned)
     told = run.as_json()
     assert bool(told["failures_labeled_since"]) == past
     assert bool(told["failures"]) == bool(told["quarantined"]) == bool(told["to_do"]) != past
@@ -156,10 +137,10 @@ def test_what_has_labels_by_now_has_not_failed_and_is_not_given_up(
     assert (words in capsys.readouterr().out) == past
 
 
-def test_a_shard_has_failed_while_one_of_its_sequences_lacks_labels(drive, monkeypatch):
-    one, two = drive.piece("k", "one"), drive.piece("k", "two")
-    drive.labeled(one, 60)
-    run = drive.told(one, two)
+def test_a_shard_has_failed_while_one_of_its_sequences_lacks_labels(label, monkeypatch):
+    one, two = (replace(DRIVE, sequence_id=name) for name in ("one", "two"))
+    labeled(label, one, 60)
+    run = failed(label, one, two)
     assert (run.unlabeled, run.as_json()["failures"]) == (["two"], {"no disk": 1})
     asked = []
     monkeypatch.setattr(status, "failed_frames", lambda _, of: asked.append(of))
