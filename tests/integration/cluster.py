@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -116,11 +113,9 @@ class Cluster:
         wait_for(self.answers, 180)
 
     def answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.api}/health", timeout=2) as response:
-                return response.status == 200
-        except OSError as error:
-            return getattr(error, "code", 0) in {401, 403}
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self.api}/health", timeout=2).status_code in {200, 401, 403}
+        return False
 
     def deploy(self) -> None:
         code = "from flows.server.deployments import deploy; deploy()"
@@ -171,15 +166,10 @@ class Cluster:
 
     def post(self, path: str, body: dict[str, Any] | None) -> Any:
         """Ask the API; without a body by GET."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            f"{self.api}/{path}", data, {"Content-Type": "application/json"}
-        )
-        auth = self.home.environment.get("PREFECT_API_AUTH_STRING")
-        if auth:
-            request.add_header("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
-        with urllib.request.urlopen(request, timeout=120) as response:
-            return json.loads(response.read())
+        user, _, password = self.home.environment.get("PREFECT_API_AUTH_STRING", "").partition(":")
+        method, auth = "GET" if body is None else "POST", (user, password) if user else None
+        answer = httpx.request(method, f"{self.api}/{path}", json=body, auth=auth, timeout=120)
+        return answer.raise_for_status().json()
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -187,10 +177,8 @@ class Cluster:
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """kill -9 of a process and everything below it."""
         for one in reversed(tree(process.pid)):
-            try:
-                one.send_signal(signal.SIGKILL)
-            except psutil.NoSuchProcess:
-                continue
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
         process.wait()
 
     def stop(self) -> None:

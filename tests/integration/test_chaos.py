@@ -66,12 +66,8 @@ class Chaos:
 
     def kill_mongod(self):
         """Wait for one: it is started by the first shard that loads."""
-        for _ in range(600):
-            try:
-                psutil.Process(int(self.database.read_text())).kill()
-                return
-            except (OSError, ValueError, psutil.NoSuchProcess):
-                time.sleep(0.2)
+        process_id = wait_for(lambda: self.database.exists() and self.database.read_text().strip())
+        psutil.Process(int(process_id)).kill()
 
 
 def faults(seed: int, share: float):

@@ -1,7 +1,5 @@
 """`autolabel label` end to end, as a process: frames in, artifacts and a dataset out."""
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -135,17 +133,12 @@ def test_odd_but_good_input_is_labeled(terminal, tmp_path):
     )
 
     out = tmp_path / "out"
-    result, _ = terminal.label(
-        folder.parent, "--boxes", tmp_path / "boxes", "--out", out, "--no-dataset", code=1
-    )
+    given = [folder.parent, "--boxes", tmp_path / "boxes", "--no-dataset"]
+    result, _ = terminal.label(*given, "--out", out, code=1)
     assert (result["frames"], result["instances"]) == (3, 504)
     (failed,) = result["failed"]  # text does not say whether its boxes are turned
     assert failed["uri"].endswith("turned.jpg")
     assert "EXIF orientation 6" in failed["reason"]
-    (frames,) = out.glob("labels/odd/_/*.frames.parquet")
-    rows = {Path(row["uri"]).name: row for row in pq.read_table(frames).to_pylist()}
-    assert rows["deep.png"]["instances"] == 500
-
     (boxes / "grey.txt").unlink()
     (boxes / "turned.txt").unlink()
     chosen = ["--classes", "car", "--min-score", "0.6", "--out", tmp_path / "chosen"]
@@ -154,15 +147,6 @@ def test_odd_but_good_input_is_labeled(terminal, tmp_path):
     )
     assert (result["frames"], result["instances"], result["failed"]) == (4, 1, [])
     assert result["imported"]["frames_without_boxes"] == 2
-    nothing, told = terminal.label(
-        folder.parent, "--boxes", tmp_path / "boxes", "--classes", "person", "--min-score", "0.6",
-        "--out", tmp_path / "nothing", "--no-dataset", code=1,
-    )  # fmt: skip
-    assert (nothing["frames"], nothing["instances"]) == (4, 0)
-    assert nothing["nothing"] == (
-        "no mask: no frame has a box of person with a score of 0.6 or more"
-    )
-    assert nothing["nothing"] in " ".join(told.split())
 
 
 @pytest.mark.parametrize("small", [False, True], ids=["flow", "small run"])

@@ -22,7 +22,7 @@ def workstation(tmp_path):
     ports = ["--port", free_port(), "--app-port", free_port()]
     home.up = lambda: home.run("up", *ports, "--workers", "1", "--json", timeout=400)
     yield home
-    _, told = home.start("down").communicate(timeout=300)
+    _, told = said(home, "down")
     assert "Traceback" not in told
 
 
@@ -32,9 +32,7 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     sources, out = tmp_path / "in", tmp_path / "out"
     write_sequence(sources / "drive0", tmp_path / "boxes", 2)
     first, told = workstation.up()
-    assert set(first) == {
-        "prefect", "database", "worker-gpu", "worker-cpu", "app", "sign_in"
-    }  # fmt: skip
+    assert {*first} == {"prefect", "database", "worker-gpu", "worker-cpu", "app", "sign_in"}
     assert all(f"waiting for {what}" in told for what in ("Prefect's server", "the database"))
     for_its_user_alone(workstation, told)
     foreign_commands(workstation)
@@ -44,13 +42,9 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     (schedule,) = now["schedules"]
     assert not schedule["on"]
     arguments = [sources, "--out", out, "--boxes", tmp_path / "boxes", "--model", MICRO]
-    _, warned = workstation.start("nightly", *arguments, "--backend", "torch").communicate(
-        timeout=120
-    )
+    _, warned = said(workstation, "nightly", *arguments, "--backend", "torch")
     assert "every night would fail: no worker that is online offers torch" in warned
-    output, _ = workstation.start(
-        "nightly", *arguments, "--no-dataset", "--at", "01:00"
-    ).communicate(timeout=120)
+    output, _ = said(workstation, "nightly", *arguments, "--no-dataset", "--at", "01:00")
     assert output.count(" 01:00 UTC") == 6
     half = out / "labels" / "gone" / "_" / f".0-2-k.masks.parquet.{32 * '0'}.tmp"
     half.parent.mkdir(parents=True)
@@ -58,10 +52,13 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     os.utime(half, (0, 0))
     every_minute(workstation)
     wait_for(lambda: "drive0" in labeled(out), 400, every=2)
-    completed = wait_for(lambda: night(workstation, "Completed"), 200, every=5)
-    assert completed["on"]
-    assert completed["next_runs"]
-    assert completed["problem"] == ""
+    (night,) = wait_for(
+        lambda: [
+            one for one in status(workstation)["schedules"] if one["last_state"] == "Completed"
+        ],
+        200, every=5,
+    )  # fmt: skip
+    assert (night["on"], bool(night["next_runs"]), night["problem"]) == (True, True, "")
     assert not half.exists()
 
     for one in processes(workstation):  # as the machine's end does it
@@ -70,15 +67,15 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     workstation.up()
     wait_for(lambda: "drive2" in labeled(out), 400, every=2)
     assert status(workstation)["schedules"][0]["next_runs"]
-    doctor = json.loads(workstation.start("doctor", "--json").communicate(timeout=120)[0])
+    doctor = json.loads(said(workstation, "doctor", "--json")[0])
     assert "nightly/nightly" in doctor["findings"]["schedules"]["found"]
 
-    workstation.start("nightly", "--off").communicate(timeout=120)
+    said(workstation, "nightly", "--off")
     assert not status(workstation)["schedules"][0]["on"]
     started = processes(workstation)
-    assert "worker-gpu" in workstation.start("down").communicate(timeout=300)[0]
+    assert "worker-gpu" in said(workstation, "down")[0]
     assert not any(map(runs, started))
-    assert "nothing of ours" in workstation.start("down").communicate(timeout=300)[0]
+    assert "nothing of ours" in said(workstation, "down")[0]
 
 
 def for_its_user_alone(home, told):
@@ -122,7 +119,7 @@ def runs(process):
 def foreign_commands(home):
     """Prefect's and FiftyOne's own commands, in a shell that has evaluated `autolabel env`."""
     program = Path(sys.executable).parent
-    printed, _ = home.start("env").communicate(timeout=120)
+    printed, _ = said(home, "env")
     for file in ("cache/services/prefect-password", "mongodb/password"):
         assert (home.folder / file).read_text().rpartition(":")[2] not in printed
     script = (
@@ -154,12 +151,12 @@ def every_minute(home):
 
 
 def status(home):
-    return json.loads(home.start("status", "--json").communicate(timeout=120)[0])
+    return json.loads(said(home, "status", "--json")[0])
 
 
-def night(home, state):
-    """The schedule when its last run ended so."""
-    return next((one for one in status(home)["schedules"] if one["last_state"] == state), None)
+def said(home, *command):
+    """What a command prints and tells, however it ends."""
+    return home.start(*command).communicate(timeout=300)
 
 
 def labeled(out):

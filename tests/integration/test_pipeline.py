@@ -6,7 +6,6 @@ import pytest
 import s3fs
 
 from flows.backfill_params import BackfillParams
-from flows.nightly import nightly
 from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server.api import client_of
@@ -69,24 +68,6 @@ def test_the_graph_shows_every_step_and_what_it_waits_for(recorded, cluster, tmp
     states = {name: state for name, (_, state) in found.items()}
     assert states.pop("open broken") == "FAILED"
     assert set(states.values()) == {"COMPLETED"}
-
-
-@pytest.mark.ci
-@pytest.mark.timeout(600)
-def test_a_night_shows_its_steps(recorded, cluster, upload, monkeypatch):
-    monkeypatch.setattr("flows.nightly.POLL_S", 1.0)
-    source, _, out, _, boxes = upload(2, 2, "night")
-    label = LabelParams(
-        sources=(source,), out=out, boxes=boxes, model=str(MICRO), load_dataset=False
-    )
-    state = nightly(BackfillParams(label=label), return_state=True)
-    assert (state.is_completed(), state.message) == (True, "2 of 2 sequences labeled")
-    shown = wait_for(lambda: len(found := graph(cluster, "nightly")) == 3 and found, 60)
-    steps = {name for name in shown if name in {"wait", "look"}}
-    assert steps == {"wait", "look"}
-    assert len(set(shown) - steps) == 1, "the backfill is a subflow"
-    planned = wait_for(lambda: len(found := graph(cluster, "backfill")) == 2 and found, 60)
-    assert planned["submit"][0] == {"plan"}
 
 
 def test_a_fresh_chunk_is_decoded_once_written_once_and_not_read_back(

@@ -77,19 +77,3 @@ def test_runs_and_cards_have_names_that_people_can_read(shown, kind, given, name
     assert re.fullmatch(re.escape(name) + r"\d\d-\d\d \d\d:\d\d, 3 sequences", found.name)
     assert readable_key("shard", "Nacht 3/Straße 9/cam_0") == "shard-nacht-3-stra-e-9-cam-0"
     assert readable_key("shard", "道路") == "shard"
-
-
-@pytest.mark.parametrize("how", ["error", "stop"])
-def test_a_run_that_was_interrupted_says_so(shown, how):
-    tools = RunContext()
-
-    @flow(persist_result=False)
-    def run():
-        with frames_counted(tools, how, [8]):
-            tools.progress.advance(SEGMENT, 2)
-            if how == "error":
-                raise KeyError(how)
-            tools.stop.request()
-
-    run(return_state=True)
-    assert shown(how) == ("interrupted after 2 of 8 frames", 25)

@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import sys
 from pathlib import Path
 
 from sam2_core.types import DeviceLostError, DeviceMemoryError
@@ -43,24 +42,3 @@ def ends_and_then_lacks_memory(folder, times):
     if tried <= times:
         raise DeviceMemoryError("the GPU has no memory left")
     return tried
-
-
-class Unreadable:
-    """What one process can pickle and another one cannot read."""
-
-    def __reduce__(self):
-        return _only_here, (os.getpid(),)
-
-
-def _only_here(pid):
-    if pid != os.getpid():
-        raise MemoryError("no memory to read it")
-    return pid
-
-
-def says_what_cannot_be_read():
-    return Unreadable()
-
-
-def exits():
-    sys.exit("enough")

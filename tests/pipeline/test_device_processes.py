@@ -29,10 +29,8 @@ from tests.pipeline.fateful_steps import (
     ends_always,
     ends_and_then_lacks_memory,
     ends_once,
-    exits,
     is_killed,
     loses_the_device,
-    says_what_cannot_be_read,
     who,
 )
 from tests.pipeline.test_machine_errors import FRAMES, chunk_of, job_of, source
@@ -79,6 +77,13 @@ def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypat
         assert (source / "beside" / path).read_bytes() == (source / "out" / path).read_bytes()
 
 
+@pytest.fixture(autouse=True)
+def no_database(monkeypatch):
+    """Processes without a job are for loading, and would start a database that outlives them."""
+    nobody = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50"
+    monkeypatch.setenv("FIFTYONE_DATABASE_URI", nobody)
+
+
 @pytest.fixture
 def pool():
     """A function that makes processes, which end with the test."""
@@ -116,15 +121,6 @@ def test_a_second_try_that_lacks_memory_is_done_where_one_process_has_all_of_it(
     assert processes.count == 1
     with pytest.raises(DeviceMemoryError):  # now it has no company
         processes.run(ends_and_then_lacks_memory, str(tmp_path), 9)
-
-
-@pytest.mark.ci
-def test_what_cannot_be_read_fails_who_waits_for_it(pool):
-    processes = pool(1)
-    with pytest.raises(ProcessDiedError):
-        processes.run(says_what_cannot_be_read)
-    with pytest.raises(AutolabelError, match="SystemExit: enough"):
-        processes.run(exits)
 
 
 def test_an_error_comes_back_with_its_causes_and_one_that_cannot_be_sent_in_words():
