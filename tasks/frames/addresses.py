@@ -26,7 +26,15 @@ _MARK = re.compile(rf"#({'|'.join(FORMATS)})=")
 
 
 def address_of(folder: str, reader: str, part: str) -> str:
-    """Address of a sequence that is not simply a folder or a file."""
+    """Return the address of a sequence that is not simply a folder or a file.
+
+    Args:
+        folder: the smallest one that holds all its pictures. A worker lists it again and takes the
+            sequence with this same address.
+        reader: its name.
+        part: what tells the sequence from others in that folder, "" where there are none.
+
+    """
     return f"{folder}#{reader}={part}"
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from tasks.frames.identity import stat_version, told_version
 from tasks.frames.listing_s3 import list_objects
@@ -86,6 +86,12 @@ def stat_file(uri: str) -> File | None:
     if storage.is_local(uri):
         uri = path
     return _file_of(info, uri)
+
+
+def folder_below(root_uri: str, names: Iterable[str]) -> str:
+    """Return the address of a folder that `walk` found: names on the web are quoted there."""
+    on_web = root_uri.startswith("http")
+    return storage.join(root_uri, *(quote(name) if on_web else name for name in names))
 
 
 def walk(

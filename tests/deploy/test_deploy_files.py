@@ -177,7 +177,9 @@ def test_a_bucket_policy_denies_what_is_not_needed():
     policy = json.loads((DEPLOY / "bucket-policy.json").read_text())
     (deleted,) = (one["Resource"] for one in policy["Statement"] if "Delete" in one["Sid"])
     marks = {one.partition("PREFIX/")[2] for one in deleted}
-    assert marks == {".autolabel-writable", "attempts/*", "quarantine/*", "mixed/*"}
+    assert marks == {
+        ".autolabel-writable", "attempts/*", "quarantine/*", "mixed/*", "manifests/*"
+    }  # fmt: skip
     actions = {
         action
         for one in policy["Statement"]

@@ -14,7 +14,7 @@ TREE = [
     "drive_b/CAM_FRONT/1532402927612460.jpg", "drive_b/CAM_FRONT/1532402927712460.jpg",
     "drive_b/CAM_BACK/1532402927612461.jpg", "drive_b/readme.md",
     "drive-c/images/1.jpg", "clips/night ride.mp4", "drive_b-2/x.jpeg", "deep/er/than/that/1.bmp",
-    "rig/cam0.mp4", "rig/cam1.mp4",
+    "rig/cam0.mp4", "rig/cam1.mp4", "b0|c 9/1.jpg",
 ]  # fmt: skip
 EXPECTED = {
     "drive_a": [("", 0, "frame_1.png"), ("", 1, "frame_2.JPG"), ("", 2, "frame_10.jpg")],
@@ -27,6 +27,7 @@ EXPECTED = {
     "clips__night_ride": [("", "video", "night ride.mp4")],
     "drive_b-2": [("", 0, "x.jpeg")],
     "deep__er__than__that": [("", 0, "1.bmp")],
+    "b0_c_9": [("", 0, "1.jpg")],
     "rig": [("cam0", "video", "cam0.mp4"), ("cam1", "video", "cam1.mp4")],
 }
 

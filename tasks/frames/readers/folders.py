@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sam2_core.types import AutolabelError
 from tasks.frames.addresses import address_of
-from tasks.frames.listing import File, natural_key, stat_file, walk
+from tasks.frames.listing import File, folder_below, natural_key, stat_file, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
 from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
 from tasks.frames.source_names import CAMERA_BYTES, is_camera_name, safe_name, timestamps_ns
@@ -65,7 +65,7 @@ class Folders(Reader):
                 return
         archives: list[_Archive] = []
         for group in _groups(source, archives):
-            uri = storage.join(source, *group.names) if group.names else source
+            uri = folder_below(source, group.names) if group.names else source
             files = group.cameras.get("", [])
             if len(group.cameras) == 1 and files and suffix_of(files[0].name) in VIDEO_SUFFIXES:
                 uri = files[0].uri
@@ -88,7 +88,7 @@ class _Archive:
         from tasks.frames.readers.tar import Tar, listed_archive
 
         first, tar = self.files[0], suffix_of(self.files[0].name) == ".tar"
-        place = storage.join(source, *self.names) if self.is_bag and self.names else first.uri
+        place = folder_below(source, self.names) if self.is_bag and self.names else first.uri
         names = self.names if self.is_bag else (*self.names, stem(first))
         try:
             if tar:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
+from urllib.parse import unquote
 
-from tasks.frames.listing import File, is_folder
+from tasks.frames.listing import File, folder_below, is_folder
 from tasks.frames.listing_s3 import Prefix
 from tasks.store import storage
 from tasks.store.retry import with_retries
@@ -58,7 +59,7 @@ class Place:
         self.uri = uri
 
     def __truediv__(self, name: str) -> Place:
-        return Place(storage.join(self.uri, name))
+        return Place(folder_below(self.uri, [name]))
 
     @property
     def folders(self) -> list[str]:
@@ -84,9 +85,12 @@ class Place:
                 found = with_retries(lambda: fs.ls(path, detail=True), what)
         except storage.NotFoundError:
             return {}  # whoever lists it in earnest says so
-        return {
+        names = {
             one["name"].rstrip("/").rpartition("/")[2]: one["type"] == "directory" for one in found
         }
+        if self.uri.startswith("http"):
+            return {unquote(name): is_folder for name, is_folder in names.items()}
+        return names
 
 
 def _first_page(fs: object, path: str) -> Iterator[tuple[str, bool]]:
@@ -104,7 +108,7 @@ class Reader(Protocol):
 
     Attributes:
         name: as `--format` takes it.
-        layout: what a folder of this format holds, for the message when this one does not.
+        layout: what a folder of this format holds; a message says "no" and then this.
 
     """
 

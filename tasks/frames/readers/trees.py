@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tasks.frames.addresses import address_of
-from tasks.frames.listing import File, natural_key, walk
+from tasks.frames.listing import File, folder_below, natural_key, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.readers.folders import by_camera, stem
 from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
@@ -78,7 +78,7 @@ class KittiRaw(Reader):
 
 
 def _listed(source: str, names: tuple[str, ...], drive: _Drive) -> Listed:
-    folder = storage.join(source, *names) if names else source
+    folder = folder_below(source, names) if names else source
     return Listed(
         names,
         address_of(folder, KittiRaw.name, ""),
@@ -146,7 +146,7 @@ class KittiTracking(Reader):
             if inside and images and _SEQUENCE.fullmatch(names[-1]):
                 found.setdefault((*names[:-2], names[-1]), {})[names[-2]] = images
         for names in sorted(found, key=lambda one: natural_key("/".join(one))):
-            folder = storage.join(source, *names[:-1]) if names[:-1] else source
+            folder = folder_below(source, names[:-1]) if names[:-1] else source
             yield Listed(
                 names, address_of(folder, KittiTracking.name, names[-1]), by_camera(found[names])
             )
