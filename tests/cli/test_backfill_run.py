@@ -36,12 +36,16 @@ def test_sources_of_a_night_that_are_not_here_are_told(tmp_path):
     assert nightly.absent_here(sources) == [absent]
 
 
-def test_what_a_night_labels_no_longer_is_told():
-    label = LabelParams(sources=["/drives"], out="/labels")
-    assert nightly.replaced(label.model_dump(mode="json"), label) == ""
-    assert nightly.replaced({}, label) == ""
-    before = {"sources": ["/a", "/b"], "out": "/labels"}
-    assert nightly.replaced(before, label) == "/a, /b to /labels"
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        (LabelParams(sources=["/drives"], out="/labels").model_dump(mode="json"), ""),
+        ({}, ""),
+        ({"sources": ["/a", "/b"], "out": "/labels"}, "/a, /b to /labels"),
+    ],
+)
+def test_what_a_night_labels_no_longer_is_told(before, told):
+    assert nightly.replaced(before, LabelParams(sources=["/drives"], out="/labels")) == told
 
 
 @pytest.mark.parametrize(

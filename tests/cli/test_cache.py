@@ -38,9 +38,8 @@ def test_sizes_are_told(folder):
     assert told["bytes"].pop("plugins") < 1000, "a link is not what it leads to"
     assert told["bytes"] == {"frames": 3000, "demo": 500, "prefect": 20, "mongodb": 7}
     listed = run("list").stderr
-    assert "frames       downloaded frames" in listed
+    assert "3.0 kB  frames       downloaded frames" in listed
     assert "0.0 MB" not in listed
-    assert "3.0 kB" in listed
 
 
 def test_what_is_named_goes_and_the_rest_stays(folder):

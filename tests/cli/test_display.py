@@ -52,10 +52,7 @@ def test_the_whole_is_above_its_stages():
         shown.advanced("segment", 2, kept=False)
         shown.bars.refresh()
     text = console.file.getvalue().replace("\r", "\n")
-    whole, download, segment = text.split("total")[-1].split("\n")[:3]
-    assert re.search(r"62%.*left", whole)
-    assert re.search(r"download.*4/4", download)
-    assert "2/4" in segment
+    assert re.search(r"62%.*left.*\n.*download.*4/4.*\n.*2/4", text.split("total")[-1])
 
 
 def test_progress_never_goes_back_and_is_not_whole_before_the_end(monkeypatch):
@@ -128,9 +125,7 @@ def test_after_ctrl_c_nothing_is_drawn_or_said_twice():
     assert process.wait() == 128 + signal.SIGINT
     _, _, after = seen.partition(b"stopped; finished labels are kept")
     assert after
-    assert b"stopped" not in after
-    assert b"download" not in after
-    assert b"total" not in after
+    assert not re.search(b"stopped|download|total", after)
     assert b"Traceback" not in seen
 
 

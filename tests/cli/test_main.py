@@ -74,8 +74,6 @@ def test_onnxruntime_sends_no_events(tmp_path):
 
 
 def test_up_has_a_line_for_each_step_where_no_spinner_turns(tmp_path, monkeypatch):
-    from flows.cli import up, up_run
-
     def bring_up(port, workers, app_port, tell):
         tell("database")
         tell("the App")
@@ -83,14 +81,12 @@ def test_up_has_a_line_for_each_step_where_no_spinner_turns(tmp_path, monkeypatc
 
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     monkeypatch.setattr(up_run, "bring_up", bring_up)
-    result = CliRunner().invoke(up.command, [])
+    result = CliRunner().invoke(main.cli, ["up"])
     waits = [line.partition(" s  ")[2] for line in result.output.splitlines()]
     assert waits[:2] == ["waiting for database", "waiting for the App"]
 
 
 def test_of_two_that_come_up_at_once_the_second_waits(tmp_path, monkeypatch):
-    from flows.cli import up_run
-
     monkeypatch.setattr(up_run, "folder", lambda: tmp_path)
     inside, told, begun = [], queue.SimpleQueue(), threading.Event()
     go = threading.Event()

@@ -62,18 +62,22 @@ def test_an_option_without_a_value_is_not_one_that_was_left_out(option, empty, t
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dataset_is_wanted_or_not(tmp_path):
-    for command in ("label", "backfill"):
-        arguments = (str(tmp_path), "--out", str(tmp_path / "out"), "--no-dataset")
-        code, said = refused(command, *arguments, "--dataset", "drives")
-        assert (code, "--no-dataset excludes --dataset" in said) == (2, True)
-
-
-def test_an_out_that_is_a_file_is_told_as_one(tmp_path):
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("label", ["--no-dataset", "--dataset", "drives"], "--no-dataset excludes --dataset"),
+        ("backfill", ["--no-dataset", "--dataset", "drives"], "--no-dataset excludes --dataset"),
+        ("label", ["--out", "README.md"],
+         "/README.md is a file: name a folder, which need not be there"),
+    ],
+)  # fmt: skip
+def test_what_excludes_another_option_and_an_out_that_is_a_file(
+    command, arguments, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "README.md").touch()
-    code, said = refused("label", str(tmp_path), "--out", str(tmp_path / "README.md"))
-    assert code == 2
-    assert said == f"--out {tmp_path}/README.md is a file: name a folder, which need not be there"
+    code, said = refused(command, ".", "--out", "out", *arguments)
+    assert (code, message in said) == (2, True)
 
 
 def test_a_model_that_nobody_knows_is_all_that_is_said(monkeypatch, tmp_path, capfd):

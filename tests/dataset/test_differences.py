@@ -55,11 +55,9 @@ def test_single_labels_are_compared_and_the_most_changed_come_first(name: str) -
     after = [frame(0, AFTER[:2]), frame(1, AFTER), frame(2, BEFORE)]
     for _ in range(2):  # a second load of the new labels changes nothing
         load_frames(name, after, OTHER_STAMP)
-        assert differences(name, 0, "detections") == [0.0, 0.1]
-        assert differences(name, 0, "previous") == [0.0, 0.1]
-        assert differences(name, 1, "detections") == [0.0, 0.1, 1.0, 1.0]
-        assert differences(name, 1, "previous") == [0.0, 0.1, 1.0, 1.0]
-        assert differences(name, 2, "detections") == [0.0] * 4
+        for field in ("detections", "previous"):
+            found = [differences(name, number, field) for number in range(3)]
+            assert found == [[0.0, 0.1], [0.0, 0.1, 1.0, 1.0], [0.0] * 4]
     dataset = schema.open_dataset(name)
     build_queue(dataset, 10)
     frames = dataset.load_saved_view(DIFFERENCES)

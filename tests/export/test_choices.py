@@ -1,7 +1,6 @@
 """Which labels an export takes, where it writes, and what it says of what it leaves out."""
 
 import json
-import shutil
 
 import cv2
 import numpy as np
@@ -149,12 +148,11 @@ def test_links_are_for_pictures_that_stay_and_folders_of_this_machine(tmp_path, 
 
 
 def test_classes_that_no_label_has_are_told(tmp_path):
-    source = run_of(tmp_path, frames=1)
-    given = ["export", source, "--format", "coco", "--images", "none", "--to"]
-    done = CliRunner().invoke(cli, [*given, str(tmp_path / "a"), "--classes", "tram"])
-    assert (done.exit_code, "no label has the class tram" in done.stderr) == (1, True)
-    done = CliRunner().invoke(cli, [*given, str(tmp_path / "b"), "--class-map", "tank=car"])
-    assert (done.exit_code, "no label has the class tank" in done.stderr) == (0, True)
+    given = ["export", run_of(tmp_path, frames=1), "--format", "coco", "--images", "none", "--to"]
+    for code, name, option in ((1, "tram", ["--classes", "tram"]),
+                               (0, "tank", ["--class-map", "tank=car"])):  # fmt: skip
+        done = CliRunner().invoke(cli, [*given, str(tmp_path / name), *option])
+        assert (done.exit_code, f"no label has the class {name}" in done.stderr) == (code, True)
 
 
 def test_splits_are_of_sequences_and_never_move():
@@ -168,21 +166,19 @@ def test_splits_are_of_sequences_and_never_move():
 def test_refused_are_a_folder_in_use_and_what_is_no_run(tmp_path):
     source = run_of(tmp_path, frames=1)
     export(source, "png", str(tmp_path / "to"), NOTHING)
-    with pytest.raises(AutolabelError, match="is not empty"):
-        export(source, "png", str(tmp_path / "to"), NOTHING)
-    with pytest.raises(AutolabelError, match=r"export\.json is a file: name a folder"):
-        export(source, "png", str(tmp_path / "to" / "export.json"), NOTHING)
     (tmp_path / "begun" / "labels" / "drive").mkdir(parents=True)
-    with pytest.raises(AutolabelError, match="is labeled to its end yet: wait"):
-        export(str(tmp_path / "begun"), "png", str(tmp_path / "to2"), NOTHING)
-    with pytest.raises(AutolabelError, match="no labeled sequence of run nothing"):
-        export(source, "png", str(tmp_path / "x"), Choice(run_key="nothing"))
-    with pytest.raises(AutolabelError, match="name the --out of a run"):
-        export(str(tmp_path / "in"), "png", str(tmp_path / "x"), NOTHING)
-    with pytest.raises(AutolabelError, match="decisions are in a dataset"):
-        export(source, "png", str(tmp_path / "x"), Choice(reviewed=True))
-    with pytest.raises(AutolabelError, match="must contain no password"):
-        export(source, "png", "https://me:secret@host/x", NOTHING)
+    to, begun = tmp_path / "to", tmp_path / "begun"
+    for run, target, choice, message in (
+        (source, to, NOTHING, "is not empty"),
+        (source, to / "export.json", NOTHING, r"export\.json is a file: name a folder"),
+        (begun, tmp_path / "x", NOTHING, "is labeled to its end yet: wait"),
+        (source, tmp_path / "x", Choice(run_key="nothing"), "no labeled sequence of run nothing"),
+        (tmp_path / "in", tmp_path / "x", NOTHING, "name the --out of a run"),
+        (source, tmp_path / "x", Choice(reviewed=True), "decisions are in a dataset"),
+        (source, "https://me:secret@host/x", NOTHING, "must contain no password"),
+    ):
+        with pytest.raises(AutolabelError, match=message):
+            export(str(run), "png", str(target), choice)
 
 
 def test_the_command_says_what_it_did(tmp_path):
@@ -200,7 +196,6 @@ def test_the_command_says_what_it_did(tmp_path):
     ):
         wrong = [*given[:-1], shares, "--to", str(tmp_path / "y")]
         assert why in CliRunner().invoke(cli, wrong).stderr
-    shutil.rmtree(tmp_path / "to")
 
 
 @pytest.mark.parametrize("place", ["local", "memory"])

@@ -80,11 +80,10 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     assert load_truth(name, path) == 3
     figures = evaluate(name)
     assert (figures["tp"], figures["fp"], figures["fn"]) == (1, 1, 2)
-    assert figures["precision"] == pytest.approx(0.5)
-    assert figures["recall"] == pytest.approx(1 / 3)
+    assert (figures["precision"], figures["recall"]) == pytest.approx((0.5, 1 / 3))
     dataset = schema.open_dataset(name)
-    assert len(dataset.load_saved_view("missed objects")) == 2
-    assert len(dataset.load_saved_view("wrong labels")) == 1
+    views = [len(dataset.load_saved_view(view)) for view in ("missed objects", "wrong labels")]
+    assert views == [2, 1]
     assert "fn 2" in said_by_the_command(name)
     measured = open_truth(f"dataset:{name}.ground_truth", None).images  # for `autolabel evaluate`
     assert {(one.file_name, *one.area_px.tolist()) for one in measured} == {

@@ -99,9 +99,7 @@ def test_a_sequence_comes_out_as_it_went_in(
     assert (report.frames, report.instances) == (11, 60)
 
     dataset = schema.open_dataset(name)
-    assert dataset.persistent
-    assert dataset.media_type == "image"
-    assert len(dataset) == 11
+    assert (dataset.persistent, dataset.media_type, len(dataset)) == (True, "image", 11)
     assert dataset.list_saved_views() == [], "a view for each sequence would be thousands"
     for sample in dataset.sort_by("frame_number"):
         one = labeled[sample.frame_number]
@@ -214,15 +212,15 @@ def test_masks_on_disk(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_names_and_foreign_datasets_are_refused(name: str) -> None:
     import fiftyone as fo
 
-    with pytest.raises(AutolabelError, match="not a dataset name"):
-        prepare_dataset("../x")
-    with pytest.raises(AutolabelError, match="no dataset"):
-        schema.open_dataset("never seen")
     fo.Dataset(name).add_sample(fo.Sample("/x.mp4"))
-    with pytest.raises(AutolabelError, match="holds video samples"):
-        prepare_dataset(name)
-    with pytest.raises(AutolabelError, match="not made by autolabel"):
-        schema.open_dataset(name)
+    for use, wrong, message in (
+        (prepare_dataset, "../x", "not a dataset name"),
+        (schema.open_dataset, "never seen", "no dataset"),
+        (prepare_dataset, name, "holds video samples"),
+        (schema.open_dataset, name, "not made by autolabel"),
+    ):
+        with pytest.raises(AutolabelError, match=message):
+            use(wrong)
 
 
 def write_one(name: str, out: str, manifests: list[Manifest]) -> None:

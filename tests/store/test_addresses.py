@@ -30,10 +30,9 @@ GOOD = [
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_an_address_with_a_secret_is_refused_and_shown_nowhere(address):
-    with pytest.raises(AutolabelError) as caught:
+    with pytest.raises(AutolabelError, match=r"begins with |set |NETRC") as caught:
         checked(address)
     assert PLANTED not in str(caught.value)
-    assert any(words in str(caught.value) for words in ("begins with ", "set ", "NETRC"))
 
 
 @pytest.mark.parametrize("address", GOOD)
@@ -153,9 +152,8 @@ def test_only_what_does_not_explain_itself_has_a_traceback(caplog, error, shown)
 
 
 def test_the_stamp_of_imported_boxes_is_no_password():
-    stamp = "imported:boxes@484ba45fc715ada7"
-    assert redact(stamp) == stamp
-    assert redact(f"boxes  {stamp}") == f"boxes  {stamp}"
+    for text in ("imported:boxes@484ba45fc715ada7", "boxes  imported:boxes@484ba45fc715ada7"):
+        assert redact(text) == text
     assert PLANTED not in redact(f"imported:{PLANTED}@host")
 
 
