@@ -196,7 +196,7 @@ def watch(console: Console, plan: BackfillPlan, loading: FlowRun | None = None) 
     if len(frames) > 10:
         console.print(f"  and {len(frames) - 10} more; --json lists all")
     dataset = plan.params.label.dataset_name
-    if left.up_to_date and dataset and not unloaded:
+    if left.up_to_date and dataset and not failed:
         command = as_typed("review", dataset)
         console.print(f"look at it: [bold]{escape(command)}[/]")
     return {

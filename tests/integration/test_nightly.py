@@ -120,8 +120,8 @@ def foreign_commands(home):
     """Prefect's and FiftyOne's own commands, in a shell that has evaluated `autolabel env`."""
     program = Path(sys.executable).parent
     printed, _ = said(home, "env")
-    for file in ("cache/services/prefect-password", "mongodb/password"):
-        assert (home.folder / file).read_text().rpartition(":")[2] not in printed
+    password = (home.folder / "cache/services/prefect-password").read_text()
+    assert password.rpartition(":")[2] not in printed
     script = (
         f'set -e; eval "$({program}/autolabel env)"; {program}/prefect work-pool ls; '
         f"{program}/fiftyone datasets list"
