@@ -111,10 +111,12 @@ def test_each_text_finds_its_own_boxes(tmp_path, form, prompt):
     np.testing.assert_allclose(boxes.xyxy_px, [[0, 0, 100, 60], [100, 0, 200, 30]], atol=0.6)
     np.testing.assert_allclose(boxes.scores, 1 / (1 + np.exp([-3.0, -1.0])), rtol=1e-5)
     assert boxes.source == detector.file.stamp
-    (only,) = detector.detect([image], classes=["traffic cone"])
-    assert only.labels == ("traffic cone",)
-    (sure,) = detector.detect([image], min_score=0.8)
-    assert sure.labels == ("car",)
+    for asked, label in (
+        ({"classes": ["traffic cone"]}, "traffic cone"),
+        ({"min_score": 0.8}, "car"),
+    ):
+        (only,) = detector.detect([image], **asked)
+        assert only.labels == (label,)
     with pytest.raises(AutolabelError, match="does not know the classes bus; it knows "):
         detector.class_mask(["bus"])
 
@@ -154,25 +156,23 @@ def test_texts_and_the_files_that_they_go_through_are_in_the_stamp(tmp_path):
 
 
 def test_what_is_missing_is_named(tmp_path):
-    path = embeddings(tmp_path)
-    with pytest.raises(
-        AutolabelError, match="no embedding of bus; it has those of car, traffic co"
+    known, unknown = embeddings(tmp_path / "known"), embeddings(tmp_path / "unknown")
+    (tmp_path / "unknown" / "world.embeddings.npz").unlink()
+    short, mute = phrases(tmp_path / "short", length=1), phrases(tmp_path / "mute")
+    (tmp_path / "mute" / "tokenizer.json").unlink()
+    for detector, message in (
+        (f"{known}#car, bus", "no embedding of bus; it has those of car, traffic co"),
+        (f"{unknown}#car", r"put them into .*world\.embeddings\.npz"),
+        (f"{known}", "it takes text: say what to look for with --prompt"),
+        (f"{resolve_detector('compact').path}#car", r"takes no text .*leave out the prompt"),
+        (f"{short}#traffic cone", "has 2 tokens, and the detector takes 1"),
+        (f"{mute}#car", r"put its tokenizer\.json into "),
     ):
-        load_detector(with_prompt(str(path), "car, bus"))
-    (tmp_path / "world.embeddings.npz").unlink()
-    with pytest.raises(AutolabelError, match=r"put them into .*world\.embeddings\.npz"):
-        load_detector(with_prompt(str(path), "car"))
-    with pytest.raises(AutolabelError, match="it takes text: say what to look for with --prompt"):
-        load_detector(str(path))
-    with pytest.raises(AutolabelError, match=r"takes no text .*leave out the prompt"):
-        load_detector(f"{resolve_detector('compact').path}#car")
-    with pytest.raises(ValueError, match=r"give its \.onnx file"):
-        LabelParams(sources=("x",), out="y", prompt="car")
-    with pytest.raises(ValueError, match="the prompt is empty"):
-        LabelParams(sources=("x",), out="y", detector="x.onnx", prompt=" , ")
-    phrase = phrases(tmp_path / "p", length=1)
-    with pytest.raises(AutolabelError, match="has 2 tokens, and the detector takes 1"):
-        load_detector(with_prompt(str(phrase), "traffic cone"))
-    (tmp_path / "p" / "tokenizer.json").unlink()
-    with pytest.raises(AutolabelError, match=r"put its tokenizer\.json into "):
-        load_detector(with_prompt(str(phrase), "car"))
+        with pytest.raises(AutolabelError, match=message):
+            load_detector(detector)
+    for asked, message in (
+        ({"prompt": "car"}, r"give its \.onnx file"),
+        ({"detector": "x.onnx", "prompt": " , "}, "the prompt is empty"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            LabelParams(sources=("x",), out="y", **asked)

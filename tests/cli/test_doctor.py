@@ -18,17 +18,23 @@ def found():
 
 
 def test_addresses_are_shown_without_their_credentials(monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"key-{PLANTED}")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", PLANTED)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://me:12/{PLANTED}@127.0.0.1:1")
-    monkeypatch.setenv("PREFECT_API_URL", f"http://me:a@{PLANTED}@127.0.0.1:1/api")
-    monkeypatch.setenv("FIFTYONE_DATABASE_URI", f"mongodb://me:p/{PLANTED}@127.0.0.1:1/")
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": f"key-{PLANTED}",
+        "AWS_SECRET_ACCESS_KEY": PLANTED,
+        "AWS_ENDPOINT_URL": f"http://me:12/{PLANTED}@127.0.0.1:1",
+        "PREFECT_API_URL": f"http://me:a@{PLANTED}@127.0.0.1:1/api",
+        "FIFTYONE_DATABASE_URI": f"mongodb://me:p/{PLANTED}@127.0.0.1:1/",
+    }.items():
+        monkeypatch.setenv(name, value)
     findings, told = found()
     assert PLANTED not in told
-    assert "***@127.0.0.1:1" in findings["credentials"]["found"]
-    assert "AWS_ACCESS_KEY_ID" in findings["credentials"]["found"]
-    assert "***@127.0.0.1:1" in findings["prefect"]["found"]
-    assert "mongodb://***@127.0.0.1:1" in findings["database"]["found"]
+    for name, words in (
+        ("credentials", "***@127.0.0.1:1"),
+        ("credentials", "AWS_ACCESS_KEY_ID"),
+        ("prefect", "***@127.0.0.1:1"),
+        ("database", "mongodb://***@127.0.0.1:1"),
+    ):
+        assert words in findings[name]["found"]
     assert findings["database"]["state"] == findings["prefect"]["state"] == "missing"
 
 

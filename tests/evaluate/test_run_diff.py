@@ -119,25 +119,29 @@ def test_what_one_run_alone_has_is_told_and_what_is_lost_is_a_change(runs, tmp_p
     assert not result["changed_sequences"]
 
 
-def test_another_predicted_iou_is_a_change_and_both_runs_are_named(runs, tmp_path):
-    other, labeled = str(tmp_path / "unsure"), frames_of(runs[0], "same")
-    wrong = labeled[0].masks.predicted_iou - np.float32(0.3)
-    labeled[0] = replace(labeled[0], masks=replace(labeled[0].masks, predicted_iou=wrong))
-    store(other, str(tmp_path / "in" / "same"), labeled)
-    result = difference(runs[0], other).result()
-    assert result["by_kind"]["score"] == len(wrong)
-    assert result["run_keys_a"] == result["run_keys_b"] == [STAMP.run_key]
+def unsure(masks):
+    return replace(masks, predicted_iou=masks.predicted_iou - np.float32(0.3))
 
 
-def test_a_mask_that_became_empty_is_gone(runs, tmp_path):
-    other, labeled = str(tmp_path / "empty"), frames_of(runs[0], "same")
-    none = labeled[0].masks.area_px * (np.arange(5) > 0)
-    rle = coco_mask.encode(np.zeros(labeled[0].masks.size_hw, np.uint8, order="F"))["counts"]
-    masks = replace(labeled[0].masks, area_px=none, rle=(rle, *labeled[0].masks.rle[1:]))
-    labeled[0] = replace(labeled[0], masks=masks)
+def with_an_empty_one(masks):
+    rle = coco_mask.encode(np.zeros(masks.size_hw, np.uint8, order="F"))["counts"]
+    return replace(masks, area_px=masks.area_px * (np.arange(5) > 0), rle=(rle, *masks.rle[1:]))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "kind_back", "count"),
+    [(unsure, "score", "score", 5), (with_an_empty_one, "gone", "new", 1)],
+)
+def test_another_predicted_iou_and_an_empty_mask_are_changes_and_both_runs_are_named(
+    runs, tmp_path, change, kind, kind_back, count
+):
+    other, (first, *more) = str(tmp_path / "changed"), frames_of(runs[0], "same")
+    labeled = [replace(first, masks=change(first.masks)), *more]
     store(other, str(tmp_path / "in" / "same"), labeled)
-    for sides, kind in (((runs[0], other), "gone"), ((other, runs[0]), "new")):
-        assert some_kinds(difference(*sides).result()) == {kind: 1}
+    for sides, expected in (((runs[0], other), kind), ((other, runs[0]), kind_back)):
+        result = difference(*sides).result()
+        assert some_kinds(result) == {expected: count}
+        assert result["run_keys_a"] == result["run_keys_b"] == [STAMP.run_key]
 
 
 def test_a_report_goes_to_this_machine_and_replaces_its_own_files_only(tmp_path):

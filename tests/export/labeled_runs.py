@@ -1,10 +1,13 @@
 """Labels and pictures of a few sequences on this disk, and what they are, for exports."""
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
 from tasks.export.frames import Choice
+from tasks.frames.identity import file_version
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
 from tests.review.labels import STAMP, labeled_frames
@@ -32,11 +35,6 @@ def stored(out, frames_uri, labeled, stamp=STAMP, size=8):
 
 def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False, each=5, files="{:06d}.jpg"):
     """Labels and pictures of a few sequences on this disk; returns the run's folder."""
-    from dataclasses import replace
-
-    from tasks.frames.identity import file_version
-    from tasks.store.tables import LabeledFrame
-
     for number, name in enumerate(sequences):
         labeled = []
         for one in labeled_frames(frames, each, sequence_id=name, seed=number):
@@ -45,10 +43,9 @@ def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False, each=5, files
             cv2.imwrite(str(path), np.full((*one.frame.size_hw, 3), 90 + one.frame.index, np.uint8))
             etag = file_version(path)
             frame = replace(one.frame, uri=str(path), etag=etag, size_bytes=path.stat().st_size)
-            boxes = one.boxes
-            if tracks:
-                boxes = replace(boxes, track_ids=np.arange(len(boxes)) + 7)
-            labeled.append(LabeledFrame(frame, boxes, one.masks))
+            track_ids = np.arange(len(one.boxes)) + 7 if tracks else None
+            boxes = replace(one.boxes, track_ids=track_ids)
+            labeled.append(replace(one, frame=frame, boxes=boxes))
         store(str(tmp_path / "run"), str(tmp_path / "in" / name), labeled)
     return str(tmp_path / "run")
 

@@ -1,20 +1,24 @@
 """Which labels an export takes, where it writes, and what it says of what it leaves out."""
 
+import hashlib
 import json
+import re
 
 import cv2
 import numpy as np
 import pytest
+import s3fs
 from click.testing import CliRunner
 
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError
-from tasks.export.frames import Choice, split_of
+from tasks.export.frames import Choice, chosen_manifests, split_of
 from tasks.export.run import FORMATS, export
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Told
 from tasks.store import storage
 from tasks.store.newest import list_manifests, other_versions
+from tasks.store.tracks import FrameTracks, write_tracks
 from tests.export.labeled_runs import NOTHING, run_of, truth
 from tests.review.labels import labeled_frames
 
@@ -50,8 +54,7 @@ def test_what_cannot_be_read_is_left_out_and_the_rest_is_exported(tmp_path):
     assert (done.exit_code, report["sequences"], report["frames"]) == (1, 1, 2)
     assert report["sequences_unreadable"] == ["cut", "old"]
     cut, old = report["left_out"]
-    assert cut.startswith("sequence cut: ")
-    assert "truncated or damaged" in cut
+    assert re.match("sequence cut: .*truncated or damaged", cut)
     assert old == "sequence old: labeled by 0.0.9, which this version cannot read: label again"
     paths["drive"].unlink()
     done = CliRunner().invoke(cli, [*given, str(tmp_path / "nothing")])
@@ -60,8 +63,6 @@ def test_what_cannot_be_read_is_left_out_and_the_rest_is_exported(tmp_path):
 
 
 def test_classes_are_those_of_tracks_if_asked(tmp_path):
-    from tasks.export.frames import chosen_manifests
-    from tasks.store.tracks import FrameTracks, write_tracks
 
     source = run_of(tmp_path, frames=2)
     (manifest,) = chosen_manifests(source)
@@ -77,10 +78,6 @@ def test_classes_are_those_of_tracks_if_asked(tmp_path):
 
 
 def test_the_index_has_every_file_with_its_hash_and_equal_exports_are_equal(tmp_path, s3):
-    import hashlib
-
-    import s3fs
-
     source = run_of(tmp_path)
     for target in (str(tmp_path / "to"), f"{s3}/to"):
         export(source, "yolo", target, NOTHING)

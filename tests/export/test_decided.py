@@ -23,9 +23,8 @@ from tests.export.labeled_runs import run_of, truth
 from tests.review.reviewed import pick, relabel
 
 
-@pytest.fixture
-def name(database, tmp_path):
-    run = run_of(tmp_path, frames=3)
+def loaded(run):
+    """Load a run into a new dataset; returns its name."""
     name = f"export {uuid.uuid4().hex[:8]}"
     prepare_dataset(name, out_uri=run)
     for manifest in chosen_manifests(run):
@@ -33,14 +32,15 @@ def name(database, tmp_path):
     return name
 
 
+@pytest.fixture
+def name(database, tmp_path):
+    return loaded(run_of(tmp_path, frames=3))
+
+
 def test_sequences_without_a_decision_are_not_counted_among_those_of_the_decided(
     database, tmp_path
 ):
-    run = run_of(tmp_path, ("decided", "untouched"), frames=1)
-    name = f"export {uuid.uuid4().hex[:8]}"
-    prepare_dataset(name, out_uri=run)
-    for manifest in chosen_manifests(run):
-        load_sequence(name, run, manifest)
+    name = loaded(run_of(tmp_path, ("decided", "untouched"), frames=1))
     accept(*pick(name, 0, 0))
     for choice, count in ((Choice(), 2), (Choice(reviewed=True), 1)):
         told = export(name, "coco", str(tmp_path / f"coco-{count}"), choice, images="none")
@@ -96,8 +96,7 @@ def test_decisions_take_the_place_of_the_labels(name, tmp_path):
     assert sorted(read["reviewed"]) == [0, 1]
     assert [row[:2] for row in read["reviewed"][0]] == [(expected[0][0][0], "accepted")]
     decided = {row[1]: row for row in read["reviewed"][1]}
-    assert sorted(decided) == ["corrected", "merged"]
-    assert decided["corrected"][0] == "tram"
+    assert (sorted(decided), decided["corrected"][0]) == (["corrected", "merged"], "tram")
     union = np.maximum(*(coco_mask.decode(expected[1][row][2]) for row in (3, 4)))
     assert (coco_mask.decode(decided["merged"][2]) == union).mean() > 0.9999
 
@@ -107,8 +106,8 @@ def test_decisions_take_the_place_of_the_labels(name, tmp_path):
         assert [row[0] for row in kept] == [expected[index][row][0] for row in rows]
         for row, number in zip(kept, rows, strict=True):
             assert (coco_mask.decode(row[2]) == coco_mask.decode(expected[index][number][2])).all()
-    assert [row for row in read["all"][0] if row[1]] == read["reviewed"][0]
-    assert [row for row in read["all"][1] if row[1]] == read["reviewed"][1]
+    for index, rows in read["reviewed"].items():
+        assert [row for row in read["all"][index] if row[1]] == rows
 
 
 def test_labels_that_are_undecided_again_are_exported_as_such(name, tmp_path):

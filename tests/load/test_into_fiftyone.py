@@ -183,9 +183,7 @@ def test_cameras_become_groups(name: str, tmp_path: Path) -> None:
     load.load_sequence(name, str(tmp_path), manifest)
     load.load_sequence(name, str(tmp_path), manifest)
     dataset = schema.open_dataset(name)
-    assert dataset.media_type == "group"
-    assert dataset.group_slices == ["l", "r"]
-    assert len(dataset) == 3
+    assert (dataset.media_type, dataset.group_slices, len(dataset)) == ("group", ["l", "r"], 3)
     group = dataset.get_group(dataset.first().group.id)
     assert {slice_: sample.camera for slice_, sample in group.items()} == {"l": "l", "r": "r"}
     prepare_dataset(name, cameras=["l", "r", "top"])

@@ -21,17 +21,18 @@ def test_every_storage_tells_when_a_manifest_was_written(where, request):
 
 
 def test_the_newest_is_the_one_that_was_written_last_whatever_it_is_called(tmp_path):
-    def written(at_s, run_key, name, content_key, *, partial=False):
+
+    for at_s, run_key, name, content_key, partial in (
+        (9.5, "b", "drive", "one", False),
+        (10.25, "a", "drive", "two", False),
+        (11, "a", "drive", "two", True),  # complete by now: it means nothing
+        (8, "a", "other", "one", False),
+        (12, "b", "other", "two", True),
+    ):
         path = tmp_path / path_of(run_key, name, content_key, partial=partial)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}")
         os.utime(path, (at_s, at_s))
-
-    written(9.5, "b", "drive", "one")
-    written(10.25, "a", "drive", "two")
-    written(11, "a", "drive", "two", partial=True)  # complete by now: it means nothing
-    written(8, "a", "other", "one")
-    written(12, "b", "other", "two", partial=True)
     found = {name: one[1:] for name, one in newest_of(list_manifests(str(tmp_path))).items()}
     assert found == {"drive": ("a", "drive", "two", False), "other": ("b", "other", "two", True)}
     (of_b,) = [one for one in list_manifests(str(tmp_path), "b") if not one.partial]

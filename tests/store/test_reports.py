@@ -45,10 +45,7 @@ def test_a_report_counts_everything_once():
     }  # fmt: skip
     assert {name: report[name] for name in expected} == expected
     assert [(one["camera"], one["index"]) for one in report["failed_frames"]] == [("", 3), ("", 4)]
-    suspicious = {
-        (one["camera"], one["index"]): one["reason"] for one in report["suspicious_frames"]
-    }
-    assert set(suspicious) == {("", 1), ("", 5), ("left", 0)}
-    assert "no boxes" in suspicious["", 1]
-    assert "(10, 10)" in suspicious["", 5]
-    assert "0.20" in suspicious["left", 0]
+    doubts = {("", 1): "no boxes", ("", 5): "(10, 10)", ("left", 0): "0.20"}
+    assert len(report["suspicious_frames"]) == len(doubts)
+    for one in report["suspicious_frames"]:
+        assert doubts[one["camera"], one["index"]] in one["reason"]
