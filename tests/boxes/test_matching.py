@@ -87,46 +87,43 @@ def test_what_fits_nothing_is_told(tmp_path):
         nothing.refuse_nothing(())
 
 
+def coco(path, *boxes, names=("1.jpg",), footage=("a/1.jpg",)):
+    """Match boxes, each (class, number of its picture), of pictures of these names."""
+    classes = ["car", "person", "bus"]
+    content = {
+        "images": [{"id": number, "file_name": name} for number, name in enumerate(names)],
+        "categories": [{"id": number, "name": name} for number, name in enumerate(classes)],
+        "annotations": [
+            {"image_id": number, "category_id": classes.index(label), "bbox": [1, 2, 3, 4]}
+            for label, number in boxes
+        ],
+    }
+    path.write_text(json.dumps(content))
+    found = Matching(import_boxes(str(path)))
+    found.add([frame(one) for one in footage])
+    return found
+
+
 @pytest.mark.parametrize("name", ["C:\\data\\1.jpg", "/home/ann/data/1.jpg", "b/1.jpg"])
 def test_names_with_the_folders_of_another_machine_are_told(tmp_path, name):
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps({"images": [{"id": 1, "file_name": name}], "annotations": []}))
-    found = Matching(import_boxes(str(path)))
-    found.add([frame("a/1.jpg"), frame("a/2.jpg")])
+    found = coco(tmp_path / "c.json", names=[name], footage=["a/1.jpg", "a/2.jpg"])
     with pytest.raises(NothingToLabelError) as caught:
         found.refuse_nothing(())
     assert f"other folders ({name} beside s3://bucket/a/1.jpg)" in str(caught.value)
 
 
-def coco(path, *labels, categories=("car", "person", "bus")):
-    ids = {name: number for number, name in enumerate(categories)}
-    content = {
-        "images": [{"id": 1, "file_name": "1.jpg"}],
-        "categories": [{"id": number, "name": name} for name, number in ids.items()],
-        "annotations": [
-            {"image_id": 1, "category_id": ids[one], "bbox": [1, 2, 3, 4]} for one in labels
-        ],
-    }
-    path.write_text(json.dumps(content))
-    found = Matching(import_boxes(str(path)))
-    found.add([frame("a/1.jpg")])
-    return found
-
-
 def test_pictures_of_a_list_without_annotations_are_no_boxes_without_a_frame(tmp_path):
-    images = [{"id": number, "file_name": f"{number}.jpg"} for number in range(3)]
-    boxes = [{"image_id": n, "category_id": 0, "bbox": [1, 2, 3, 4]} for n in (0, 1)]
-    content = {"images": images, "annotations": boxes, "categories": [{"id": 0, "name": "car"}]}
-    (tmp_path / "c.json").write_text(json.dumps(content))
-    found = Matching(import_boxes(str(tmp_path / "c.json")))
-    found.add([frame("a/0.jpg")])
-    assert found.unmatched() == ["1.jpg"]
+    names = ["0.jpg", "1.jpg", "2.jpg"]
+    boxes = [("car", 0), ("car", 1)]
+    assert coco(tmp_path / "c.json", *boxes, names=names, footage=["a/0.jpg"]).unmatched() == [
+        "1.jpg"
+    ]
 
 
 @pytest.mark.parametrize("kind", ["coco", "text"])
 def test_classes_that_are_not_there_are_refused_with_those_that_are(tmp_path, kind, monkeypatch):
     if kind == "coco":
-        found = coco(tmp_path / "c.json", "car", "car", "person")
+        found = coco(tmp_path / "c.json", ("car", 0), ("car", 0), ("person", 0))
     else:
         found = texts(tmp_path, **{"1": "car 1 1 2 3 4\nperson 1 1 2 3 4\n", "2": "bad", "x": ""})
         found.add([frame("a/1.jpg"), frame("a/2.jpg")])
@@ -141,9 +138,11 @@ def test_classes_that_are_not_there_are_refused_with_those_that_are(tmp_path, ki
 
 
 def test_a_class_that_a_file_does_not_know_is_a_mistake_beside_one_that_it_does(tmp_path):
-    found = coco(tmp_path / "c.json", "car", "person")
-    with pytest.raises(NothingToLabelError, match="--classes persn:"):
-        found.refuse_nothing(("car", "persn"))
+    found = coco(tmp_path / "c.json", ("car", 0), ("person", 0))
     found.refuse_nothing(("car", "bus"))  # known, and not in these pictures
-    with pytest.raises(NothingToLabelError, match=r"--classes bus: .* bus \(0 boxes\)"):
-        found.refuse_nothing(("bus",))
+    for classes, message in (
+        (("car", "persn"), "--classes persn:"),
+        (("bus",), r"--classes bus: .* bus \(0 boxes\)"),
+    ):
+        with pytest.raises(NothingToLabelError, match=message):
+            found.refuse_nothing(classes)

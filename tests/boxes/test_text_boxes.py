@@ -29,19 +29,15 @@ def folder(tmp_path):
     return tmp_path
 
 
-def frame(folder, **orientation):
-    if orientation:
-        exif = Image.Exif()
-        exif[0x0112] = orientation["orientation"]
-        Image.new("RGB", (200, 100)).save(folder / "1.jpg", exif=exif)
+def frame(folder):
     path = str(folder / "1.jpg")
     return FrameRef("drive", "", 0, None, path, local_path=path)
 
 
-def boxes_of(folder, lines, names="labels/classes.txt", **orientation):
+def boxes_of(folder, lines, names="labels/classes.txt"):
     (folder / "labels" / "1.txt").write_text(lines)
     imported = import_boxes(str(folder / "labels"), str(folder / names))
-    return imported.of(frame(folder, **orientation))
+    return imported.of(frame(folder))
 
 
 @pytest.mark.parametrize("names", ["labels/classes.txt", "data.yaml"])

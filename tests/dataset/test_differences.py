@@ -72,8 +72,7 @@ def test_single_labels_are_compared_and_the_most_changed_come_first(name: str) -
 
 def test_nothing_is_compared_without_a_run_before(name: str) -> None:
     sample = schema.open_dataset(name).first()
-    assert sample.difference is None
-    assert sample.previous is None
+    assert (sample.difference, sample.previous) == (None, None)
     assert not hasattr(sample.detections.detections[0], "difference")
     build_queue(schema.open_dataset(name), 10)
     assert DIFFERENCES not in schema.open_dataset(name).list_saved_views()

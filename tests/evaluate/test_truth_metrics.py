@@ -145,12 +145,13 @@ def test_a_file_that_is_no_truth_is_refused(tmp_path):
         (tmp_path / "x.json").write_text(content)
         with pytest.raises(AutolabelError, match=r"x\.json"):
             load_truth(tmp_path / "x.json")
-    with pytest.raises(AutolabelError, match="no such file"):
-        load_truth(tmp_path / "absent.json")
-    with pytest.raises(AutolabelError, match="says of no picture which sequence"):
-        open_truth(str(write_truth(tmp_path, [SOUND])), tmp_path, first_frames=True)
-    with pytest.raises(AutolabelError, match="read from this machine"):
-        open_truth("s3://bucket/truth.json", tmp_path)
+    for path, first_frames, message in (
+        (tmp_path / "absent.json", False, "no such file"),
+        (write_truth(tmp_path, [SOUND]), True, "says of no picture which sequence"),
+        ("s3://bucket/truth.json", False, "read from this machine"),
+    ):
+        with pytest.raises(AutolabelError, match=message):
+            open_truth(str(path), tmp_path, first_frames=first_frames)
 
 
 def test_a_byte_order_mark_and_ids_written_as_text_are_read(tmp_path):
@@ -160,10 +161,9 @@ def test_a_byte_order_mark_and_ids_written_as_text_are_read(tmp_path):
 
 
 def test_mask_iou_and_size_classes():
-    a, b = rect(0, 0, 40, 40), rect(20, 0, 60, 40)
-    assert mask_iou(rle(a), rle(b), (H, W)) == pytest.approx(1 / 3)
-    assert mask_iou(rle(a), rle(rect(0, 0, 0, 0)), (H, W)) == 0
-    assert mask_iou(rle(rect(0, 0, 0, 0)), rle(rect(0, 0, 0, 0)), (H, W)) == 1
+    a, b, nothing = (rle(rect(*one)) for one in ((0, 0, 40, 40), (20, 0, 60, 40), (0, 0, 0, 0)))
+    ious = [mask_iou(*pair, (H, W)) for pair in ((a, b), (a, nothing), (nothing, nothing))]
+    assert ious == pytest.approx([1 / 3, 0, 1])
     assert [size_class(a) for a in (1023, 1024, 9215, 9216)] == [
         "small",
         "medium",
