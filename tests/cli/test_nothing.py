@@ -68,9 +68,9 @@ def test_a_run_names_cameras_of_failures_and_counts_boxes_without_a_mask(tmp_pat
         summary = json.loads(done.stdout)
         assert (done.exit_code, summary["instances"], summary["rejected"]) == (1, 2, 1)
         told = " ".join(done.stderr.split())
-        assert "in CAM_BACK 1.jpg read: " in told
+        assert "in CAM_BACK 1.jpg decode: " in told
         assert "1 frame and 1 mask in 1 sequence" in told
         assert "1 box without a mask" in told
     planned = CliRunner().invoke(cli, [*given, "--dry-run"])
     assert planned.exit_code == 1
-    assert "in CAM_BACK 1.jpg read: " in " ".join(planned.stderr.split()), "the reason for that"
+    assert "in CAM_BACK 1.jpg decode: " in " ".join(planned.stderr.split()), "the reason for that"
