@@ -1,8 +1,6 @@
 """Labels into FiftyOne: layout, idempotence, several writers, people's fields, cameras."""
 
 import multiprocessing
-import os
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +13,6 @@ from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset import schema
 from tasks.dataset.documents import Origin, label_documents, stamp_text
 from tasks.dataset.ids import ObjectNames, label_id, sample_id
-from tasks.dataset.placing import Place
 from tasks.frames.download import keep_cached
 from tasks.frames.identity import frame_identity
 from tasks.load import into_fiftyone as load
@@ -260,21 +257,3 @@ def test_four_writers_also_of_the_same_sequence(name: str, tmp_path: Path) -> No
         assert {k: ours[k] for k in ours.keys() - drop} == {
             k: theirs[k] for k in theirs.keys() - drop
         }
-
-
-@pytest.mark.slow
-def test_a_thousand_frames_of_a_hundred_masks_load_fast(name: str) -> None:
-    """15,000 labels a second of CPU, with risk and reasons; FiftyOne's add_samples: 1,500."""
-    labeled = labeled_frames(1000, 100)
-    prepare_dataset(name)
-    dataset = schema.open_dataset(name)
-    compute_risk(labeled[:2])  # imports
-    names = ObjectNames({})
-    started, count = time.process_time(), 0
-    for start in range(0, 1000, 64):
-        part = labeled[start : start + 64]
-        judged = compute_risk(part, labeled[:start][-1:])
-        count += load.write_frames(dataset, part, ORIGIN, judged, Place(), objects=names)
-    ours = count / (time.process_time() - started)
-    assert dataset.count("detections.detections") == 100_000
-    assert ours >= 15_000 * float(os.environ.get("AUTOLABEL_SPEED_SCALE", "1"))

@@ -1,8 +1,5 @@
-"""The queue under a budget, the control sample, statistics, and a hundred thousand samples."""
+"""The queue under a budget, the control sample, and statistics."""
 
-import datetime
-import resource
-import time
 import uuid
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,8 +8,6 @@ import numpy as np
 import pytest
 
 from tasks.dataset import schema
-from tasks.dataset.documents import first_fields
-from tasks.dataset.ids import sample_id
 from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
 from tasks.review.actions import accept, choose, mark_sequence, reject
@@ -214,43 +209,3 @@ def test_a_place_gets_a_few_decisions_and_more_where_there_is_room() -> None:
     assert [one.risk for one in chosen] == sorted((one.risk for one in chosen), reverse=True)
     assert names[:5] == [f"car-{row}" for row in range(5)], "room is filled by the riskiest"
     assert few_of_each_place([], 10) == []
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_samples_open_in_under_three_seconds(database: str) -> None:
-    """Queries as the App makes them for its first page: samples and their number."""
-    import fiftyone as fo
-
-    name = f"large {uuid.uuid4().hex[:8]}"
-    prepare_dataset(name)
-    load_frames(name, labeled_frames(50, 8), STAMP)
-    dataset = schema.open_dataset(name)
-    collection = schema.sample_collection(dataset)
-    rng, now = np.random.default_rng(0), datetime.datetime.now(datetime.UTC)
-    templates = list(collection.find({}))
-    for start in range(0, 100_000, 5_000):
-        batch = []
-        for index in range(start, start + 5_000):
-            key, risks = f"large/_/{index:06d}", rng.beta(1, 8, 8)
-            template = templates[index % 50]
-            labels = [
-                {**label, "risk": float(risk)}
-                for label, risk in zip(template["detections"]["detections"], risks, strict=True)
-            ]
-            first = {**template, **first_fields(dataset._doc.id, key, now), "_id": sample_id(key)}
-            shown = {"frame_number": index, "risk": float(risks.max())}
-            field = {"detections": {"_cls": "Detections", "detections": labels}}
-            batch.append({**first, **shown, **field})
-        collection.insert_many(batch)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    queue = build_queue(dataset, 200)
-    started = time.perf_counter()
-    view = fo.load_dataset(name).load_saved_view(NEEDS_REVIEW)
-    page, count = [sample.id for sample in view.limit(25)], view.count()
-    opened_s = time.perf_counter() - started
-    review_stats(dataset)
-    grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    assert (queue.decisions, len(page), count) == (200, 25, queue.frames)
-    assert opened_s < 3
-    assert grown_mb < 300
-    dataset.delete()
