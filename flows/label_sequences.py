@@ -143,7 +143,7 @@ def label_sequences(
     """Label and load sequences; those that failed for a temporary reason again.
 
     Retrying a request has a limit of seconds; a run lives for minutes and can wait for storage to
-    come back. After a request to stop no further sequence is begun; when the device is lost, the
+    come back. After a request to stop no further sequence is started; when the device is lost, the
     others fail with that before they are listed.
 
     Args:
@@ -156,7 +156,7 @@ def label_sequences(
         on_open: called with a part's number and how many frames it turned out to have.
 
     Returns:
-        The outcomes of those that were begun, in order.
+        The outcomes of those that were started, in order.
 
     """
     context, outcomes = job.context, dict[int, SequenceOutcome]()

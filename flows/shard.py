@@ -77,7 +77,7 @@ def label_shard(params: ShardParams) -> Any:
 def _label_shard(params: ShardParams) -> Any:
     started = time.perf_counter()
     if flow_run.run_count > MOST_STARTS:
-        why = f"begun {MOST_STARTS} times; its workers died or gave it back: not started again"
+        why = f"started {MOST_STARTS} times; its workers died or gave it back: not started again"
         return Failed(message=f"{why} by itself")
     if why := noted_sick().why:
         hand_on(why)
@@ -140,7 +140,7 @@ def machine_failed(shard: ShardParams, why: str) -> None:
 
 
 def hand_on(why: str) -> None:
-    """Give the shard back for what this machine cannot do now, unless it was begun too often.
+    """Give the shard back for what this machine cannot do now, unless it was started too often.
 
     Nothing of this try is counted against its sequences, and nothing that is labeled is done again.
 

@@ -1,4 +1,4 @@
-"""Processes that this product starts: begun, found again, and ended.
+"""Processes of this product: how they are started, found again, and ended.
 
 A process outlives the command that started it, or is ended by another one. By then its id may be
 that of something else: who ends a process says how to recognise it.

@@ -213,7 +213,7 @@ class Keeper:
                 start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + self_test.LIMIT_S
-        while test.poll() is None:  # no other is begun beside one that cannot be killed
+        while test.poll() is None:  # no other is started beside one that cannot be killed
             if self._stop.wait(0.1) or time.monotonic() > deadline:
                 test.kill()
                 self._told.tell(place.name, "its self-test hangs in the driver or a file system")

@@ -122,7 +122,7 @@ def _problem(
 
 
 def planned_runs(client: SyncPrefectClient, deployment: DeploymentResponse) -> list[FlowRun]:
-    """Return the runs that the server has planned and nobody has begun, the next first."""
+    """Return the runs that the server has planned and nobody has started, the next first."""
     found = _scheduled_runs(client, deployment, ended=False)
     return [one for one in reversed(found) if one.state is None or one.state.is_scheduled()]
 

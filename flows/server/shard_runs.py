@@ -76,7 +76,7 @@ def why_not_loaded(message: str) -> str:
 SHARD_FLOW = "label-shard"
 SHARD_TAG = "autolabel-shard"
 SHARD_DEPLOYMENT = f"{SHARD_FLOW}/gpu"
-# A shard that was begun so often, whose workers died or gave it back, is not started again by
+# A shard that was started so often, whose workers died or gave it back, is not started again by
 # itself.
 MOST_STARTS = 20
 RESCHEDULED_WITHIN = timedelta(seconds=60)

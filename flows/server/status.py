@@ -63,7 +63,7 @@ class RunStatus:
         run_key: which.
         label: what its newest shard was given.
         states: shards by the name of their state.
-        active: shards that have not ended; one that has just crashed is begun again.
+        active: shards that have not ended; one that has just crashed is started again.
         failed: shards that failed or crashed, newest first.
         waiting: why shards were given back that wait for another try, as `reasons`.
         not_loaded: why labels of shards were not loaded into the dataset, as `reasons`, where it

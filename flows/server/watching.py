@@ -118,7 +118,7 @@ def _lost(run: FlowRun, unchanged_s: float) -> str:
     if (state.is_running() or state.is_cancelling()) and unchanged_s >= SILENT_S:
         return f"no sign of life for {unchanged_s:.0f} s"
     if state.is_pending() and unchanged_s >= NOT_BEGUN_S:
-        return f"a worker took it at least {unchanged_s:.0f} s ago and has not begun it"
+        return f"a worker took it at least {unchanged_s:.0f} s ago and has not started it"
     return ""
 
 

@@ -134,7 +134,7 @@ def load_tensorrt(folder: ModelFolder, options: BuildOptions | None = None) -> T
             for kind in graphs_of(folder)
         }  # fmt: skip
 
-    # Builders time kernels: on the device's thread nothing else is begun meanwhile.
+    # Builders time kernels: on the device's thread nothing else is started meanwhile.
     paths = gpu.run(build)
     folder.unchanged()
     return TensorRTBackend(folder, paths, gpu)

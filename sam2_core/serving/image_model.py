@@ -98,7 +98,7 @@ class ImageModel(PythonModel):
         return self._backend
 
     def answer_all(self, requests: Sequence[Asked]) -> None:
-        """Answer one after another; what nobody waits for any more is not begun."""
+        """Answer one after another; what nobody waits for any more is not started."""
         for asked in requests:
             if not asked.drop_if_cancelled():
                 asked.each(lambda asked=asked: self._answer(asked))  # type: ignore[misc]

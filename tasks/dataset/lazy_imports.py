@@ -87,7 +87,7 @@ def _waits(name: str) -> bool:
 
 
 def _untouched(name: str) -> bool:
-    """Whether neither a module nor, of such a package, the package has begun to run."""
+    """Whether neither a module nor, of such a package, the package has started to run."""
     root = name.partition(".")[0]
     ours = (root, name) if root in _PACKAGES else (name,)
     return all(isinstance(sys.modules.get(one), _Later) and one not in _running for one in ours)

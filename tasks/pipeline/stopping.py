@@ -1,4 +1,4 @@
-"""A polite end: after SIGTERM the chunk at hand is finished, and nothing new is begun."""
+"""A polite end: after SIGTERM the chunk at hand is finished, and nothing new is started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sam2_core.types import AutolabelError
 
 
 class StoppedError(AutolabelError):
-    """Not begun, because this process was asked to stop."""
+    """Not started, because this process was asked to stop."""
 
 
 class StopRequest:
@@ -39,7 +39,7 @@ class StopRequest:
 
         """
         if self.requested:
-            raise StoppedError("not begun: this worker was asked to stop")
+            raise StoppedError("not started: this worker was asked to stop")
 
     def on_sigterm(self) -> AbstractContextManager[None]:
         """Take SIGTERM as the request while a block runs (main thread only)."""

@@ -1,6 +1,6 @@
 """Sequences that fail or kill their worker again and again: counted in storage, and given up on.
 
-A process that dies cannot say what killed it. So before a sequence is begun a small file says
+A process that dies cannot say what killed it. So before a sequence is started a small file says
 "begun, so many chunks were complete"; when it ends, well or with an error that was caught, the file
 goes. What is left are attempts that died. Enough of them without any progress between, and the
 sequence is set aside with a report instead of killing another worker. The same happens after as
@@ -37,7 +37,7 @@ class Case:
 
     @property
     def attempts_uri(self) -> str:
-        """Folder with a file for each attempt that was begun and has not ended."""
+        """Folder with a file for each attempt that was started and has not ended."""
         return storage.join(self.out_uri, "attempts", self.run_key, self._name)
 
     @property
@@ -47,7 +47,7 @@ class Case:
 
 
 def begin(case: Case, complete_chunks: int, first_chunk: int = 0) -> str | None:
-    """Note that a sequence is begun; returns what `end` wants, or None when it is to be given up.
+    """Note that a sequence is started; returns what `end` wants, or None when it is to be given up.
 
     Args:
         case: which sequence of which run.

@@ -43,11 +43,11 @@ class Looking:
     [
         (Running(), 90, "no sign of life for 90 s"),
         (Cancelling(), 90, "no sign of life for 90 s"),
-        (Pending(), 300, "a worker took it at least 300 s ago and has not begun it"),
+        (Pending(), 300, "a worker took it at least 300 s ago and has not started it"),
         (
             Pending(name="Submitting"),
             300,
-            "a worker took it at least 300 s ago and has not begun it",
+            "a worker took it at least 300 s ago and has not started it",
         ),
         (Crashed(message="status -9"), 15, "its worker died (status -9)"),
     ],
