@@ -28,7 +28,6 @@ from sam2_core.types import AutolabelError
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
 
-
 FLOWS = (SHARD_FLOW, "nightly")
 SIGN_OF_LIFE_S = 30.0
 SILENT_S = 3 * SIGN_OF_LIFE_S
@@ -41,6 +40,8 @@ LOOK_EVERY_S = 15.0
 LONGEST_GAP_S = 60.0
 # What crashed when nobody looked is not older than a weekend's power cut.
 CRASHED_WITHIN, STARTED_WITHIN = timedelta(days=3), timedelta(days=14)
+# A server that is restarted, or moved, is back after minutes.
+PATIENCE_S = 900.0
 
 log = logging.getLogger(__name__)
 
@@ -166,12 +167,6 @@ def _may_be_lost() -> Iterator[FlowRun]:
         }
     )
     return every_page(wanted, FlowFilter.model_validate({"name": {"any_": list(FLOWS)}}))
-
-
-# A server that is restarted, or moved, is back after minutes.
-PATIENCE_S = 900.0
-
-log = logging.getLogger(__name__)
 
 
 def watch(

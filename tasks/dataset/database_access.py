@@ -41,6 +41,7 @@ LEFT_ALONE_S = 300.0
 # How long who looks at the App waits: a killed server is back within two seconds.
 PATIENCE_S = 6.0
 PING_S = 2.0
+LOCK_PAUSE_S, RELEASE_S = 0.05, 2.0  # of a lock in the database
 
 # pymongo's and mongoengine's, by name: neither is imported to ask.
 _NAMES = {"ConnectionFailure", "AutoReconnect"}
@@ -238,10 +239,6 @@ def _wait_s() -> float:
         return float(os.environ.get(WAIT_VARIABLE, WAIT_S))
     except ValueError:
         return WAIT_S
-
-
-LOCK_PAUSE_S = 0.05
-RELEASE_S = 2.0
 
 
 @contextlib.contextmanager

@@ -90,8 +90,7 @@ def stat_file(uri: str) -> File | None:
 
 def folder_below(root_uri: str, names: Iterable[str]) -> str:
     """Return the address of a folder that `walk` found: names on the web are quoted there."""
-    on_web = root_uri.startswith("http")
-    return storage.join(root_uri, *(quote(name) if on_web else name for name in names))
+    return storage.join(root_uri, *(map(quote, names) if storage.is_web(root_uri) else names))
 
 
 def walk(
@@ -289,5 +288,5 @@ def _file_of(info: dict[str, Any], uri: str) -> File:
     size = int(info.get("size") or 0)
     local = storage.is_local(uri)
     version = stat_version(Path(uri).stat()) if local else told_version(info, size)
-    name = unquote(urlsplit(uri).path) if uri.startswith("http") else info["name"]
+    name = unquote(urlsplit(uri).path) if storage.is_web(uri) else info["name"]
     return File(name.rstrip("/").rsplit("/", 1)[-1], uri, size, version)

@@ -55,6 +55,11 @@ def is_s3(uri: str) -> bool:
     return uri.startswith(("s3://", "s3a://"))
 
 
+def is_web(uri: str) -> bool:
+    """Whether the address is one of a web server, where names are quoted."""
+    return uri.startswith(("http://", "https://"))
+
+
 def local_path(uri: str) -> Path:
     """Path of a local address, absolute and without "..".
 

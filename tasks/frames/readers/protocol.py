@@ -88,7 +88,7 @@ class Place:
         names = {
             one["name"].rstrip("/").rpartition("/")[2]: one["type"] == "directory" for one in found
         }
-        if self.uri.startswith("http"):
+        if storage.is_web(self.uri):
             return {unquote(name): is_folder for name, is_folder in names.items()}
         return names
 
