@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import itertools
 import json
 import re
 import shlex
@@ -19,7 +18,7 @@ from uuid import UUID
 import httpx
 
 from flows.plan.summary import tracks_told
-from flows.server.client import connected
+from flows.server.client import connected, in_pages
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import SEGMENT, Listener
 from tasks.pipeline.run_context import RunContext
@@ -203,9 +202,6 @@ def frames_counted(context: RunContext, key: str, planned: Sequence[int]) -> Ite
         card.end(*count.so_far(), INTERRUPTED if interrupted else "")
 
 
-PAGE = 200
-
-
 def publish(summary: dict[str, Any]) -> None:
     """Write a run's summary as a Markdown artifact and its failures as a table artifact."""
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
@@ -246,22 +242,16 @@ def failed_frames(run_key: str, of: Mapping[UUID, Collection[str]]) -> list[dict
     newest = ArtifactSort.CREATED_DESC
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
     with connected() as client:
-        for offset in itertools.count(0, PAGE):
-            page = client.read_artifacts(
-                artifact_filter=wanted, sort=newest, limit=PAGE, offset=offset
-            )
-            for one in page:
-                sequences = of.get(one.flow_run_id, ()) if one.flow_run_id else ()
-                rows = json.loads(str(one.data)) if sequences else []
-                rows = [{name: from_plain(text) for name, text in row.items()} for row in rows]
-                rows = [
-                    row | {"frame": int(row["frame"])}  # in the table everything is text
-                    for row in rows
-                    if row["frame"] and row["sequence"] in sequences
-                ]
-                found = {frame_of(row): row for row in rows} | found
-            if len(page) < PAGE:
-                break
+        for one in in_pages(partial(client.read_artifacts, artifact_filter=wanted, sort=newest)):
+            sequences = of.get(one.flow_run_id, ()) if one.flow_run_id else ()
+            rows = json.loads(str(one.data)) if sequences else []
+            rows = [{name: from_plain(text) for name, text in row.items()} for row in rows]
+            rows = [
+                row | {"frame": int(row["frame"])}  # in the table everything is text
+                for row in rows
+                if row["frame"] and row["sequence"] in sequences
+            ]
+            found = {frame_of(row): row for row in rows} | found
     return sorted(found.values(), key=frame_of)
 
 

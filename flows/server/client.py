@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from sam2_core.types import AutolabelError
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 ANSWER_WITHIN_S = 30.0
+_PAGE = 200  # the most that Prefect answers at once
+
+Item = TypeVar("Item")
 
 
 class ServerAwayError(AutolabelError):
@@ -70,3 +74,17 @@ def asked_once(within_s: float = ANSWER_WITHIN_S) -> Iterator[None]:
     once = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: within_s}
     with temporary_settings(once):
         yield
+
+
+def in_pages(read: Callable[..., list[Item]]) -> Iterator[Item]:
+    """Yield all that Prefect has, page by page.
+
+    Args:
+        read: a method of its client that takes `limit` and `offset`.
+
+    """
+    for offset in itertools.count(0, _PAGE):
+        page = read(limit=_PAGE, offset=offset)
+        yield from page
+        if len(page) < _PAGE:
+            return

@@ -6,18 +6,18 @@ and its storage: what is meant of them is told by the storage and by each sequen
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flows.params import LabelParams
 from flows.plan.plan import stamp_of
 from flows.plan.shards import ShardParams
-from flows.server.client import connected
+from flows.server.client import connected, in_pages
 from sam2_core.backend_choice import fits
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import LOAD
@@ -84,7 +84,6 @@ RESCHEDULED_WITHIN = timedelta(seconds=60)
 STOPPED_WITHIN = timedelta(seconds=5)
 # What a machine could not do waits so long after the first start of the shard, then longer.
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(minutes=10)
-PAGE = 200
 
 log = logging.getLogger(__name__)
 
@@ -148,17 +147,11 @@ def every_page(wanted: FlowRunFilter, flows: FlowFilter | None = None) -> Iterat
     from prefect.client.schemas.sorting import FlowRunSort
 
     with connected() as client:
-        for offset in itertools.count(0, PAGE):
-            page = client.read_flow_runs(
-                flow_filter=flows,
-                flow_run_filter=wanted,
-                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-                limit=PAGE,
-                offset=offset,
-            )
-            yield from page
-            if len(page) < PAGE:
-                return
+        newest = FlowRunSort.EXPECTED_START_TIME_DESC
+        read = partial(
+            client.read_flow_runs, flow_filter=flows, flow_run_filter=wanted, sort=newest
+        )
+        yield from in_pages(read)
 
 
 def stays_crashed(run: FlowRun) -> bool:
