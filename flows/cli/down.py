@@ -12,9 +12,10 @@ def command() -> None:
     Also stops a database that the killed processes of a command left running.
     """
     from flows.machine.services import stop_all
-    from tasks.dataset.database import end_abandoned
+    from tasks.dataset.database import running_server
 
     stopped = stop_all()
-    if end_abandoned():
+    database = running_server()
+    if database and database.stop_if_unused():
         stopped.append("the database, which nobody used")
     click.echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing of ours is running")

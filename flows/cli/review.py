@@ -277,6 +277,7 @@ def rebuild_(dataset: str, out: str) -> None:
 @command.command("stop")
 def stop() -> None:
     """Stop the database that autolabel started, even while it is in use."""
-    from tasks.dataset.database import stop_server
+    from tasks.dataset.database import running_server
 
-    click.echo("stopped" if stop_server() else "no database of ours is running")
+    database = running_server()
+    click.echo("stopped" if database and database.stop() else "no database of ours is running")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import configparser
 import contextlib
-import hashlib
 import os
 import shlex
 import sys
@@ -27,6 +26,7 @@ from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks import processes
 from tasks.store.private_files import PRIVATE_UMASK, close_file, private_folder, write_private
+from tasks.store.shared_server import socket_folder
 
 START_S, STOP_S = 180.0, 150.0
 SUPERVISOR_S = 30.0
@@ -36,7 +36,6 @@ ORDER = {"server": 1, "database": 2}
 LIVES = {"STARTING", "RUNNING", "STOPPING"}
 LINKS = "sign-in.html"  # what `up` has printed
 HOLDER = "_1"  # ends the name of the process that only holds a port, see `launched`
-LONGEST_SOCKET = 100  # bytes of its path, of which systems take 104 to 108
 _SUPERVISOR = """[supervisord]
 nodaemon=true
 silent=true
@@ -81,18 +80,6 @@ class Service:
 def folder() -> Path:
     """Where the list, logs and passwords are."""
     return cache_folder() / "services"
-
-
-def socket_folder(around: Path, longest_name: str) -> Path:
-    """Return a private folder for sockets: below another, unless a path there would be too long."""
-    here = around / "run"
-    if len(os.fsencode(here / longest_name)) <= LONGEST_SOCKET:
-        return private_folder(here)
-    digest = hashlib.sha256(os.fsencode(around.resolve())).hexdigest()[:16]
-    there = private_folder(Path("/tmp") / f"autolabel-{os.geteuid()}-{digest}")  # noqa: S108 - the same in every process
-    if there.stat().st_uid != os.geteuid():
-        raise AutolabelError(f"{there} belongs to another user: name a shorter AUTOLABEL_CACHE")
-    return there
 
 
 def running() -> dict[str, Service]:

@@ -26,10 +26,10 @@ from urllib.parse import quote
 
 from filelock import FileLock
 
-from flows.machine.services import socket_folder
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.store.private_files import close_file, private_folder, read_or_create_secret
+from tasks.store.shared_server import socket_folder
 
 log = logging.getLogger(__name__)
 USER, PORT = "autolabel", 5432

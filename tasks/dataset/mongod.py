@@ -1,53 +1,117 @@
-"""One mongod of ours: the executable, the libraries it links, started, found, ended.
+"""Our mongod: the executable, the libraries it links, how it is started, found and stopped.
 
-It listens on a socket that only its user may open, and nowhere else; it runs no JavaScript. It
-holds a lock on `server.lock`, where its process id is, from before it runs until it has ended: what
-a reboot or a kill leaves in that file means nothing.
+It listens on a socket that only its user may open, and nowhere else; it runs no JavaScript.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import importlib.util
 import os
 import shutil
-import threading
+import subprocess
 import time
 import urllib.parse
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
 from tasks import processes
 from tasks.store.private_files import PRIVATE_UMASK, close_file, private_folder
+from tasks.store.shared_server import SharedServer, socket_folder
 
 URI_VARIABLE = "FIFTYONE_DATABASE_URI"
-START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+ENDING_S = 5.0  # a process that was killed may hold its folder for so long
 FULL_BYTES = 4 << 20  # a disk with less left is full to MongoDB
-# Sizes are made right before the server is used, or beside it where that takes longer.
-COUNTS_AWAITED_S = 2.0
-_SOCKET_NAME_BYTES = 100  # the system takes no longer path of a socket than about this
+_SOCKET = "mongod.sock"
 _MONGODBS_OWN = {"admin", "config", "local"}
 
 
-@dataclass(frozen=True)
-class Server:
-    """A running mongod of ours."""
-
-    pid: int
-    folder: Path
+class Mongod(SharedServer):
+    """The mongod of a database folder."""
 
     @property
     def uri(self) -> str:
         """What FiftyOne connects to."""
-        return f"mongodb://{urllib.parse.quote_plus(str(_socket(self.folder)))}"
+        return f"mongodb://{urllib.parse.quote_plus(str(self._socket))}"
 
-    def is_alive(self) -> bool:
-        """Whether that very process still runs."""
-        return served_by(self.folder) == self
+    @property
+    def process_id(self) -> int | None:
+        """Id of its process; None where none runs: what a kill leaves in the file means nothing."""
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(self._lock_file.read_text())
+            return pid if self._is_served_by(pid) else None
+        return None
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it ended without emptying its lock file, as it does when it is stopped."""
+        return self._lock_file.is_file() and self._lock_file.read_text() != ""
+
+    def start(self) -> bool:
+        """Start it unless it runs; where it was killed, make the sizes of its collections right.
+
+        Raises:
+            AutolabelError: no mongod for this platform, or it does not start.
+
+        """
+        if self.process_id:
+            return False
+        killed, log = self.was_killed, close_file(self.folder / "mongod.log")
+        command = [
+            str(find_mongod()), "--fork", "--logpath", str(log), "--logappend", "--noscripting",
+            "--dbpath", str(private_folder(self._data)),
+            "--bind_ip", str(self._socket), "--filePermissions", "0600",
+            "--wiredTigerCacheSizeGB", os.environ.get("AUTOLABEL_MONGO_GB", "0.5"),
+            "--setParameter", "diagnosticDataCollectionEnabled=false",
+        ]  # fmt: skip
+        deadline = time.monotonic() + ENDING_S
+        while True:
+            log.write_text("")
+            ended = subprocess.run(
+                command, env=_environment(self.folder), umask=PRIVATE_UMASK, check=False,
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True,
+            )  # fmt: skip
+            if not ended.returncode:
+                break
+            said = f"{ended.stdout}\n{log.read_text(errors='replace')}\n{ended.stderr}".strip()
+            if "DBPathInUse" not in said or time.monotonic() > deadline:
+                raise AutolabelError(_why_not(said, log, self._data))
+            time.sleep(0.5)
+        if killed:
+            _correct_counts(self.uri)
+        return True
+
+    def stop(self) -> bool:
+        """Stop it in order, whoever uses it; return whether it ran.
+
+        Raises:
+            AutolabelError: it does not end.
+
+        """
+        pid = self.process_id
+        if not pid:
+            return False
+        if not processes.stop(pid, partial(self._is_served_by, pid), STOP_TIMEOUT_S):
+            raise AutolabelError(f"mongod (process {pid}) does not stop; end it by hand")
+        return True
+
+    def _is_served_by(self, pid: int) -> bool:
+        return str(self._data) in processes.command_line(pid)
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def _lock_file(self) -> Path:
+        return self._data / "mongod.lock"
+
+    @property
+    def _socket(self) -> Path:
+        return socket_folder(self.folder, _SOCKET) / _SOCKET
 
 
 def find_mongod() -> Path:
@@ -57,9 +121,8 @@ def find_mongod() -> Path:
         AutolabelError: there is none.
 
     """
-    package = importlib.util.find_spec("fiftyone")  # found, not imported: that takes seconds
-    for location in (package.submodule_search_locations or []) if package else []:
-        candidate = Path(location) / "db" / "bin" / "mongod"
+    for location in _locations("fiftyone"):
+        candidate = location / "db" / "bin" / "mongod"
         if candidate.is_file():
             return candidate
     on_path = shutil.which("mongod")
@@ -71,6 +134,12 @@ def find_mongod() -> Path:
     )
 
 
+def _locations(package: str) -> Iterator[Path]:
+    """Yield where a package is, without importing it: that may take seconds."""
+    spec = importlib.util.find_spec(package)
+    return map(Path, (spec.submodule_search_locations or []) if spec else [])
+
+
 def version_of(uri: str, timeout_ms: int = 30_000) -> str:
     """Ask a MongoDB, ours or another, for its version; raises what pymongo does."""
     import pymongo
@@ -79,118 +148,17 @@ def version_of(uri: str, timeout_ms: int = 30_000) -> str:
         return str(client.server_info()["version"])
 
 
-def served_by(folder: Path) -> Server | None:
-    """Return the server of a database folder, if it runs."""
-    with contextlib.suppress(FileNotFoundError), (folder / "server.lock").open() as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return None
-            except BlockingIOError:
-                lock.seek(0)
-                pid = lock.read()
-            if pid.endswith("\n"):
-                return Server(int(pid), folder)
-            time.sleep(processes.POLL_S)
-    return None
-
-
-def answers(server: Server) -> bool:
-    """Whether that very process answers, and none that has its folder without our lock."""
-    import pymongo
-    from pymongo.errors import PyMongoError
-
-    with (
-        contextlib.suppress(PyMongoError),
-        pymongo.MongoClient(server.uri, serverSelectionTimeoutMS=500) as client,
-    ):
-        return bool(client.admin.command("serverStatus")["pid"] == server.pid)
-    return False
-
-
-def stop(server: Server) -> None:
-    """End a server in order.
-
-    Raises:
-        AutolabelError: it does not end.
-
-    """
-    if not processes.stop(server.pid, server.is_alive, STOP_TIMEOUT_S):
-        raise AutolabelError(f"mongod (process {server.pid}) does not stop; end it by hand")
-
-
-def start(folder: Path) -> Server:
-    """Start the server of a folder that has none; the caller holds the folder's lock.
-
-    Where the last one was killed, the sizes of its collections are made right.
-
-    Raises:
-        AutolabelError: no mongod for this platform, or it does not start.
-
-    """
-    mongod, data = find_mongod(), private_folder(folder / "data")
-    killed = was_killed(folder)
-    # The shell has the lock, notes its process id and becomes mongod, whatever ends this process.
-    command = [
-        "/bin/sh", "-c", 'echo $$ > "$0" && exec "$@"', str(folder / "server.lock"), str(mongod),
-        "--dbpath", str(data), "--noscripting",
-        "--bind_ip", str(_socket(folder)), "--filePermissions", "0600",
-        "--wiredTigerCacheSizeGB", os.environ.get("AUTOLABEL_MONGO_GB", "0.5"),
-        "--setParameter", "diagnosticDataCollectionEnabled=false",
-    ]  # fmt: skip
-    log = close_file(folder / "mongod.log")
-    with close_file(folder / "server.lock").open("r+") as lock, log.open("wb") as output:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.truncate()
-        process = processes.start(
-            command, output, _environment(folder), umask=PRIVATE_UMASK, pass_fds=(lock.fileno(),)
-        )
-    server = Server(process.pid, folder)
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not answers(server):
-        if process.poll() is not None or time.monotonic() > deadline:
-            processes.end(process, 0)
-            raise AutolabelError(why_not(log, data))
-    if killed:
-        working = threading.Thread(target=_make_counts_true, args=(server,), daemon=True)
-        working.start()
-        working.join(COUNTS_AWAITED_S)
-    return server
-
-
-def was_killed(folder: Path) -> bool:
-    """Whether a process id is still in MongoDB's own lock file, which an ordered end empties."""
-    with contextlib.suppress(OSError):
-        return bool((folder / "data" / "mongod.lock").read_text().strip())
-    return False
-
-
-def _socket(folder: Path) -> Path:
-    """Return where a folder's server listens: there, or below /tmp where the path is too long."""
-    socket = folder.resolve() / "mongod.sock"
-    if len(os.fsencode(socket)) <= _SOCKET_NAME_BYTES:
-        return socket
-    name = hashlib.sha256(os.fsencode(socket)).hexdigest()[:16]
-    short = private_folder(Path(f"/tmp/autolabel-mongod-{os.getuid()}-{name}"))  # noqa: S108
-    if short.is_symlink() or short.stat().st_uid != os.getuid():
-        raise AutolabelError(
-            f"{short} belongs to another user: set AUTOLABEL_DATABASE_DIR to a shorter path"
-        )
-    return short / socket.name
-
-
-def why_not(log: Path, data: Path) -> str:
-    """Turn mongod's own log into something to act on."""
-    text = log.read_text(errors="replace")
-    if "DBPathInUse" in text:
+def _why_not(said: str, log: Path, data: Path) -> str:
+    """Turn what mongod said into something to act on."""
+    last = said.splitlines()[-3:]
+    if "DBPathInUse" in said:
         why = "a process that is not ours to end uses this folder"
-    elif "No space left" in text or disk_is_full(data):  # its log may be cut short, too
+    elif "No space left" in said or disk_is_full(data):  # its log may be cut short, too
         why = "the disk is full: make room there"
-    elif "error while loading shared libraries" in text:
-        last = text.strip().splitlines()[-1]
-        why = f"{last} (install psycopg2-binary 2.9.10 or libssl1.1 for OpenSSL 1.1)"
+    elif "error while loading shared libraries" in said:
+        why = f"{last[-1]} (install psycopg2-binary 2.9.10 or libssl1.1 for OpenSSL 1.1)"
     else:
-        why = "its last words: " + " | ".join(text.strip().splitlines()[-3:])[-600:]
+        why = "its last words: " + " | ".join(last)[-600:]
     return (
         f"mongod did not start on {data}: {why}. See {log}; set AUTOLABEL_DATABASE_DIR to use "
         f"another folder, or {URI_VARIABLE} to use a running MongoDB"
@@ -212,10 +180,9 @@ def _environment(folder: Path) -> dict[str, str]:
     psycopg2-binary carries it, under other names.
     """
     libraries = private_folder(folder / "openssl")
-    package = importlib.util.find_spec("psycopg2")
-    for location in (package.submodule_search_locations or []) if package else []:
+    for location in _locations("psycopg2"):
         for name in ("ssl", "crypto"):
-            for source in (Path(location).parent / "psycopg2_binary.libs").glob(f"lib{name}-*"):
+            for source in (location.parent / "psycopg2_binary.libs").glob(f"lib{name}-*"):
                 link = libraries / f"lib{name}.so.1.1"
                 link.unlink(missing_ok=True)
                 link.symlink_to(source)
@@ -223,13 +190,14 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": f"{libraries}:{inherited}".rstrip(":")}
 
 
-def _make_counts_true(server: Server) -> None:
+def _correct_counts(uri: str) -> None:
     """Correct the sizes of collections: FiftyOne's len() shows them, and a kill leaves old ones."""
     import pymongo
 
-    with pymongo.MongoClient(server.uri) as client:
+    with pymongo.MongoClient(uri) as client:
         for name in set(client.list_database_names()) - _MONGODBS_OWN:
             for one in client[name].list_collection_names(filter={"type": "collection"}):
                 collection = client[name][one]
-                if collection.count_documents({}) != collection.estimated_document_count():
+                counted = collection.count_documents({}, hint="_id_")
+                if counted != collection.estimated_document_count():
                     client[name].command("validate", one)

@@ -1,6 +1,5 @@
 """Our mongod: shared, closed to other users, back after kill -9, stopped by the last to leave."""
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -18,8 +17,10 @@ from pymongo.errors import OperationFailure
 
 from flows.cli.down import command as down_command
 from sam2_core.types import AutolabelError
+from tasks import processes
 from tasks.dataset import database, database_access, mongod, schema
 from tasks.dataset.database import DatabaseKeeper
+from tasks.dataset.mongod import Mongod
 
 USE = """
 import sys, pymongo
@@ -33,8 +34,8 @@ print(db.things.count_documents({}), flush=True)
 """
 
 
-def start_user(folder: Path, who: str) -> tuple[subprocess.Popen[str], str, mongod.Server]:
-    """A process that uses the database, the URI that it was given, and the server."""
+def start_user(folder: Path, who: str) -> tuple[subprocess.Popen[str], str, int]:
+    """A process that uses the database, the URI that it was given, and the server's id."""
     environment = {k: v for k, v in os.environ.items() if not k.endswith("DATABASE_URI")}
     user = subprocess.Popen(
         [sys.executable, "-c", USE, who],
@@ -45,19 +46,15 @@ def start_user(folder: Path, who: str) -> tuple[subprocess.Popen[str], str, mong
         cwd=Path(__file__).parents[2],
     )
     uri = user.stdout.readline().strip()
-    server = database.running_server(folder)
-    assert server is not None
-    return user, uri, server
+    pid = Mongod(folder).process_id
+    assert pid is not None
+    return user, uri, pid
 
 
-def end(server: mongod.Server, number: signal.Signals) -> None:
-    os.kill(server.pid, number)
-    wait_gone(server)
-
-
-def wait_gone(server: mongod.Server) -> None:
+def end(pid: int, number: signal.Signals) -> None:
+    os.kill(pid, number)
     deadline = time.monotonic() + 30
-    while server.is_alive():
+    while processes.command_line(pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -68,37 +65,39 @@ def kill(user: subprocess.Popen[str]) -> None:
 
 
 def test_terminals_share_one_server_and_the_last_stops_it(tmp_path: Path) -> None:
-    killed, uri, server = start_user(tmp_path, "a")
+    killed, uri, pid = start_user(tmp_path, "a")
     users = [start_user(tmp_path, name) for name in "bc"]
-    assert {(uri, server)} == {one[1:] for one in users}
+    assert {(uri, pid)} == {one[1:] for one in users}
     kill(killed)
     users[0][0].communicate("\n", timeout=30)
-    assert server.is_alive(), "stopped while the other terminal still used it"
+    assert Mongod(tmp_path).process_id == pid, "stopped while the other terminal still used it"
     output, _ = users[1][0].communicate("\n", timeout=30)
     assert output.strip() == "3"
-    assert not server.is_alive()
+    assert not processes.command_line(pid)
 
 
 def test_a_killed_user_and_a_killed_server_leave_nothing_that_matters(tmp_path: Path) -> None:
-    first, _, server = start_user(tmp_path, "a")
+    first, _, pid = start_user(tmp_path, "a")
     kill(first)
-    assert server.is_alive(), "nobody was there to stop it"
+    assert Mongod(tmp_path).process_id == pid, "nobody was there to stop it"
     time.sleep(0.5)  # the journal is flushed every 0.1 s
-    end(server, signal.SIGKILL)
+    end(pid, signal.SIGKILL)
     second, _, _ = start_user(tmp_path, "b")
     output, _ = second.communicate("\n", timeout=60)
     assert output.strip() == "2", "what was written before the kill is still there"
-    assert database.running_server(tmp_path) is None
+    assert not Mongod(tmp_path).process_id
 
 
 @pytest.mark.parametrize("left", ["", "1\n", "999999999\n"])
 def test_what_a_reboot_leaves_does_no_harm(left: str, tmp_path: Path) -> None:
-    (tmp_path / "server.lock").write_text(left)
-    assert not database.stop_server(tmp_path)
+    folder = tmp_path / ("long " * 30)  # for a socket
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "mongod.lock").write_text(left)
+    assert not Mongod(folder).stop()
     if left == "1\n":
-        user, _, server = start_user(tmp_path / ("long " * 30), "a")  # for a socket
+        user, _, _ = start_user(folder, "a")
         assert user.communicate("\n", timeout=30)[0].strip() == "1"
-        assert not server.is_alive()
+        assert not Mongod(folder).process_id
 
 
 def test_a_server_whose_users_were_killed_is_ended_by_down(
@@ -106,11 +105,11 @@ def test_a_server_whose_users_were_killed_is_ended_by_down(
 ) -> None:
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path))
-    user, _, server = start_user(tmp_path, "a")
+    user, _, pid = start_user(tmp_path, "a")
     assert down() == "nothing of ours is running\n", "somebody uses it"
     kill(user)
     assert down() == "stopped: the database, which nobody used\n"
-    assert not server.is_alive()
+    assert not processes.command_line(pid)
     assert down() == "nothing of ours is running\n"
 
 
@@ -146,22 +145,24 @@ def test_a_database_of_the_users_own_that_does_not_answer_is_told_in_words(
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[mongod.Server]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mongod]:
     """A server that this process uses, on a folder that an older version left open to all."""
     folder = tmp_path / "database"
     (folder / "data").mkdir(parents=True, mode=0o755)
     (folder / "mongod.log").touch(0o644)
     monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(folder))
-    with database._start_lock(folder):
-        server = mongod.start(folder)
     for name in (database.URI_VARIABLE, database.OWNED_VARIABLE):
-        monkeypatch.setenv(name, server.uri)
+        monkeypatch.setenv(name, "mongodb://another")
+    database.ensure_database()
+    server = database.running_server()
+    assert server is not None
     yield server
-    database.stop_server(folder)
+    database.release_database(folder)
+    server.stop()
 
 
 def test_no_other_user_gets_in(server) -> None:
-    process, folder = psutil.Process(server.pid), server.folder
+    process, folder = psutil.Process(server.process_id), server.folder
     assert process.net_connections("inet") == []
     socket = Path(process.net_connections("unix")[0].laddr)
     kept = [socket, folder, *folder.glob("*.*"), *folder.glob("data/**/*")]
@@ -173,21 +174,13 @@ def test_no_other_user_gets_in(server) -> None:
 
 
 def test_a_folder_that_another_program_serves_is_refused(server, monkeypatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(mongod.fcntl, "flock", lambda *_: None)  # it knows nothing of our lock
-        with pytest.raises(AutolabelError, match="not ours to end uses this folder"):
-            mongod.start(server.folder)
-    os.kill(server.pid, signal.SIGKILL)  # its socket is gone with that
-    wait_gone(server)
-
-
-def test_a_server_that_hangs_is_ended_unless_somebody_uses_it(server) -> None:
-    os.kill(server.pid, signal.SIGSTOP)
-    with (server.folder / "clients").open("a") as clients:
-        fcntl.flock(clients, fcntl.LOCK_SH)
-        with pytest.raises(AutolabelError, match="end what uses it"):
-            database.ensure_database()
-    os.kill(server.pid, signal.SIGCONT)
+    lock = server.folder / "data" / "mongod.lock"
+    told = lock.read_text()
+    lock.write_text("")  # as if it were of another program
+    monkeypatch.setattr(mongod, "ENDING_S", 0)
+    with pytest.raises(AutolabelError, match="not ours to end uses this folder"):
+        server.start()
+    lock.write_text(told)
 
 
 def test_a_killed_server_is_back_at_its_address_and_a_stopped_one_is_not(server) -> None:
@@ -198,21 +191,14 @@ def test_a_killed_server_is_back_at_its_address_and_a_stopped_one_is_not(server)
         client.admin.command("fsync")  # what it does every minute: the size is written
         things.insert_many([{"at": at} for at in range(61)])
         assert [one.look() for one in keepers] == ["", ""]
-        end(server, signal.SIGKILL)
+        end(server.process_id, signal.SIGKILL)
         assert "started again" in keepers[0].look()
         assert things.count_documents({}) == 361, "the same client goes on"
         assert things.estimated_document_count() == 361
-    keepers[1].look()
-    assert keepers[1].server == keepers[0].server != server, "started once"
-    end(keepers[0].server, signal.SIGTERM)
+    pid = server.process_id
+    assert "started again" in keepers[1].look(), "both show decisions again"
+    assert server.process_id == pid, "started once"
+    end(pid, signal.SIGTERM)
     for keeper in keepers:
         with pytest.raises(AutolabelError, match=r"gone: the database was stopped.*nothing is los"):
             keeper.look()
-
-
-def test_one_that_is_killed_over_and_over_is_given_up(server, monkeypatch) -> None:
-    monkeypatch.setattr(database, "MOST_STARTS", 0)
-    keeper = DatabaseKeeper()
-    end(server, signal.SIGKILL)
-    with pytest.raises(AutolabelError, match="is memory short"):
-        keeper.look()

@@ -93,8 +93,7 @@ def test_a_full_disk_is_named_where_our_database_has_gone(monkeypatch, tmp_path,
     monkeypatch.setattr(mongod.shutil, "disk_usage", lambda _: usage)
     assert told in database_access._where()
     assert bool(database_access._where()) == bool(told)
-    (tmp_path / "mongod.log").touch()  # not a word of it could be written
-    why = mongod.why_not(tmp_path / "mongod.log", tmp_path)
+    why = mongod._why_not("", tmp_path / "mongod.log", tmp_path)
     assert ("the disk is full: make room there" in why) == bool(told)
 
 

@@ -1,0 +1,93 @@
+"""A private server that one user's processes share: the first starts it, the last stops it.
+
+It listens on a socket that only its user can reach. Each process that uses it holds a shared lock
+on `users.lock`; who can take that lock exclusively is alone. The kernel drops the lock of a process
+that was killed, so none keeps the server running for ever.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import IO
+
+from filelock import FileLock
+
+from sam2_core.types import AutolabelError
+from tasks.store.private_files import close_file, private_folder
+
+LONGEST_SOCKET = 100  # bytes of its path, of which systems take 104 to 108
+
+
+class SharedServer(ABC):
+    """A server with its data in a folder.
+
+    Args:
+        folder: closed to other users, or made.
+
+    Attributes:
+        folder: the same, absolute and without links.
+        changing: held by whoever starts or stops the server.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = private_folder(folder).resolve()
+        self.changing = FileLock(close_file(self.folder / "start.lock"))
+        self._users: IO[str] | None = None
+
+    @abstractmethod
+    def start(self) -> bool:
+        """Start the server unless it runs, and wait until it answers; return whether it was needed.
+
+        The caller holds `changing`.
+        """
+
+    @abstractmethod
+    def stop(self) -> bool:
+        """Stop the server in order, whoever uses it; return whether it ran."""
+
+    def join(self) -> None:
+        """Use the server from now on; start it where it does not run."""
+        with self.changing:
+            users = self._open_users()
+            try:
+                fcntl.flock(users, fcntl.LOCK_SH)
+                self.start()
+            except BaseException:
+                users.close()
+                raise
+            self._users = users
+
+    def leave(self) -> None:
+        """Use it no more; stop it where nobody else does."""
+        if self._users:
+            self._users.close()
+        self.stop_if_unused()
+
+    def stop_if_unused(self) -> bool:
+        """Stop it if nobody uses it: its users were killed, say; return whether it ran."""
+        with self.changing, self._open_users() as users:
+            try:
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return False
+            return self.stop()
+
+    def _open_users(self) -> IO[str]:
+        return close_file(self.folder / "users.lock").open("a")
+
+
+def socket_folder(around: Path, longest_name: str) -> Path:
+    """Return a private folder for sockets: below another, unless a path there would be too long."""
+    here = around / "run"
+    if len(os.fsencode(here / longest_name)) <= LONGEST_SOCKET:
+        return private_folder(here)
+    digest = hashlib.sha256(os.fsencode(around.resolve())).hexdigest()[:16]
+    there = private_folder(Path("/tmp") / f"autolabel-{os.geteuid()}-{digest}")  # noqa: S108 - the same in every process
+    if there.stat().st_uid != os.geteuid():
+        raise AutolabelError(f"{there} belongs to another user: name a shorter AUTOLABEL_CACHE")
+    return there
