@@ -84,7 +84,7 @@ def submit_plan(
         keep_names(params.label.out, plan.known)
     declare_again(params.label.out, plan.again)
     if not plan.shards:
-        return submit([])
+        return {"submitted": 0, "met": 0}
     queue = None
     if params.max_concurrency or params.priority:
         name = f"{'priority' if params.priority else 'backfill'}-{run_key[:8]}"
@@ -95,8 +95,9 @@ def submit_plan(
         met = planned & sequences_in_flight(run_key, params.label.out)
         if params.retry_quarantined:
             _release(plan, planned - met)
-        done = submit(plan.shards_without(met), queue=queue, on_submitted=on_submitted)
-    return done | {"met": done["met"] + len(met)}
+        shards = plan.shards_without(met)
+        submit(shards, queue=queue, on_submitted=on_submitted)
+    return {"submitted": len(shards), "met": len(met)}
 
 
 def _release(plan: BackfillPlan, wanted: set[tuple[str, str]]) -> None:

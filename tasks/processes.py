@@ -7,17 +7,20 @@ that of something else: who ends a process says how to recognise it.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import signal
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 POLL_S = 0.02
+REPEATED_WITHIN_S = 10.0
 POLITE = (signal.SIGTERM, signal.SIGKILL)
 
 
@@ -142,3 +145,22 @@ def end_with_parent() -> None:
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def repeating(call: Callable[[], object], every_s: float) -> Iterator[None]:
+    """Call a function every few seconds, in a thread with this one's context, in the block."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(every_s):
+            call()
+
+    run = contextvars.copy_context().run
+    thread = threading.Thread(target=run, args=(repeat,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(REPEATED_WITHIN_S)

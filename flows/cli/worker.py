@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import click
 
 from flows.cli.common_options import PORT, FloatRange
@@ -39,11 +37,11 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
     from flows.server.api import use_api
     from flows.server.deployments import CPU_POOL
     from flows.server.submit import sign_off
-    from flows.server.watching import look_after
+    from flows.server.watching import looking_after
 
     use_api()
     # Pool `cpu` plans and loads.
     workers = Keeper(pool, count, metrics_port, grace, bound=pool != CPU_POOL)
-    ended = threading.Event()
-    threading.Thread(target=look_after, args=(ended,), name="lost runs", daemon=True).start()
-    sign_off(pool, workers.run())
+    with looking_after():
+        names = workers.run()
+    sign_off(pool, names)

@@ -6,22 +6,22 @@ those that have ended without loading all of their labels; the flow then finds o
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from flows.params import LabelParams
-from flows.server.client import ServerAwayError, asked_once, connected
+from flows.server.client import connected
 from flows.server.shard_runs import (
+    UNFINISHED,
+    flow_runs,
     run_tag,
     runs_of,
-    runs_tagged,
     sequences_in_flight,
     shard_of,
     why_not_loaded,
 )
 from flows.server.submit import workers_online
-from flows.server.watching import PATIENCE_S
+from flows.server.watching import answers
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def submit_load(dataset: str, out_uri: str, run_key: str) -> FlowRun:
     """
     tags = [f"load-{run_tag(run_key)}"]
     parameters = {"dataset": dataset, "out": out_uri, "run_key": run_key}
-    for run in runs_tagged(tags[0], unfinished_or_crashed=True):
-        if run.parameters == parameters and run.state and not run.state.is_final():
+    for run in flow_runs(tags={"all_": tags}, state=UNFINISHED):
+        if run.parameters == parameters and not (run.state and run.state.is_crashed()):
             return run
     with connected() as client:
         deployment = client.read_deployment_by_name(LOAD_DEPLOYMENT)
@@ -101,15 +101,9 @@ def await_load(run_id: UUID, poll_s: float) -> State:
         ServerAwayError: Prefect did not answer for a quarter of an hour.
 
     """
-    answered = time.monotonic()
-    while True:
-        try:
-            with asked_once(), connected() as client:
-                state = client.read_flow_run(run_id).state
-            answered = time.monotonic()
-            if state and state.is_final():
-                return state
-        except ServerAwayError:
-            if time.monotonic() - answered > PATIENCE_S:
-                raise
-        time.sleep(poll_s)
+
+    def ask() -> State | None:
+        with connected() as client:
+            return client.read_flow_run(run_id).state
+
+    return next(state for state, _ in answers(ask, poll_s) if state and state.is_final())

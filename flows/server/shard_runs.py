@@ -24,7 +24,6 @@ from tasks.observe.progress import LOAD
 from tasks.wording import counted
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
     from prefect.client.schemas.objects import FlowRun, State
 
     from tasks.pipeline.outcome import SequenceOutcome
@@ -79,11 +78,14 @@ SHARD_DEPLOYMENT = f"{SHARD_FLOW}/gpu"
 # A shard that was started so often, whose workers died or gave it back, is not started again by
 # itself.
 MOST_STARTS = 20
-RESCHEDULED_WITHIN = timedelta(seconds=60)
+# What crashed when nobody looked is not older than a weekend's power cut.
+CRASHED_WITHIN = timedelta(days=3)
 # Until then the worker that is stopping has ended, and cannot take its own shard again.
 STOPPED_WITHIN = timedelta(seconds=5)
 # What a machine could not do waits so long after the first start of the shard, then longer.
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(minutes=10)
+# States, as Prefect filters by them: not ended, or crashed, which may be started again.
+UNFINISHED = {"type": {"not_any_": ["COMPLETED", "FAILED", "CANCELLED"]}}
 
 log = logging.getLogger(__name__)
 
@@ -93,20 +95,44 @@ def run_tag(run_key: str) -> str:
     return f"run:{run_key}"
 
 
-def runs_of(run_key: str, out_uri: str, *, active_only: bool = False) -> Iterator[FlowRun]:
-    """Flow runs of the shards of a run to one storage, newest first.
+def flow_runs(flows: Sequence[str] = (), **wanted: Any) -> Iterator[FlowRun]:
+    """Yield flow runs, newest first.
 
-    With `active_only` those that have not ended: one that crashed just now has not, because it is
-    about to be scheduled again.
+    Args:
+        flows: names of their flows; any when empty.
+        wanted: fields of Prefect's `FlowRunFilter`, as plain values.
 
     Raises:
         AutolabelError: Prefect is not there.
 
     """
-    found = runs_tagged(run_tag(run_key), unfinished_or_crashed=active_only)
-    return (
-        run for run in found if out_of(run) == out_uri and not (active_only and stays_crashed(run))
-    )
+    from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    with connected() as client:
+        read = partial(
+            client.read_flow_runs,
+            flow_filter=FlowFilter.model_validate({"name": {"any_": flows}}) if flows else None,
+            flow_run_filter=FlowRunFilter.model_validate(wanted),
+            sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        )
+        yield from in_pages(read)
+
+
+def runs_of(run_key: str, out_uri: str, *, active_only: bool = False) -> Iterator[FlowRun]:
+    """Flow runs of the shards of a run to one storage, newest first.
+
+    With `active_only` those that have not ended: one that crashed has not, because whoever looks
+    after it starts it again.
+
+    Raises:
+        AutolabelError: Prefect is not there.
+
+    """
+    state = UNFINISHED if active_only else None
+    for run in flow_runs(tags={"all_": [run_tag(run_key)]}, state=state):
+        if out_of(run) == out_uri and not (active_only and stays_crashed(run)):
+            yield run
 
 
 def out_of(run: FlowRun) -> str:
@@ -115,50 +141,11 @@ def out_of(run: FlowRun) -> str:
     return str(params.get("label", params).get("out", "")) if isinstance(params, dict) else ""
 
 
-def runs_tagged(
-    tag: str, *, unfinished_or_crashed: bool = False, since: datetime | None = None
-) -> Iterator[FlowRun]:
-    """Flow runs with a tag, newest first.
-
-    Args:
-        tag: all of them have it.
-        unfinished_or_crashed: only those.
-        since: only those expected to start from here on.
-
-    """
-    from prefect.client.schemas.filters import FlowRunFilter
-    from prefect.client.schemas.objects import TERMINAL_STATES, StateType
-
-    asked: dict[str, Any] = {"tags": {"all_": [tag]}}
-    if unfinished_or_crashed:
-        asked["state"] = {"type": {"not_any_": list(TERMINAL_STATES - {StateType.CRASHED})}}
-    if since:
-        asked["expected_start_time"] = {"after_": since}
-    return every_page(FlowRunFilter.model_validate(asked))
-
-
-def every_page(wanted: FlowRunFilter, flows: FlowFilter | None = None) -> Iterator[FlowRun]:
-    """Flow runs that fit, newest first, of any flow or of some.
-
-    Raises:
-        AutolabelError: Prefect is not there.
-
-    """
-    from prefect.client.schemas.sorting import FlowRunSort
-
-    with connected() as client:
-        newest = FlowRunSort.EXPECTED_START_TIME_DESC
-        read = partial(
-            client.read_flow_runs, flow_filter=flows, flow_run_filter=wanted, sort=newest
-        )
-        yield from in_pages(read)
-
-
 def stays_crashed(run: FlowRun) -> bool:
-    """Whether a run has crashed and nothing is going to start it again by itself."""
+    """Whether a run has crashed and nobody starts it again."""
     if run.state is None or not run.state.is_crashed():
         return False
-    old = datetime.now(UTC) - run.state.timestamp > RESCHEDULED_WITHIN
+    old = datetime.now(UTC) - run.state.timestamp > CRASHED_WITHIN
     return old or run.run_count >= MOST_STARTS
 
 
@@ -256,7 +243,7 @@ def cancel_backfill(label: LabelParams) -> dict[str, int]:
 
     """
     unfinished: dict[str, LabelParams] = {}
-    for run in runs_tagged(SHARD_TAG, unfinished_or_crashed=True):
+    for run in flow_runs(tags={"all_": [SHARD_TAG]}, state=UNFINISHED):
         try:
             shard = shard_of(run)
         except (KeyError, ValueError):  # of an older version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -24,9 +25,8 @@ from flows.server.schedules import collect_schedules
 from flows.server.shard_runs import (
     LONGEST,
     SHARD_TAG,
-    every_page,
+    flow_runs,
     out_of,
-    runs_tagged,
     shard_of,
     stays_crashed,
     why_not_loaded,
@@ -39,20 +39,10 @@ from tasks.store.newest import complete_keys, list_manifests, newest_of
 from tasks.wording import counted
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, State
 
 RUNS_READ, LABEL_RUNS_READ = 5000, 20
 _NUMBERS = re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\d+(\.\d+)?")
-
-
-@dataclass(frozen=True)
-class _FailedShard:
-    """A shard that failed or crashed: when, why, and what it was to label."""
-
-    at_s: float
-    reason: str
-    keys: frozenset[Key]
-    last: frozenset[Key]  # of those, what no newer shard was to label
 
 
 @dataclass
@@ -61,17 +51,9 @@ class RunStatus:
 
     Attributes:
         run_key: which.
-        label: what its newest shard was given.
-        states: shards by the name of their state.
-        active: shards that have not ended; one that has just crashed is started again.
-        failed: shards that failed or crashed, newest first.
-        waiting: why shards were given back that wait for another try, as `reasons`.
-        not_loaded: why labels of shards were not loaded into the dataset, as `reasons`, where it
-            lacks some of them to this day.
-        frames: of the shards that completed.
-        busy_s: seconds that those took.
-        sequences: of each, by id, the shard that was the last to label it.
-        told: a reason of each kind, by the reason with `#` for its numbers.
+        label: parameters of its newest shard.
+        shards: its flow runs with their parameters, newest first.
+        loaded: whether the dataset has by now what shards could not load.
         labeled: what failed and is labeled by now.
         complete: sequences whose labels are complete, None when storage cannot be read.
         given_up: ids of sequences that failed or killed workers too often.
@@ -80,20 +62,14 @@ class RunStatus:
         unlabeled: ids of sequences that shards which failed or crashed were the last to label,
             and that are neither labeled by now nor given up.
         failed_frames: frames without labels, each with its file and reason.
+        storage_error: why storage cannot be read, "" where it can.
 
     """
 
     run_key: str
     label: LabelParams
-    states: Counter[str] = field(default_factory=Counter)
-    active: int = 0
-    failed: list[_FailedShard] = field(default_factory=list)
-    waiting: Counter[str] = field(default_factory=Counter)
-    not_loaded: Counter[str] = field(default_factory=Counter)
-    frames: int = 0
-    busy_s: float = 0.0
-    sequences: dict[str, UUID] = field(default_factory=dict)
-    told: dict[str, str] = field(default_factory=dict)
+    shards: list[tuple[FlowRun, ShardParams]] = field(default_factory=list)
+    loaded: bool = False
     labeled: set[Key] = field(default_factory=set)
     complete: int | None = None
     given_up: list[str] = field(default_factory=list)
@@ -104,56 +80,99 @@ class RunStatus:
     storage_error: str = ""
 
     @property
+    def active(self) -> list[State]:
+        """States of shards that have not ended; one that has just crashed is started again."""
+        states = [(run, run.state) for run, _ in self.shards if run.state]
+        return [
+            state
+            for run, state in states
+            if not state.is_final() or (state.is_crashed() and not stays_crashed(run))
+        ]
+
+    @property
+    def failed(self) -> list[tuple[FlowRun, State, ShardParams]]:
+        """Shards that failed, or crashed for good."""
+        return [
+            (run, run.state, shard)
+            for run, shard in self.shards
+            if run.state and (run.state.is_failed() or stays_crashed(run))
+        ]
+
+    @property
+    def last(self) -> dict[str, UUID]:
+        """Of each sequence, by id, the shard that was the last to label it."""
+        oldest_first = reversed(self.shards)
+        return {one.sequence_id: run.id for run, shard in oldest_first for one in shard.pieces}
+
+    @property
     def bad(self) -> set[Key]:
-        """What shards that failed or crashed were the last to label, and is not labeled by now."""
-        return {key for one in self.failed for key in one.last} - self.labeled
+        """What shards that failed were the last to label, and is not labeled by now."""
+        last = self.last
+        return {
+            one.key
+            for run, _, shard in self.failed
+            for one in shard.pieces
+            if last[one.sequence_id] == run.id
+        } - self.labeled
 
-    def reasons(self, *, labeled_since: bool = False) -> Counter[str]:
-        """Why shards failed or crashed that lack labels by now, or that lack none, and how often.
-
-        Reasons that differ in numbers only are one, told as the newest of them.
-        """
-        return Counter(
-            one.reason for one in self.failed if (one.keys <= self.labeled) == labeled_since
+    def failures(self, *, labeled_since: bool) -> dict[str, int]:
+        """Why shards failed that lack labels by now, or that lack none, and how often."""
+        return counted_reasons(
+            state.message or "no reason given"
+            for _, state, shard in self.failed
+            if ({one.key for one in shard.pieces} <= self.labeled) == labeled_since
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        rate = round(self.frames / self.busy_s, 3) if self.busy_s else None
+    @property
+    def not_loaded(self) -> dict[str, int]:
+        """Why labels of shards were not loaded into the dataset, where it lacks some of them."""
+        ended = [run.state for run, _ in self.shards if run.state and run.state.is_final()]
+        reasons = [why_not_loaded(state.message or "") for state in ended]
+        return {} if self.loaded else counted_reasons(filter(None, reasons))
+
+    def as_json(self, workers: int = 1) -> dict[str, Any]:
+        """Plain values, when so many `workers` are online."""
+        states = [run.state for run, _ in self.shards if run.state]
+        done = [one for one in self.shards if one[0].state and one[0].state.is_completed()]
+        frames = sum(shard.frames for _, shard in done)
+        busy_s = sum(run.total_run_time.total_seconds() for run, _ in done)
+        waiting = [one.message for one in self.active if one.name == "AwaitingRetry"]
+        not_loaded = self.not_loaded
         return {
             "run_key": self.run_key,
             "out": self.label.out,
-            "shards": dict(self.states),
-            "active": self.active,
-            "failures": dict(self.reasons()),
-            "failures_labeled_since": dict(self.reasons(labeled_since=True)),
-            "waiting": dict(self.waiting),
+            "shards": dict(Counter(one.name or one.type.value.title() for one in states)),
+            "active": len(self.active),
+            "failures": self.failures(labeled_since=False),
+            "failures_labeled_since": self.failures(labeled_since=True),
+            "waiting": counted_reasons(filter(None, waiting)),
             "failed_frames": self.failed_frames,
-            "frames_per_second_and_worker": rate,
-            "shards_not_loaded": self.not_loaded.total(),
-            "not_loaded": dict(self.not_loaded),
+            "frames_per_second_and_worker": round(frames / busy_s, 3) if busy_s else None,
+            "shards_not_loaded": sum(not_loaded.values()),
+            "not_loaded": not_loaded,
             "sequences_complete": self.complete,
             "sequences_partial": self.partial,
             "sequences_of_mixed_versions": self.mixed,
             "quarantined": self.given_up,
             "storage_error": self.storage_error,
-            "to_do": list(self.to_do(0)),
+            "to_do": list(self.to_do(workers)),
         }
 
     def to_do(self, workers: int) -> Iterator[str]:
         """Say what a person should do now, when so many `workers` are online."""
         if self.storage_error:
             yield f"storage cannot be read: {self.storage_error}"
-        if self.states.get("Late") and not workers:
+        active = self.active
+        if not workers and any(one.name in {"Late", "Crashed"} for one in active):
             yield "shards wait and no worker is online: start one with `autolabel worker`"
-        if self.unlabeled and not self.active:
+        if self.unlabeled and not active:
             left = counted(len(self.unlabeled), "sequence")
             again = backfill_again(self.label, sequences=self.unlabeled)
             yield f"{left} failed: fix the cause, then {again}"
-        if self.not_loaded:
-            shards, reasons = self.not_loaded.total(), "; ".join(self.not_loaded)
+        if not_loaded := self.not_loaded:
+            shards = counted(sum(not_loaded.values()), "shard")
             yield (
-                f"labels of {counted(shards, 'shard')} were not loaded ({reasons}): where that is "
+                f"labels of {shards} were not loaded ({'; '.join(not_loaded)}): where that is "
                 f"mended, {backfill_again(self.label)} or the deployment load-dataset/load-dataset "
                 f"loads what {self.label.dataset_name} lacks"
             )
@@ -161,6 +180,16 @@ class RunStatus:
             left = counted(len(self.given_up), "sequence")
             again = backfill_again(self.label, "--retry-quarantined", sequences=self.given_up)
             yield f"{left} given up: look at the frames, then {again}"
+
+
+def counted_reasons(messages: Iterable[str]) -> dict[str, int]:
+    """Count reasons; those that differ in numbers only are one, told as the first of them."""
+    told: dict[str, str] = {}
+    found: Counter[str] = Counter()
+    for message in messages:
+        reason = message.partition("\n")[0][:LONGEST]
+        found[told.setdefault(_NUMBERS.sub("#", reason), reason)] += 1
+    return dict(found)
 
 
 def collect_status(hours: float = 72) -> dict[str, Any]:
@@ -173,22 +202,30 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
         AutolabelError: Prefect is not there.
 
     """
-    since = datetime.now(UTC) - timedelta(hours=hours)
-    runs = group_runs(islice(runs_tagged(SHARD_TAG, since=since), RUNS_READ))
+    since = {"after_": datetime.now(UTC) - timedelta(hours=hours)}
+    shards = flow_runs(tags={"all_": [SHARD_TAG]}, expected_start_time=since)
+    runs = group_runs(islice(shards, RUNS_READ))
     workers = workers_online()
     for run in runs:
         look_at_storage(run)
-        if run.not_loaded and lacked(run.label, run.run_key) == set():
-            run.not_loaded.clear()  # all of it is loaded by now
+        run.loaded = bool(run.not_loaded) and lacked(run.label, run.run_key) == set()
         run.failed_frames = _frames_without_labels(run)
-    described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
     errors, here = server_errors(), "server" in running()
+    labeled = islice(flow_runs(["label"], expected_start_time=since), LABEL_RUNS_READ)
     return {
         "workers_online": workers,
         "workers_refused": refused_workers(),
-        "runs": described,
+        "runs": [run.as_json(len(workers)) for run in runs],
         "schedules": [asdict(one) for one in collect_schedules()],
-        "label_runs": _label_runs(since),
+        "label_runs": [
+            {
+                "name": one.name,
+                "state": one.state.name if one.state else None,
+                "started": one.start_time.isoformat(timespec="seconds") if one.start_time else None,
+                "out": out_of(one),
+            }
+            for one in labeled
+        ],
         "database_bytes": size_bytes() if here else None,
         "server_errors": asdict(errors) if errors else None,
     }
@@ -199,64 +236,16 @@ def server_errors() -> ServerErrors | None:
     return errors_in(log_of("server")) if "server" in running() else None
 
 
-def _label_runs(since: datetime) -> list[dict[str, Any]]:
-    """Return what `autolabel label` has done under this server or on its database."""
-    from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
-
-    wanted = FlowRunFilter.model_validate({"expected_start_time": {"after_": since}})
-    flow = FlowFilter.model_validate({"name": {"any_": ["label"]}})
-    return [
-        {
-            "name": one.name,
-            "state": one.state.name if one.state else None,
-            "started": one.start_time.isoformat(timespec="seconds") if one.start_time else None,
-            "out": out_of(one),
-        }
-        for one in islice(every_page(wanted, flow), LABEL_RUNS_READ)
-    ]
-
-
 def group_runs(flow_runs: Iterable[FlowRun]) -> list[RunStatus]:
-    """Sum shards up by run and storage, newest first, as the shards are."""
+    """Sort shards by run and storage, newest first, as the shards are."""
     found: dict[tuple[str, str], RunStatus] = {}
     for one in flow_runs:
-        try:
+        with contextlib.suppress(KeyError, ValueError):  # of an older version
             shard = shard_of(one)
-        except (KeyError, ValueError):  # of an older version
-            continue
-        key = shard.run_key, shard.label.out
-        run = found.setdefault(key, RunStatus(shard.run_key, shard.label))
-        _count(run, shard, one)
+            key = shard.run_key, shard.label.out
+            run = found.setdefault(key, RunStatus(shard.run_key, shard.label))
+            run.shards.append((one, shard))
     return list(found.values())
-
-
-def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
-    state = flow_run.state
-    if state is None:
-        return
-    run.states[state.name or state.type.value.title()] += 1
-    names = {piece.sequence_id for piece in shard.pieces} - run.sequences.keys()
-    run.sequences |= dict.fromkeys(names, flow_run.id)
-    if state.is_final() and (why := why_not_loaded(state.message or "")):
-        run.not_loaded[_reason(run, why)] += 1
-    if state.is_completed():
-        run.frames += shard.frames
-        run.busy_s += flow_run.total_run_time.total_seconds()
-    elif not state.is_final() or (state.is_crashed() and not stays_crashed(flow_run)):
-        run.active += 1
-        if state.name == "AwaitingRetry" and state.message:
-            run.waiting[_reason(run, state.message)] += 1
-    elif state.is_failed() or state.is_crashed():
-        keys = frozenset(piece.key for piece in shard.pieces)
-        last = frozenset(key for key in keys if key[0] in names)
-        reason = _reason(run, state.message or "no reason given")
-        run.failed.append(_FailedShard(state.timestamp.timestamp(), reason, keys, last))
-
-
-def _reason(run: RunStatus, message: str) -> str:
-    """Return the reason under which a message is counted."""
-    reason = message.partition("\n")[0][:LONGEST]
-    return run.told.setdefault(_NUMBERS.sub("#", reason), reason)
 
 
 def look_at_storage(run: RunStatus) -> None:
@@ -281,7 +270,12 @@ def look_at_storage(run: RunStatus) -> None:
         given_up = quarantine.times(out_uri, run.run_key)
         still = (key[0] for key, at_s in given_up.items() if not is_past(key, at_s))
         run.given_up = sorted(set(still))
-        run.labeled = {key for one in run.failed for key in one.keys if is_past(key, one.at_s)}
+        run.labeled = {
+            one.key
+            for _, state, shard in run.failed
+            for one in shard.pieces
+            if is_past(one.key, state.timestamp.timestamp())
+        }
         run.unlabeled = sorted({name for name, _ in run.bad - given_up.keys()})
     except AutolabelError as error:
         run.storage_error = str(error)
@@ -291,6 +285,6 @@ def _frames_without_labels(run: RunStatus) -> list[dict[str, Any]]:
     """Return those that the shards tell of that were the last to label their sequences."""
     past = {name for name, _ in run.labeled}
     of: dict[UUID, set[str]] = {}
-    for name, shard in run.sequences.items():
+    for name, shard in run.last.items():
         of.setdefault(shard, set()).update({name} - past)
     return failed_frames(run.run_key, of)

@@ -1,10 +1,4 @@
-"""Shards to Prefect, each submitted once, and the queues and workers that take them.
-
-Prefect's idempotency key alone is not enough: it ignores changed parameters and gives back a
-failed run as it is. So the key hashes all parameters, and where the run behind it has ended, the
-next key in the chain is tried. What was cut otherwise has other keys: `turn_of` keeps submissions
-of one run apart, and a request that was answered and repeated meets its own shard here.
-"""
+"""Shards to Prefect, each submitted once, and the queues and workers that take them."""
 
 from __future__ import annotations
 
@@ -13,18 +7,16 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from flows.plan.shards import ShardParams
 from flows.server.client import asked_once, connected
-from flows.server.shard_runs import MOST_STARTS, SHARD_DEPLOYMENT, SHARD_TAG, run_tag
+from flows.server.shard_runs import SHARD_DEPLOYMENT, SHARD_TAG, run_tag
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import WorkPool
 
-_LONGEST_CHAIN = 50
 # The shortest of Prefect's; measured: one that was killed keeps the next waiting for 73 to 76 s.
 LEASE_S, TURN_WITHIN_S = 60.0, 300.0
 # Three heartbeats, after which Prefect takes a worker that said nothing for gone.
@@ -37,63 +29,31 @@ def submit(
     *,
     queue: str | None = None,
     on_submitted: Callable[[], object] = lambda: None,
-) -> dict[str, int]:
-    """Submit every shard that is not under way.
+) -> None:
+    """Submit shards, in a turn of their run.
 
     Args:
         shards: what to run.
         queue: work queue of the deployment's pool; the deployment's own when None.
         on_submitted: called after each.
 
-    Returns:
-        `submitted`: how many are new; `met`: sequences of those that were under way already.
-
     Raises:
         AutolabelError: Prefect is not there, or refuses the parameters.
 
     """
-    new, met = 0, set[str]()
-    if shards:
-        with connected() as client:
-            deployment = client.read_deployment_by_name(SHARD_DEPLOYMENT)
-            for shard in shards:
-                if _submit_one(client, deployment.id, shard, queue):
-                    new += 1
-                else:
-                    met |= {piece.sequence_id for piece in shard.pieces}
-                on_submitted()
-    return {"submitted": new, "met": len(met)}
-
-
-def _submit_one(
-    client: SyncPrefectClient, deployment_id: UUID, shard: ShardParams, queue: str | None
-) -> bool:
-    """Submit a shard; False where another submission of it was met."""
-    from prefect.states import AwaitingRetry
-
-    key, mark = shard.key, uuid4().hex
-    name = f"{shard.pieces[0].sequence_id}+{len(shard.pieces) - 1}-{key[:6]}"
-    for _ in range(_LONGEST_CHAIN):
-        run = client.create_flow_run_from_deployment(
-            deployment_id,
-            parameters={"params": shard.model_dump(mode="json")},
-            name=name,
-            tags=[SHARD_TAG, run_tag(shard.run_key)],
-            idempotency_key=key,
-            work_queue_name=queue,
-            labels={"autolabel.submission": mark},
-        )
-        if run.state is None or not run.state.is_final():
-            return run.labels.get("autolabel.submission") == mark
-        if run.state.is_crashed() and run.run_count < MOST_STARTS:
-            # What whoever finds a lost run does too; a second run of the shard would race with it.
-            client.set_flow_run_state(run.id, AwaitingRetry(message="submitted again"), force=True)
-            return True
-        key = hashlib.sha256(f"{key} after {run.id}".encode()).hexdigest()[:24]
-    raise AutolabelError(
-        f"shard {name} has ended {_LONGEST_CHAIN} times without labeling everything: look at "
-        "`autolabel status` for the reason"
-    )
+    with connected() as client:
+        deployment = client.read_deployment_by_name(SHARD_DEPLOYMENT)
+        for shard in shards:
+            key = uuid4().hex  # a request that was answered and is repeated finds its own run
+            client.create_flow_run_from_deployment(
+                deployment.id,
+                parameters={"params": shard.model_dump(mode="json")},
+                name=f"{shard.pieces[0].sequence_id}+{len(shard.pieces) - 1}-{key[:6]}",
+                tags=[SHARD_TAG, run_tag(shard.run_key)],
+                idempotency_key=key,
+                work_queue_name=queue,
+            )
+            on_submitted()
 
 
 @contextlib.contextmanager

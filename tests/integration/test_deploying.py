@@ -1,5 +1,6 @@
 """Deploying again: what a person has set stays; schedules, and whether they come to something."""
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
@@ -147,7 +148,7 @@ def test_a_worker_that_was_stopped_is_gone_at_once(nightly, monkeypatch):
         return names
 
     monkeypatch.setattr(worker.Keeper, "run", works)
-    monkeypatch.setattr(watching, "look_after", lambda _: None)
+    monkeypatch.setattr(watching, "looking_after", nullcontext)
     told = CliRunner().invoke(worker_cli.command, ["--count", "2"])
     assert told.exit_code == 0, told.output
     assert not set(names) & set(workers_online(GPU_POOL))
@@ -188,10 +189,8 @@ def test_a_schedule_that_comes_to_nothing_is_told(nightly, monkeypatch, capsys):
 def planned_sources(client):
     """What the planned nights are to label."""
     found = client.read_deployment_by_name("nightly/nightly")
-    return {
-        tuple(one.parameters["params"]["label"]["sources"])
-        for one in schedules.planned_runs(client, found)
-    }
+    planned = schedules.flow_runs(deployment_id={"any_": [found.id]})
+    return {tuple(one.parameters["params"]["label"]["sources"]) for one in planned}
 
 
 def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, database):

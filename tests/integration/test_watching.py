@@ -13,7 +13,8 @@ from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server import watching
 from flows.server.shard_runs import cancel, run_tag, sequences_in_flight
-from flows.server.watching import look_after, signs_of_life
+from flows.server.watching import looking_after, signs_of_life
+from tests.integration.cluster import wait_for
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -23,8 +24,9 @@ def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(termina
     from prefect.client.orchestration import get_client
     from prefect.states import Cancelling, Crashed, Pending, Running
 
-    for name, seconds in {"SILENT_S": 1.0, "CRASHED_S": 0.2, "NOT_BEGUN_S": 0.2}.items():
-        monkeypatch.setattr(watching, name, seconds)
+    for kind, (_, why) in watching.LOST_AFTER_S.items():
+        limit_s = 1.0 if kind in {"RUNNING", "CANCELLING"} else 0.2
+        monkeypatch.setitem(watching.LOST_AFTER_S, kind, (limit_s, why))
     some_flow = flow(lambda: None, name="label-shard")
     with get_client(sync_client=True) as client:
         flow_id = client.create_flow(some_flow)
@@ -45,30 +47,18 @@ def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(termina
         monkeypatch.setattr("prefect.runtime.flow_run", runtime)
         cancelled = begun()
         client.set_flow_run_state(cancelled.id, Cancelling(), force=True)
-        ended = Ended(
-            lambda: (
-                all(client.read_flow_run(one.id).state_name == "AwaitingRetry" for one in again)
-                and client.read_flow_run(cancelled.id).state_name == "Cancelled"
+        with signs_of_life(0.2), looking_after(0.3):
+            wait_for(
+                lambda: (
+                    all(client.read_flow_run(one.id).state_name == "AwaitingRetry" for one in again)
+                    and client.read_flow_run(cancelled.id).state_name == "Cancelled"
+                )
             )
-        )
-        with signs_of_life(0.2):
-            look_after(ended, 0.3)
         assert client.read_flow_run(lives.id).state_name == "Running"
         assert client.read_flow_run(lives.id).updated > lives.updated
         assert client.read_flow_run(others.id).state_name == "Running"
         told = [client.read_flow_run(one.id).state.message for one in (*again, cancelled)]
         assert [one.partition(" ")[0] for one in told] == ["no", "its", "a", "no"], told
-
-
-class Ended:
-    """An event that is set when something is so, and at last after two minutes."""
-
-    def __init__(self, so):
-        self.so, self.deadline_s = so, time.monotonic() + 120
-
-    def wait(self, seconds):
-        time.sleep(seconds)
-        return self.so() or time.monotonic() > self.deadline_s
 
 
 @pytest.fixture

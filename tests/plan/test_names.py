@@ -1,5 +1,7 @@
 """Plans beside what is labeled: no frame is labeled twice under two names."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from flows import backfill
@@ -18,9 +20,7 @@ from tests.integration.runs import MICRO, write_sequence
 
 @pytest.fixture
 def label(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        backfill, "submit", lambda shards, **_: {"submitted": len(shards), "met": 0}
-    )
+    monkeypatch.setattr(backfill, "submit", lambda shards, **_: None)
     for name in ("05-01/a", "05-01/b", "05-02/c"):
         write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 2)
     return lambda *sources, **more: LabelParams(
@@ -32,17 +32,7 @@ def label(tmp_path, monkeypatch):
 def submitted(plan, monkeypatch):
     """Submit a plan, as far as storage is concerned; returns the names of its sequences."""
 
-    class Turn:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-        def keep(self):
-            return None
-
-    monkeypatch.setattr(backfill, "turn_of", lambda *_: Turn())
+    monkeypatch.setattr(backfill, "turn_of", lambda *_: nullcontext())
     monkeypatch.setattr(backfill, "sequences_in_flight", lambda *_: set())
     backfill.submit_plan(plan)
     return {one.sequence_id for one in plan.works}

@@ -30,7 +30,7 @@ def cancelled(monkeypatch):
             shard = ShardParams(label=label, run_key=stamp_of(label).run_key, pieces=[piece])
             params = {"params": shard.model_dump(mode="json")}
             runs.append(FlowRun(flow_id=uuid.uuid4(), parameters=params))
-        monkeypatch.setattr(shard_runs, "runs_tagged", lambda *_, **__: runs)
+        monkeypatch.setattr(shard_runs, "flow_runs", lambda **_: runs)
         monkeypatch.setattr(shard_runs, "cancel", lambda key, out: 3)
         return shard_runs.cancel_backfill(asked)
 

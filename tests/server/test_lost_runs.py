@@ -82,8 +82,9 @@ def test_another_state_begins_anew():
     assert looking.until_lost(run) == (15, "its worker died")
 
 
-def test_time_in_which_nobody_could_look_does_not_count():
+def test_time_in_which_nobody_could_tell_anything_does_not_count():
     run, looking = run_in(Running()), Looking()
     assert looking.until_lost(run, within_s=75) is None
     looking.now_s += 3600
+    looking.lost_runs.forget()
     assert looking.until_lost(run) == (90, "no sign of life for 90 s")
