@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -75,7 +76,7 @@ def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
         click.echo(f"{source} is not on this machine; workers need to read it", err=True)
     click.echo(f"every night at {hour:02}:{minute:02} {timezone}, the next:")
     for moment in plan_nights(NIGHTS_SHOWN):
-        click.echo(f"  {moment:%a %Y-%m-%d %H:%M %Z}")
+        click.echo(f"  {moment.astimezone(ZoneInfo(timezone)):%a %Y-%m-%d %H:%M %Z}")
     if not workers_online(CPU_POOL):
         click.echo(f"no worker of pool {CPU_POOL} is online: `autolabel up` starts one", err=True)
     if refusal := doubt(params.label):

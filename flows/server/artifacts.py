@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import json
 import re
 import shlex
@@ -22,6 +21,7 @@ from flows.server.client import connected, in_pages
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import SEGMENT, Listener
 from tasks.pipeline.run_context import RunContext
+from tasks.processes import repeating
 from tasks.wording import counted, from_plain, plain
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ def readable_key(kind: str, name: str) -> str:
 
 
 PROGRESS_EVERY_S = 10.0
-MOST_BEFORE_THE_END = 99.0
 INTERRUPTED = "interrupted after "
 _AWAY = (httpx.HTTPError, AutolabelError)
 
@@ -85,8 +84,7 @@ _AWAY = (httpx.HTTPError, AutolabelError)
 class ProgressArtifact:
     """The progress artifact of the flow run that makes it; a server that is away costs it alone.
 
-    It never goes back, and 100% is the end. An earlier attempt's is taken over, unless it says that
-    it was interrupted: that one stays.
+    100% is the end.
 
     Args:
         key: of the artifact; Prefect breaks it at dashes only, and shows about 20 characters.
@@ -97,44 +95,28 @@ class ProgressArtifact:
 
     def __init__(self, key: str, total: int, *, estimated: bool = False) -> None:
         from prefect.artifacts import create_progress_artifact
-        from prefect.runtime import flow_run
 
-        self._about, self._most = "about " if estimated else "", 0.0
+        self._about = "about " if estimated else ""
         self._id: UUID | None = None
+        self._said = ""
         with contextlib.suppress(*_AWAY):
-            found = _cards([flow_run.id], key) if flow_run.id else []
-            left = [one for one in found if not (one.description or "").startswith(INTERRUPTED)]
-            self._id = left[0].id if left else None
-            if not left:
-                self._id = cast("UUID", create_progress_artifact(0.0, key, "nothing yet"))
+            self._id = cast("UUID", create_progress_artifact(0.0, key, "nothing yet"))
         self.tell(0, total)
 
     def tell(self, done: int, total: int, how: str = "", *, ended: bool = False) -> None:
         """Say how many frames are through; `how` is what stands before."""
         from prefect.artifacts import update_progress_artifact
 
-        self._most = max(self._most, min(100 * done / total, MOST_BEFORE_THE_END) if total else 0.0)
-        if self._id is not None:
-            text = f"{how}{self._about}{done:,} of {counted(total, 'frame')}"
+        percent = 100.0 if ended else min(100 * done / max(total, 1), 99.0)
+        text = f"{how}{self._about}{done:,} of {counted(total, 'frame')}"
+        if self._id and (ended or text != self._said):
             with contextlib.suppress(*_AWAY):
-                update_progress_artifact(self._id, 100.0 if ended else self._most, text)
+                update_progress_artifact(self._id, percent, text)
+                self._said = text
 
     def end(self, done: int, total: int, how: str = "") -> None:
         """Say how it ended; `how` is "" where it was not cut short."""
         self.tell(done, total, how, ended=not how)
-
-
-def _cards(run_ids: Collection[str | UUID], key: str | None = None) -> list[Artifact]:
-    """Return the progress artifacts of flow runs, the newest first."""
-    from prefect.client.schemas.filters import ArtifactFilter
-    from prefect.client.schemas.sorting import ArtifactSort
-
-    wanted = {"flow_run_id": {"any_": list(run_ids)}, "type": {"any_": ["progress"]}}
-    wanted |= {"key": {"any_": [key]}} if key else {}
-    with connected() as client:
-        return client.read_artifacts(
-            artifact_filter=ArtifactFilter.model_validate(wanted), sort=ArtifactSort.CREATED_DESC
-        )
 
 
 def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
@@ -144,8 +126,21 @@ def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
         AutolabelError: Prefect is not there.
 
     """
-    found = _cards(run_ids)[::-1] if run_ids else []
-    return {one.flow_run_id: float(str(one.data)) for one in found if one.flow_run_id}
+    of_runs = {"flow_run_id": {"any_": list(run_ids)}, "type": {"any_": ["progress"]}}
+    newest_first = list(_artifacts(**of_runs)) if run_ids else []
+    return {
+        one.flow_run_id: float(str(one.data)) for one in reversed(newest_first) if one.flow_run_id
+    }
+
+
+def _artifacts(**wanted: Any) -> Iterator[Artifact]:
+    """Yield artifacts, the newest first; `wanted` are fields of Prefect's `ArtifactFilter`."""
+    from prefect.client.schemas.filters import ArtifactFilter
+    from prefect.client.schemas.sorting import ArtifactSort
+
+    fits, order = ArtifactFilter.model_validate(wanted), ArtifactSort.CREATED_DESC
+    with connected() as client:
+        yield from in_pages(partial(client.read_artifacts, artifact_filter=fits, sort=order))
 
 
 class FrameCount(Listener):
@@ -178,28 +173,16 @@ class FrameCount(Listener):
 @contextlib.contextmanager
 def frames_counted(context: RunContext, key: str, planned: Sequence[int]) -> Iterator[FrameCount]:
     """Count a run's frames in an artifact while the block runs, and say if it was interrupted."""
-    count, ended = FrameCount(planned), threading.Event()
+    count = FrameCount(planned)
     card = ProgressArtifact(key, sum(planned))
-
-    def tell_now_and_then() -> None:
-        told = count.so_far()
-        while not ended.wait(PROGRESS_EVERY_S):
-            if count.so_far() != told:
-                told = count.so_far()
-                card.tell(*told)
-
-    telling = partial(contextvars.copy_context().run, tell_now_and_then)
-    thread = threading.Thread(target=telling, name="progress", daemon=True)
-    thread.start()
-    interrupted = True
+    how = INTERRUPTED
     try:
-        with context.progress.listening(count):
+        tell = repeating(lambda: card.tell(*count.so_far()), PROGRESS_EVERY_S)
+        with tell, context.progress.listening(count):
             yield count
-        interrupted = context.stop.requested
+        how = INTERRUPTED if context.stop.requested else ""
     finally:
-        ended.set()
-        thread.join()  # what it says must not come after the last word
-        card.end(*count.so_far(), INTERRUPTED if interrupted else "")
+        card.end(*count.so_far(), how)
 
 
 def publish(summary: dict[str, Any]) -> None:
@@ -235,23 +218,14 @@ def failed_frames(run_key: str, of: Mapping[UUID, Collection[str]]) -> list[dict
         AutolabelError: Prefect is not there.
 
     """
-    from prefect.client.schemas.filters import ArtifactFilter
-    from prefect.client.schemas.sorting import ArtifactSort
-
-    wanted = ArtifactFilter.model_validate({"key": {"any_": [failures_key(run_key)]}})
-    newest = ArtifactSort.CREATED_DESC
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
-    with connected() as client:
-        for one in in_pages(partial(client.read_artifacts, artifact_filter=wanted, sort=newest)):
-            sequences = of.get(one.flow_run_id, ()) if one.flow_run_id else ()
-            rows = json.loads(str(one.data)) if sequences else []
-            rows = [{name: from_plain(text) for name, text in row.items()} for row in rows]
-            rows = [
-                row | {"frame": int(row["frame"])}  # in the table everything is text
-                for row in rows
-                if row["frame"] and row["sequence"] in sequences
-            ]
-            found = {frame_of(row): row for row in rows} | found
+    for one in _artifacts(key={"any_": [failures_key(run_key)]}):
+        sequences = of.get(one.flow_run_id, ()) if one.flow_run_id else ()
+        for row in json.loads(str(one.data)) if sequences else []:
+            told: dict[str, Any] = {name: from_plain(text) for name, text in row.items()}
+            if told["frame"] and told["sequence"] in sequences:
+                told["frame"] = int(told["frame"])  # in the table everything is text
+                found.setdefault(frame_of(told), told)
     return sorted(found.values(), key=frame_of)
 
 
@@ -262,31 +236,33 @@ def frame_of(row: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def summary_markdown(summary: dict[str, Any]) -> str:
     """Summary as Markdown: counts, throughput, seconds by stage, failures by reason."""
-    total = summary["seconds"].get("total", 0.0)
+    seconds = dict(summary["seconds"])
+    total = seconds.pop("total", 0.0)
     new, masks = summary["frames"] - summary["skipped"], summary["instances"] - summary["rejected"]
-    lines = [
-        f"# {counted(summary['frames'], 'frame')}, {counted(masks, 'mask')}",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| sequences | {summary['sequences']:,} |",
-        f"| labeled before | {counted(summary['skipped'], 'frame')} |",
-        f"| failed | {len(summary['failed']):,} |",
-        f"| wall time | {total:.1f} s ({new / total if total else 0:.1f} frames/s) |",
-        f"| model | {plain(summary['model']['name'])} on {summary['model']['backend']} |",
-        f"| boxes | {plain(summary['boxes'])} |",
-        f"| labels | {plain(summary['out'])} |",
+    facts = [
+        ("sequences", f"{summary['sequences']:,}"),
+        ("labeled before", counted(summary["skipped"], "frame")),
+        ("failed", f"{len(summary['failed']):,}"),
+        ("wall time", f"{total:.1f} s ({new / total if total else 0:.1f} frames/s)"),
+        ("model", f"{plain(summary['model']['name'])} on {summary['model']['backend']}"),
+        ("boxes", plain(summary["boxes"])),
+        ("labels", plain(summary["out"])),
+        *(("tracks", line) for line in tracks_told(summary)),
     ]
-    lines += [f"| tracks | {line} |" for line in tracks_told(summary)]
     if summary.get("dataset"):
-        lines.append(f"| review | autolabel review {plain(shlex.quote(summary['dataset']))} |")
-    stages = {name: value for name, value in summary["seconds"].items() if name != "total"}
-    if stages:
-        lines += ["", "## Seconds by stage", "", "| stage | s |", "|---|---|"]
-        lines += [f"| {name} | {value:.1f} |" for name, value in stages.items()]
+        facts.append(("review", f"autolabel review {plain(shlex.quote(summary['dataset']))}"))
     reasons = Counter(f"{one['stage']}: {one['reason']}" for one in summary["failed"])
-    if reasons:
-        lines += ["", "## Failures by reason", "", "| reason | count |", "|---|---|"]
-        for reason, count in reasons.most_common(20):
-            lines.append(f"| {plain(reason[:300])} | {count} |")
-    return "\n".join(lines) + "\n"
+    most = [(plain(one[:300]), str(count)) for one, count in reasons.most_common(20)]
+    stages = [(name, f"{value:.1f}") for name, value in seconds.items()]
+    text = _table(
+        f"# {counted(summary['frames'], 'frame')}, {counted(masks, 'mask')}", "", "", facts
+    )
+    text += _table("\n## Seconds by stage", "stage", "s", stages)
+    return text + _table("\n## Failures by reason", "reason", "count", most)
+
+
+def _table(title: str, first: str, second: str, rows: Sequence[tuple[str, str]]) -> str:
+    """Return a title and a table of two columns as Markdown; "" where it has no rows."""
+    lines = [title, "", f"| {first} | {second} |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in rows]
+    return "\n".join(lines) + "\n" if rows else ""

@@ -10,24 +10,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from flows.backfill_params import BackfillParams
 from flows.server.client import connected
+from flows.server.shard_runs import flow_runs
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import DeploymentSchedule, FlowRun
     from prefect.client.schemas.responses import DeploymentResponse
-    from prefect.client.schemas.schedules import CronSchedule
 
 
 # The server plans every minute, and at once what was changed a few seconds ago.
 PLANNED_WITHIN = timedelta(minutes=3)
 STARTED_WITHIN = timedelta(minutes=5)
-RUNS_READ, RUNS_TOLD = 50, 5
+RUNS_READ, RUNS_TOLD = 200, 5
 TAG = "autolabel"
 _DAILY = re.compile(r"(\d+) (\d+) \* \* \*")
 
@@ -77,13 +78,12 @@ def _status_of(
     client: SyncPrefectClient, deployment: DeploymentResponse, schedule: DeploymentSchedule
 ) -> ScheduleStatus:
     name = f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
-    on = schedule.active and not deployment.paused
-    if not on:
+    if not schedule.active or deployment.paused:
         return ScheduleStatus(name, _rule_text(schedule), on=False)
-    planned = planned_runs(client, deployment)
-    ended = _scheduled_runs(client, deployment, ended=True)
+    made = _scheduled_runs(deployment)
+    planned = _planned(made)
+    last = next((one for one in made if one.state and one.state.is_final()), None)
     changed = max(filter(None, (deployment.updated, schedule.updated)), default=None)
-    last = ended[0] if ended else None
     zone = ZoneInfo(getattr(schedule.schedule, "timezone", None) or "UTC")
     return ScheduleStatus(
         name,
@@ -121,31 +121,15 @@ def _problem(
     return ""
 
 
-def planned_runs(client: SyncPrefectClient, deployment: DeploymentResponse) -> list[FlowRun]:
-    """Return the runs that the server has planned and nobody has started, the next first."""
-    found = _scheduled_runs(client, deployment, ended=False)
-    return [one for one in reversed(found) if one.state is None or one.state.is_scheduled()]
-
-
-def _scheduled_runs(
-    client: SyncPrefectClient, deployment: DeploymentResponse, *, ended: bool
-) -> list[FlowRun]:
+def _scheduled_runs(deployment: DeploymentResponse) -> list[FlowRun]:
     """Read the runs that the server made of schedules, the latest first."""
-    from prefect.client.schemas.filters import FlowRunFilter
-    from prefect.client.schemas.objects import TERMINAL_STATES, StateType
-    from prefect.client.schemas.sorting import FlowRunSort
+    latest = islice(flow_runs(deployment_id={"any_": [deployment.id]}), RUNS_READ)
+    return [one for one in latest if one.auto_scheduled]
 
-    states = TERMINAL_STATES if ended else set(StateType) - TERMINAL_STATES
-    wanted = {
-        "deployment_id": {"any_": [deployment.id]},
-        "state": {"type": {"any_": sorted(states)}},
-    }
-    runs = client.read_flow_runs(
-        flow_run_filter=FlowRunFilter.model_validate(wanted),
-        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-        limit=RUNS_READ if ended else 200,
-    )
-    return [one for one in runs if one.auto_scheduled]
+
+def _planned(runs: list[FlowRun]) -> list[FlowRun]:
+    """Return the runs that nobody has started, the next first."""
+    return [one for one in reversed(runs) if one.state is None or one.state.is_scheduled()]
 
 
 def _due(run: FlowRun) -> datetime:
@@ -157,17 +141,12 @@ def _text(moment: datetime | None, zone: ZoneInfo) -> str:
 
 
 def _rule_text(schedule: DeploymentSchedule) -> str:
-    rule = schedule.schedule
-    values = rule.model_dump(mode="json")
+    values = schedule.schedule.model_dump(mode="json")
     zone = values.get("timezone") or "UTC"
-    daily = _DAILY.fullmatch(values.get("cron", ""))
-    if daily:
+    if daily := _DAILY.fullmatch(values.get("cron", "")):
         return f"every day at {int(daily[2]):02}:{int(daily[1]):02} {zone}"
-    if "cron" in values:
-        return f"cron {values['cron']} {zone}"
-    if "interval" in values:
-        return f"every {values['interval']:g} s"
-    return f"{values.get('rrule', 'no rule')} {zone}"
+    kind = next(one for one in ("cron", "interval", "rrule") if one in values)
+    return f"{kind} {values[kind]} {zone}"
 
 
 DEPLOYMENT = "nightly/nightly"
@@ -177,6 +156,8 @@ SLUG = "nightly"
 def turn_on(params: BackfillParams, cron: str, timezone: str) -> Mapping[str, Any]:
     """Give the nightly deployment its parameters, and let its schedule make runs.
 
+    Other schedules of the deployment stay as they are.
+
     Returns:
         The parameters that it had, plain values; empty if it had none.
 
@@ -185,15 +166,28 @@ def turn_on(params: BackfillParams, cron: str, timezone: str) -> Mapping[str, An
             time zone is none.
 
     """
-    from prefect.client.schemas.actions import DeploymentUpdate
+    from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
+    from prefect.client.schemas.schedules import CronSchedule
+    from pydantic import ValidationError
 
-    rule = _rule(cron, timezone)
+    try:
+        rule = CronSchedule(cron=cron, timezone=timezone)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise AutolabelError(
+            f"no schedule can be made of {cron!r} in {timezone!r}: {why}"
+        ) from None
     values = {"params": params.model_dump(mode="json", exclude_none=True)}
     with connected() as client:
         found = client.read_deployment_by_name(DEPLOYMENT)
         update = DeploymentUpdate(parameters=found.parameters | values, paused=False)
         client.update_deployment(found.id, update)
-        _set_schedule(client, found, rule)
+        ours = [one.id for one in found.schedules if one.slug == SLUG]
+        if ours:
+            client.update_deployment_schedule(found.id, ours[0], active=True, schedule=rule)
+        else:  # somebody has removed it
+            made = DeploymentScheduleCreate(schedule=rule, active=True, slug=SLUG)
+            client.create_deployment_schedules(found.id, [made])
     before: Mapping[str, Any] = found.parameters.get("params") or {}
     return before
 
@@ -202,8 +196,7 @@ def plan_nights(count: int) -> list[datetime]:
     """Let Prefect plan the next nights now, which it does by itself within a minute.
 
     Returns:
-        When the next `count` planned runs start, in the schedule's time zone: those of other
-        schedules of the deployment, too.
+        When the next `count` planned runs start: those of other schedules of the deployment, too.
 
     Raises:
         AutolabelError: Prefect is not there, or cannot plan.
@@ -213,9 +206,7 @@ def plan_nights(count: int) -> list[datetime]:
         found = client.read_deployment_by_name(DEPLOYMENT)
         path: Any = f"/deployments/{found.id}/schedule"
         client.request("POST", path, json={"min_runs": count})
-    nights = next(one for one in collect_schedules() if one.deployment == DEPLOYMENT)
-    zone = ZoneInfo(nights.timezone)
-    return [datetime.fromisoformat(one).astimezone(zone) for one in nights.next_runs[:count]]
+    return [_due(one) for one in _planned(_scheduled_runs(found))[:count]]
 
 
 def turn_off() -> None:
@@ -229,32 +220,3 @@ def turn_off() -> None:
         found = client.read_deployment_by_name(DEPLOYMENT)
         for one in found.schedules:
             client.update_deployment_schedule(found.id, one.id, active=False)
-
-
-def _rule(cron: str, timezone: str) -> CronSchedule:
-    from prefect.client.schemas.schedules import CronSchedule
-    from pydantic import ValidationError
-
-    try:
-        return CronSchedule(cron=cron, timezone=timezone)
-    except ValidationError as error:
-        why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise AutolabelError(
-            f"no schedule can be made of {cron!r} in {timezone!r}: {why}"
-        ) from None
-
-
-def _set_schedule(client: SyncPrefectClient, found: DeploymentResponse, rule: CronSchedule) -> None:
-    """Change our schedule, or make it where somebody has removed it; others stay as they are."""
-    from prefect.client.schemas.actions import DeploymentScheduleCreate
-
-    ours = _ours(found)
-    if ours is None:
-        made = DeploymentScheduleCreate(schedule=rule, active=True, slug=SLUG)
-        client.create_deployment_schedules(found.id, [made])
-    else:
-        client.update_deployment_schedule(found.id, ours.id, active=True, schedule=rule)
-
-
-def _ours(found: DeploymentResponse) -> DeploymentSchedule | None:
-    return next((one for one in found.schedules if one.slug == SLUG), None)
