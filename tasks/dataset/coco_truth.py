@@ -1,18 +1,32 @@
-"""Reading ground truth: COCO instances json with polygons or run-length masks."""
+"""Reading ground truth: COCO instances json with polygons or run-length masks.
+
+What is no mask is found here: pycocotools asks for memory until the process is killed where a
+corner is far away or no number, and reads memory that nobody wrote where runs end too early.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from sam2_core.arrays import freeze_arrays
 from sam2_core.types import AutolabelError, FloatArray, IntArray
-from tasks.dataset.coco_segmentation import areas_px, rle_box_xyxy_px, to_rle
+from tasks.masks.crops import run_pairs
+
+# Objects may reach over the picture's edge; corners so many pictures away are damage.
+_MOST_PICTURES_AWAY = 10
+# COCO's code: five bits a character, and 0x20 of all but the last; seven characters are enough for
+# the runs of any picture.
+_RUN_LENGTHS = re.compile("(?:[P-o]{0,6}[0-O])*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +106,34 @@ class Truth:
         return sum(len(image) for image in self.images)
 
 
+class _Category(BaseModel):
+    id: int
+    name: Annotated[str, Field(pattern=r"\S")]
+
+
+class _Image(BaseModel):
+    id: int
+    file_name: Annotated[str, Field(min_length=1)]
+    height: Annotated[int, Field(gt=0)]
+    width: Annotated[int, Field(gt=0)]
+
+
+class _Owner(BaseModel):
+    image_id: int
+
+
+class _Annotation(BaseModel):
+    category_id: int
+    segmentation: Any
+    bbox: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = None
+    iscrowd: Annotated[int, Field(ge=0, le=1)] | None = None
+    visible_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_Unique = TypeVar("_Unique", _Category, _Image)
+
+
 def load_truth(path: str | Path) -> Truth:
     """Read a COCO instances json in which every annotation can be measured.
 
@@ -116,13 +158,20 @@ def read_truth(path: str | Path) -> Truth:
     """
     content = _content(Path(path))
     try:
-        names = _categories(content["categories"])
-        entries = _entries(content["images"])
-        annotations = _by_image(content["annotations"], entries)
-        images = tuple(_image(one, annotations[one["id"]], names) for one in entries.values())
+        categories = _by_id(_Category, content["categories"], "category")
+        images = _by_id(_Image, content["images"], "image")
+        annotations: dict[int, list[Any]] = {key: [] for key in images}
+        for number, one in enumerate(content["annotations"]):
+            owner = _valid(_Owner, one, f"annotation number {number}").image_id
+            if owner not in images:
+                what = one.get("id", f"number {number}")
+                raise ValueError(f"annotation {what}: image_id {owner} is no image of the file")
+            annotations[owner].append({"id": f"number {number}"} | one)
     except ValueError as error:
         raise AutolabelError(f"{path}: bad COCO instances json: {error}") from error
-    return Truth(images, tuple(dict.fromkeys(names.values())))
+    names = {key: one.name for key, one in categories.items()}
+    found = tuple(_truth_image(one, annotations[one.id], names) for one in images.values())
+    return Truth(found, tuple(dict.fromkeys(names.values())))
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -142,135 +191,163 @@ def _content(path: Path) -> dict[str, Any]:
     return content
 
 
-def _categories(categories: list[Any]) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for number, one in enumerate(categories):
-        key = _id(one, f"category number {number}")
-        if not isinstance(one.get("name"), str) or not one["name"].strip():
-            raise ValueError(f"category {key} has no name")
-        if found.setdefault(key, one["name"]) != one["name"]:
-            raise ValueError(f"two categories have the id {key}")
-    return found
+def _valid(model: type[_Model], values: Any, what: str) -> _Model:
+    """Read an object of the json; `ValueError` says which of its values is wrong."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        place = "".join(f"{one}: " for one in wrong["loc"])
+        raise ValueError(f"{what}: {place}{wrong['msg']}, and is {wrong['input']!r}") from error
 
 
-def _entries(images: list[Any]) -> dict[int, dict[str, Any]]:
-    """Return the images by id, each with a name and a size."""
-    found: dict[int, dict[str, Any]] = {}
-    for number, one in enumerate(images):
-        key = _id(one, f"image number {number}")
-        name, size_hw = one.get("file_name"), (one.get("height"), one.get("width"))
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"image {key} has no file_name")
-        if key in found:
+def _by_id(model: type[_Unique], objects: list[Any], what: str) -> dict[int, _Unique]:
+    found: dict[int, _Unique] = {}
+    for number, values in enumerate(objects):
+        one = _valid(model, values, f"{what} number {number}")
+        if one.id in found and (model is _Image or found[one.id] != one):
             raise ValueError(
-                f"{found[key]['file_name']} and {name} both have the id {key}: nobody can tell "
-                "which of them an annotation means; give every image an id of its own"
+                f"one {what} is {found[one.id]}, another one {one}: nobody can tell which of them "
+                f"an annotation means; give every {what} an id of its own"
             )
-        if not all(isinstance(side, int) and side > 0 for side in size_hw):
-            raise ValueError(f"image {key} ({name}) has no height and width in pixels")
-        found[key] = one | {"id": key}
+        found[one.id] = one
     return found
 
 
-def _by_image(
-    annotations: list[Any], entries: Mapping[int, Any]
-) -> dict[int, list[dict[str, Any]]]:
-    found: dict[int, list[dict[str, Any]]] = {key: [] for key in entries}
-    for number, one in enumerate(annotations):
-        if not isinstance(one, dict):
-            raise ValueError(f"annotation number {number} is no object")
-        image = _whole(one.get("image_id"))
-        if image is None or image not in found:
-            what = f"image_id {one.get('image_id')!r} is no image of the file"
-            raise ValueError(f"annotation {one.get('id', f'number {number}')}: {what}")
-        found[image].append({"id": f"number {number}"} | one)
-    return found
-
-
-def _id(one: Any, what: str) -> int:
-    given = one.get("id") if isinstance(one, dict) else one
-    number = _whole(given) if isinstance(one, dict) else None
-    if number is None:
-        raise ValueError(f"{what}: its id must be a whole number, and is {given!r}")
-    return number
-
-
-def _whole(value: Any) -> int | None:
-    """Return an id as a whole number, also where it is written as text or with a point."""
-    if isinstance(value, str) and value.isascii() and value.isdecimal():
-        return int(value)
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return int(value) if whole else None
-
-
-def _image(
-    entry: dict[str, Any], annotations: list[dict[str, Any]], names: dict[int, str]
+def _truth_image(
+    image: _Image, annotations: list[dict[str, Any]], names: Mapping[int, str]
 ) -> TruthImage:
-    size_hw = (entry["height"], entry["width"])
-    rows: dict[bool, list[_Row]] = {False: [], True: []}
+    size_hw = (image.height, image.width)
+    rows: tuple[list[_Row], list[_Row]] = ([], [])  # objects and crowds
     unreadable = ""
-    for annotation in annotations:
+    for values in annotations:
+        what = f"annotation {values['id']}"
         try:
-            rows[_is_crowd(annotation)].append(_row(annotation, size_hw, names))
-        except (KeyError, ValueError, TypeError, OverflowError) as error:
-            unreadable = f"annotation {annotation['id']}: {error}"
-            rows = {False: [], True: []}
+            annotation = _valid(_Annotation, values, what)
+            rows[annotation.iscrowd or 0].append(_row(annotation, size_hw, names))
+        except (ValueError, TypeError, OverflowError) as error:
+            unreadable = str(error) if str(error).startswith(what) else f"{what}: {error}"
+            rows = ([], [])
             break
-    things, crowds = rows[False], rows[True]
-    visible = [one.visible for one in things]
+    objects, crowds = rows
+    visible = np.array([one.visible_fraction for one in objects], np.float32)
     return TruthImage(
-        image_id=entry["id"],
-        file_name=entry["file_name"],
+        image_id=image.id,
+        file_name=image.file_name,
         size_hw=size_hw,
-        boxes_xyxy_px=np.array([one.box_xyxy_px for one in things], np.float32).reshape(-1, 4),
-        labels=tuple(one.label for one in things),
-        rle=tuple(one.rle for one in things),
-        area_px=areas_px([one.rle for one in things], size_hw),
+        boxes_xyxy_px=np.array([one.box_xyxy_px for one in objects], np.float32).reshape(-1, 4),
+        labels=tuple(one.label for one in objects),
+        rle=tuple(one.rle for one in objects),
+        area_px=areas_px([one.rle for one in objects], size_hw),
         crowd_rle=tuple(one.rle for one in crowds),
         crowd_labels=tuple(one.label for one in crowds),
-        visible_fraction=None if np.isnan(visible).all() else np.array(visible, np.float32),
+        visible_fraction=None if np.isnan(visible).all() else visible,
         unreadable=unreadable,
     )
 
 
 @dataclass(frozen=True)
 class _Row:
-    """An annotation: class, mask, box (x1, y1, x2, y2), visible fraction (NaN: unknown)."""
-
     label: str
     rle: bytes
     box_xyxy_px: tuple[float, ...]
-    visible: float
+    visible_fraction: float  # NaN where unknown
 
 
-def _row(annotation: dict[str, Any], size_hw: tuple[int, int], names: dict[int, str]) -> _Row:
-    category = _whole(annotation.get("category_id"))
-    if category is None or category not in names:
-        raise ValueError(f"category_id {annotation.get('category_id')!r} is none of the file's")
-    rle = to_rle(annotation.get("segmentation"), size_hw)
-    given = annotation.get("visible_fraction")
-    if given is not None and not (isinstance(given, int | float) and 0 <= given <= 1):
-        raise ValueError(f"visible_fraction must be a number from 0 to 1, and is {given!r}")
-    box = annotation.get("bbox")
-    corners = rle_box_xyxy_px(rle, size_hw).tolist() if box is None else _corners(box, size_hw)
-    visible = np.nan if given is None else float(given)
-    return _Row(names[category], rle, tuple(corners), visible)
+def _row(annotation: _Annotation, size_hw: tuple[int, int], names: Mapping[int, str]) -> _Row:
+    if annotation.category_id not in names:
+        raise ValueError(f"category_id {annotation.category_id} is none of the file's")
+    rle = to_rle(annotation.segmentation, size_hw)
+    box = tuple(rle_box_xyxy_px(rle, size_hw).tolist())
+    if annotation.bbox is not None:
+        x, y, width, height = annotation.bbox
+        box = (x, y, x + width, y + height)
+        inside = x < size_hw[1] and y < size_hw[0] and box[2] > 0 and box[3] > 0
+        if not (width > 0 and height > 0 and inside):
+            raise ValueError(f"bbox {annotation.bbox} is no box in the picture")
+    visible = annotation.visible_fraction
+    return _Row(names[annotation.category_id], rle, box, np.nan if visible is None else visible)
 
 
-def _is_crowd(annotation: dict[str, Any]) -> bool:
-    given = annotation.get("iscrowd") or 0
-    if _whole(given) not in {0, 1}:
-        raise ValueError(f"iscrowd must be 0 or 1, and is {given!r}")
-    return bool(_whole(given))
+def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> bytes:
+    """One COCO segmentation as compressed run-length counts of the whole image.
+
+    Args:
+        segmentation: polygons (lists of x, y), uncompressed counts or compressed counts.
+        size_hw: (height, width) of the image.
+
+    Raises:
+        ValueError: when it is none of these, its size is not the image's, or no pixel is in it.
+
+    """
+    from pycocotools import mask as coco_mask
+
+    if isinstance(segmentation, list):
+        rle = _of_polygons(segmentation, size_hw)
+    elif isinstance(segmentation, dict) and "counts" in segmentation:
+        rle = _of_counts(segmentation, size_hw)
+    else:
+        raise ValueError("a segmentation is a list of polygons or an object with counts and size")
+    if not coco_mask.area({"counts": rle, "size": list(size_hw)}):
+        raise ValueError("the mask has no pixel in the picture")
+    return rle
 
 
-def _corners(box: Any, size_hw: tuple[int, int]) -> list[float]:
-    """Return x1, y1, x2, y2 of a COCO box, of which some must be in the picture."""
-    numbers = isinstance(box, list) and all(isinstance(value, int | float) for value in box)
-    if not numbers or len(box) != 4:
-        raise ValueError(f"bbox must be four numbers, x, y, width, height, and is {box!r}")
-    x, y, width, height = (float(value) for value in box)
-    inside = x < size_hw[1] and y < size_hw[0] and x + width > 0 and y + height > 0
-    if not (np.isfinite([x, y, width, height]).all() and width > 0 and height > 0 and inside):
-        raise ValueError(f"bbox {box} is no box in the picture (x, y, width, height)")
-    return [x, y, x + width, y + height]
+def _of_polygons(polygons: list[Any], size_hw: tuple[int, int]) -> bytes:
+    from pycocotools import mask as coco_mask
+
+    height, width = size_hw
+    for polygon in polygons:
+        if not isinstance(polygon, list) or len(polygon) % 2:
+            raise ValueError("a polygon is a list of x, y, x, y, ...: an even count of numbers")
+        corners = zip(polygon[::2], polygon[1::2], strict=True)
+        if not all(_is_near(x, width) and _is_near(y, height) for x, y in corners):
+            raise ValueError("a corner of the polygon is not a finite number near the picture")
+    kept = [polygon for polygon in polygons if len(polygon) >= 6]
+    if not kept:
+        raise ValueError("a polygon needs at least three points")
+    return bytes(coco_mask.merge(coco_mask.frPyObjects(kept, height, width))["counts"])
+
+
+def _is_near(value: Any, side_px: int) -> bool:
+    number = isinstance(value, int | float) and math.isfinite(value)
+    return number and -_MOST_PICTURES_AWAY <= value / side_px <= _MOST_PICTURES_AWAY + 1
+
+
+def _of_counts(segmentation: dict[str, Any], size_hw: tuple[int, int]) -> bytes:
+    from pycocotools import mask as coco_mask
+
+    size = tuple(int(value) for value in segmentation.get("size", size_hw))
+    if size != size_hw:
+        found = "x".join(map(str, size))
+        raise ValueError(f"the mask is {found}, the image {size_hw[0]}x{size_hw[1]} (h x w)")
+    counts = segmentation["counts"]
+    if isinstance(counts, list) and all(type(run) is int for run in counts):
+        lengths = np.array(counts, np.int64)
+    elif isinstance(counts, str) and _RUN_LENGTHS.fullmatch(counts):
+        lengths = run_pairs([counts.encode()])[0]
+    else:
+        raise ValueError("counts are a list of whole numbers, or a text in COCO's code")
+    pixels = size_hw[0] * size_hw[1]
+    if lengths.min(initial=0) < 0 or lengths.sum() != pixels:
+        raise ValueError(f"counts add up to {lengths.sum()}, not to {pixels} pixels")
+    if isinstance(counts, str):
+        return counts.encode()
+    return bytes(coco_mask.frPyObjects({"counts": counts, "size": size}, *size_hw)["counts"])
+
+
+def rle_box_xyxy_px(rle: bytes, size_hw: tuple[int, int]) -> npt.NDArray[np.float32]:
+    """Bound a mask: float32 (4,) left, top, right, bottom; zeros when it is empty."""
+    from pycocotools import mask as coco_mask
+
+    x, y, w, h = coco_mask.toBbox({"counts": rle, "size": list(size_hw)})
+    return np.array([x, y, x + w, y + h], np.float32)
+
+
+def areas_px(rles: Sequence[bytes], size_hw: tuple[int, int]) -> npt.NDArray[np.int64]:
+    """Count the pixels of N masks: int64 (N,)."""
+    from pycocotools import mask as coco_mask
+
+    # One by one: `area` of more than 255 masks fails with NumPy 2.
+    sized = [{"counts": one, "size": list(size_hw)} for one in rles]
+    return np.array([int(coco_mask.area(one)) for one in sized], np.int64)

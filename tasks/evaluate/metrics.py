@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from sam2_core.mask_geometry import SIZES, boundary_f, boundary_tolerance_px, mask_iou
 from sam2_core.types import Boxes, Masks
-from tasks.dataset.coco_segmentation import areas_px, rle_box_xyxy_px
-from tasks.dataset.coco_truth import TruthImage
+from tasks.dataset.coco_truth import TruthImage, areas_px, rle_box_xyxy_px
 from tasks.evaluate.records import Record, by_size, grouped, more_results, summary
 from tasks.risk.geometry import box_ious
 

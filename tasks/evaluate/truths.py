@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.coco_segmentation import areas_px
-from tasks.dataset.coco_truth import Truth, TruthImage, load_truth, read_truth
+from tasks.dataset.coco_truth import Truth, TruthImage, areas_px, load_truth, read_truth
 
 DATASET = "dataset:"
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")

@@ -109,7 +109,7 @@ def _run_ends(
     rle: Sequence[bytes], size_hw: tuple[int, int]
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Lengths and ends of all masks' runs, each int64 (R, 2), and how many pairs each mask has."""
-    pairs, rows = _run_pairs(rle)
+    pairs, rows = run_pairs(rle)
     first = np.cumsum(rows) - rows
     ends = np.cumsum(pairs).reshape(-1, 2)
     before = np.where((rows > 0) & (first > 0), np.append(ends[:, 1], 0)[first - 1], 0)
@@ -138,7 +138,7 @@ def _split_columns(
     return Segments(owner, column, start - offset, stop - offset, count, size_hw)
 
 
-def _run_pairs(rle: Sequence[bytes]) -> tuple[IntArray, IntArray]:
+def run_pairs(rle: Sequence[bytes]) -> tuple[IntArray, IntArray]:
     """All masks' run lengths as pairs background, foreground, and how many pairs each mask has.
 
     COCO's code: five bits a character, least significant first, 0x20 says that more follow, 0x10 of
