@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.dataset.reviewed_instances import detections_of, mask_of, window_of
 from tasks.dataset.schema import MACHINE_FIELD, PREVIOUS_FIELD
-from tasks.risk.geometry import Numbers, shared_box_areas
+from tasks.risk.geometry import Numbers, best_pairs, shared_box_areas
 
 Label = dict[str, Any]
 _SHAPE = ("bounding_box", "mask", "mask_path")
@@ -47,33 +47,30 @@ def mark_differences(
     """
     for label in (*now, *before):
         label["difference"] = 1.0
-    free_now, free_before = set(range(len(now))), set(range(len(before)))
-    for iou, i, j in sorted(_overlaps(now, before, size_hw), key=lambda one: (-one[0], *one[1:])):
-        if i not in free_now or j not in free_before:
-            continue
-        free_now.remove(i)
-        free_before.remove(j)
+    ious = _overlaps(now, before, size_hw)
+    rows = np.array([*ious], np.int64).reshape(-1, 2)
+    for i, j in best_pairs(np.array([*ious.values()], np.float64), *rows.T).items():
         if now[i].get("label") == before[j].get("label"):
-            now[i]["difference"] = before[j]["difference"] = 1.0 - iou
+            now[i]["difference"] = before[j]["difference"] = 1.0 - ious[i, j]
     return max((label["difference"] for label in (*now, *before)), default=0.0)
 
 
 def _overlaps(
     now: Sequence[Label], before: Sequence[Label], size_hw: tuple[int, int]
-) -> list[tuple[float, int, int]]:
-    """Mask IoU of every two labels that share pixels."""
+) -> dict[tuple[int, int], float]:
+    """Mask IoU of every two labels that share pixels, by their rows."""
     if not now or not before:
-        return []
+        return {}
     windows = [
         np.array([window_of(one["bounding_box"], size_hw) for one in side], np.float64)
         for side in (now, before)
     ]
     masks: dict[int, Any] = {}
-    found = []
+    found = {}
     for i, j in np.argwhere(shared_box_areas(*windows) > 0).tolist():
         one, other = now[i], before[j]
         if all(one.get(name) == other.get(name) for name in _SHAPE):
-            found.append((1.0, i, j))
+            found[i, j] = 1.0
             continue
         for label in (one, other):
             if id(label) not in masks:
@@ -81,7 +78,7 @@ def _overlaps(
         pair = [(masks[id(one)], windows[0][i]), (masks[id(other)], windows[1][j])]
         iou = _iou(*pair)
         if iou > 0:
-            found.append((iou, i, j))
+            found[i, j] = iou
     return found
 
 

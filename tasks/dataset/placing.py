@@ -16,6 +16,7 @@ from sam2_core.types import IntArray
 from tasks.dataset.ids import sample_id
 from tasks.dataset.pictures import find_pictures
 from tasks.frames.identity import frame_identity, is_below
+from tasks.risk.geometry import best_pairs
 from tasks.store import artifacts, storage
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import ChunkRecord, Fresh, Manifest, labels_of
@@ -151,10 +152,10 @@ def _join_by_time(cameras: Mapping[str, tuple[IntArray, IntArray]], anchor: list
         densest = min(left, key=lambda camera: (-len(left[camera][0]), camera))
         places, times = left.pop(densest)
         for camera, (others, their_times) in list(left.items()):
-            pairs = _nearest_pairs(times, their_times, tolerance_ns[densest])
-            for one, other in pairs.items():
+            pairs = _nearest_pairs(their_times, times, tolerance_ns[densest])
+            for other, one in pairs.items():
                 anchor[int(others[other])] = int(places[one])
-            alone = np.setdiff1d(np.arange(len(others)), list(pairs.values()))
+            alone = np.setdiff1d(np.arange(len(others)), list(pairs))
             if len(alone):
                 left[camera] = (others[alone], their_times[alone])
             else:
@@ -169,17 +170,10 @@ def _tolerance_ns(times_ns: IntArray) -> int:
 
 def _nearest_pairs(times: IntArray, others: IntArray, tolerance_ns: int) -> dict[int, int]:
     """Pair two ascending lists one to one, the nearest first; equal distances: the earlier."""
-    low = np.searchsorted(times, others - tolerance_ns, side="left")
-    high = np.searchsorted(times, others + tolerance_ns, side="right")
+    low = np.searchsorted(others, times - tolerance_ns, side="left")
+    high = np.searchsorted(others, times + tolerance_ns, side="right")
     counts = high - low
-    other = np.repeat(np.arange(len(others)), counts)
+    one = np.repeat(np.arange(len(times)), counts)
     start = np.repeat(low - (np.cumsum(counts) - counts), counts)
-    one = start + np.arange(len(other))
-    pairs: dict[int, int] = {}
-    taken: set[int] = set()
-    for at in np.lexsort((one, other, np.abs(times[one] - others[other]))).tolist():
-        i, j = int(one[at]), int(other[at])
-        if i not in pairs and j not in taken:
-            pairs[i] = j
-            taken.add(j)
-    return pairs
+    other = start + np.arange(len(one))
+    return best_pairs(-np.abs(times[one] - others[other]).astype(np.float64), one, other)

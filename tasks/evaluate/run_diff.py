@@ -13,6 +13,7 @@ from sam2_core.types import AutolabelError
 from tasks.evaluate.metrics import box_iou
 from tasks.evaluate.run_side import FrameKey, Side, is_same
 from tasks.export.frames import uncertified_runs
+from tasks.risk.geometry import best_pairs
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
@@ -216,14 +217,11 @@ def _pairs(first: LabeledFrame, second: LabeledFrame) -> list[tuple[int | None, 
     if a.shape == b.shape and np.array_equal(a, b, equal_nan=True):
         return [(row, row) for row in range(len(a))]
     overlap = box_iou(a, b)
-    pairs: list[tuple[int | None, int | None]] = []
-    gone, new = dict.fromkeys(range(len(a))), dict.fromkeys(range(len(b)))
-    while overlap.size and overlap.max() >= SAME_BOX_IOU:
-        row, column = map(int, np.unravel_index(int(overlap.argmax()), overlap.shape))
-        pairs.append((row, column))
-        overlap[row], overlap[:, column] = -1, -1
-        del gone[row], new[column]
-    return [*pairs, *((row, None) for row in gone), *((None, row) for row in new)]
+    rows = np.nonzero(overlap >= SAME_BOX_IOU)
+    pairs = best_pairs(overlap[rows], *rows)
+    gone = [row for row in range(len(a)) if row not in pairs]
+    new = [row for row in range(len(b)) if row not in pairs.values()]
+    return [*pairs.items(), *((row, None) for row in gone), *((None, row) for row in new)]
 
 
 def diff_runs(

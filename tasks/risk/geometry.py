@@ -52,6 +52,28 @@ def box_iou_rows(first: Numbers, second: Numbers) -> Numbers:
     return np.asarray(inner / (box_areas(first) + box_areas(second) - inner).clip(1e-9))
 
 
+def best_pairs(fits: Numbers, first: IntArray, second: IntArray) -> dict[int, int]:
+    """Pair rows of two lists one to one, the best fits first; of equal fits the lowest rows.
+
+    Args:
+        fits: float (P,), how well row `first[i]` of one list fits row `second[i]` of the other.
+        first: int64 (P,).
+        second: int64 (P,).
+
+    Returns:
+        {row of the one: row of the other}, the best fits first.
+
+    """
+    pairs: dict[int, int] = {}
+    taken: set[int] = set()
+    for at in np.lexsort((second, first, -fits)).tolist():
+        one, other = int(first[at]), int(second[at])
+        if one not in pairs and other not in taken:
+            pairs[one] = other
+            taken.add(other)
+    return pairs
+
+
 def shared_pixels(segments: Segments, pairs: IntArray) -> Numbers:
     """Count the pixels that both masks of each pair (P, 2) have: float64 (P,)."""
     shared = np.zeros(len(pairs))
@@ -130,6 +152,9 @@ def share_outside_largest_piece(segments: Segments) -> Numbers:
 
 def _pieces(top: IntArray, bottom: IntArray, first: IntArray, height: int) -> IntArray:
     """Return the number of the connected piece that each chain of segments is in: (len(first),)."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
     # Neighbours are segments that overlap in the next column. Only where one of the two columns has
     # several segments can they be of different chains.
     column = top // height
@@ -144,21 +169,6 @@ def _pieces(top: IntArray, bottom: IntArray, first: IntArray, height: int) -> In
     chain = np.cumsum(chain)
     source, target = np.repeat(chain[near], reach), chain[target]
     linked = source != target
-    return _components(source[linked], target[linked], len(first))
-
-
-def _components(source: IntArray, target: IntArray, count: int) -> IntArray:
-    """Return the least node of each node's connected component: (count,).
-
-    Trees are hooked onto each other and flattened in turns (Shiloach and Vishkin, 1982).
-    """
-    label = np.arange(count)
-    while len(source):
-        one, other = label[source], label[target]
-        apart = one != other
-        source, target, one, other = (part[apart] for part in (source, target, one, other))
-        low = np.minimum(one, other)
-        np.minimum.at(label, np.maximum(one, other), low)
-        while (label[label] != label).any():
-            label = label[label]
-    return label
+    links = (np.ones(int(linked.sum()), np.bool_), (source[linked], target[linked]))
+    graph = csr_array(links, shape=(len(first), len(first)))
+    return np.asarray(connected_components(graph, directed=False)[1], np.int64)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import IntArray
-from tasks.risk.geometry import Numbers, shared_box_areas
+from tasks.risk.geometry import Numbers, best_pairs, shared_box_areas
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks
 from tasks.tracks import associate
@@ -133,7 +133,7 @@ def _joined(seen: Sightings, chains: IntArray) -> IntArray:
         lost = sorted(one for end in reach for one in ending.get(end, ()))
         new = np.array([members[head][0] for head in heads])
         pairs = _pairs(seen, groups, extents, [recent[one] for one in lost], new)
-        tails = {heads[j]: lost[i] for i, j in pairs}
+        tails = {heads[j]: lost[i] for i, j in pairs.items()}
         for head in heads:
             tail = tails.get(head, head)
             if tail != head:
@@ -165,7 +165,7 @@ def _pairs(
     extents: Numbers,
     lost: Sequence[Sequence[int]],
     new: IntArray,
-) -> list[tuple[int, int]]:
+) -> dict[int, int]:
     """Pair lost chains with such as begin, the best fits first, each once.
 
     Args:
@@ -180,7 +180,7 @@ def _pairs(
 
     """
     if not lost:
-        return []
+        return {}
     last = np.array([rows[-1] for rows in lost])
     earlier = np.array([rows[0] for rows in lost])
     expected = _expected_px(seen, earlier, last, int(seen.frame[new[0]]))
@@ -191,17 +191,8 @@ def _pairs(
     fits = placed_ious(
         seen.shapes[last[one]], expected[one], seen.shapes[there], seen.boxes_px[there]
     )
-    fitting = np.flatnonzero(fits >= LEAST_PLACED_IOU)
-    best = fitting[np.lexsort((other[fitting], one[fitting], -fits[fitting]))]
-    tails: set[int] = set()
-    heads: set[int] = set()
-    found: list[tuple[int, int]] = []
-    for tail, head in zip(one[best].tolist(), other[best].tolist(), strict=True):
-        if tail not in tails and head not in heads:
-            tails.add(tail)
-            heads.add(head)
-            found.append((tail, head))
-    return found
+    fitting = fits >= LEAST_PLACED_IOU
+    return best_pairs(fits[fitting], one[fitting], other[fitting])
 
 
 def _expected_px(seen: Sightings, earlier: IntArray, last: IntArray, frame: int) -> Numbers:
