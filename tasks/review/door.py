@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
+    from starlette.datastructures import Headers
+    from starlette.requests import HTTPConnection
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 TOKEN = "token"  # noqa: S105 - the name of a query parameter
@@ -65,16 +67,19 @@ class Door:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        from starlette.requests import HTTPConnection
         from starlette.responses import HTMLResponse
         from starlette.websockets import WebSocket
 
-        headers = [(name.lower(), value.decode("latin-1")) for name, value in scope["headers"]]
-        reason = _not_from_here(headers, scope.get("method", "GET"), self._is_ours)
+        asked = HTTPConnection(scope)
+        reason = _not_from_here(asked.headers, scope.get("method", "GET"), self._is_ours)
         if not reason and self._token:
-            if scope["type"] == "http" and self._brings_token(scope):
-                await self._welcome(scope)(scope, receive, send)
+            given = asked.query_params.get(TOKEN, "")
+            if scope.get("method") == "GET" and _same(given, self._token):
+                await self._welcome(asked)(scope, receive, send)
                 return
-            reason = "" if self._knows_cookie(headers) else self._advice
+            name, value = self._cookie()
+            reason = "" if _same(asked.cookies.get(name, ""), value) else self._advice
         if not reason:
             await self._app(scope, receive, with_headers(send, _FOR_ITSELF))
         elif scope["type"] == "websocket":
@@ -82,21 +87,6 @@ class Door:
         else:
             body = page("Not for you", f"<p>{html.escape(reason)}</p>")
             await HTMLResponse(body, 403, PRIVATE_HEADERS)(scope, receive, send)
-
-    def _brings_token(self, scope: Scope) -> bool:
-        query = urllib.parse.parse_qs(scope["query_string"].decode("latin-1"))
-        given = query.get(TOKEN, [""])[-1]
-        return bool(scope["method"] == "GET" and _same(given, self._token))
-
-    def _knows_cookie(self, headers: list[tuple[bytes, str]]) -> bool:
-        name, value = self._cookie()
-        pairs = (
-            pair.strip().partition("=")
-            for key, line in headers
-            if key == b"cookie"
-            for pair in line.split(";")
-        )
-        return any(key == name and _same(found, value) for key, _, found in pairs)
 
     def _cookie(self) -> tuple[str, str]:
         """Name and value. Ports share cookies: each door has a name of its own."""
@@ -106,14 +96,14 @@ class Door:
 
         return f"autolabel-{derived('name')[:8]}", derived("cookie")
 
-    def _welcome(self, scope: Scope) -> ASGIApp:
+    def _welcome(self, asked: HTTPConnection) -> ASGIApp:
         """Set the cookie, and lead on to the same page without the token."""
         from starlette.responses import HTMLResponse
 
-        kept = urllib.parse.parse_qsl(scope["query_string"].decode("latin-1"))
-        query = urllib.parse.urlencode([pair for pair in kept if pair[0] != TOKEN])
+        kept = [pair for pair in asked.query_params.multi_items() if pair[0] != TOKEN]
+        query = urllib.parse.urlencode(kept)
         # One slash: `//host` would lead to another host.
-        path = "/" + urllib.parse.quote(scope["path"].lstrip("/"))
+        path = "/" + urllib.parse.quote(asked.scope["path"].lstrip("/"))
         target = html.escape(f"{path}?{query}" if query else path)
         # Not a redirect: after one, a browser that came here from elsewhere would keep the cookie.
         head = f'<meta http-equiv="refresh" content="0;url={target}">'
@@ -171,24 +161,17 @@ def page(title: str, body: str, head: str = "") -> str:
     return _PAGE.format(title=html.escape(title), body=body, head=head)
 
 
-def _not_from_here(
-    headers: list[tuple[bytes, str]], method: str, is_ours: Callable[[str], bool]
-) -> str:
+def _not_from_here(headers: Headers, method: str, is_ours: Callable[[str], bool]) -> str:
     """Say why a request was made by another page, or under another machine's name; "" if not."""
-    found = dict(headers)
-    host = found.get(b"host", "")
-    if sum(name == b"host" for name, _ in headers) != 1 or not is_ours(_name(host)):
+    host = headers.get("host", "")
+    if len(headers.getlist("host")) != 1 or not is_ours(_name(host)):
         return f"{host or 'no host'} is not a name of this machine: use 127.0.0.1"
-    origin = found.get(b"origin")
+    origin = headers.get("origin")
     if origin is not None and origin not in {f"http://{host}", f"https://{host}"}:
         return f"pages of {origin} may not use this one"
-    site = found.get(b"sec-fetch-site", "none")
-    followed = (
-        method == "GET"
-        and found.get(b"sec-fetch-mode") == "navigate"
-        and found.get(b"sec-fetch-dest") == "document"
-    )
-    if site not in {"none", "same-origin"} and not followed:
+    kind = (method, headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest"))
+    followed = kind == ("GET", "navigate", "document")
+    if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"} and not followed:
         return "other pages may not use this one"
     return ""
 
