@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from tenacity import (
-    RetryCallState,
     RetryError,
     Retrying,
+    before_sleep_log,
     retry_if_exception,
     retry_if_exception_type,
     stop_after_delay,
@@ -93,17 +93,19 @@ def waits_for_database(call: Callable[Parameters, Result]) -> Callable[Parameter
     @functools.wraps(call)
     def patient(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         global _left_alone_until  # noqa: PLW0603
-        patience_s = 0.0 if time.monotonic() < _left_alone_until else _wait_s()
+        wait_s = float(os.environ.get(WAIT_VARIABLE, WAIT_S))
+        patience_s = 0.0 if time.monotonic() < _left_alone_until else wait_s
         try:
-            result = _while_away(patience_s).copy(wait=wait_fixed(PAUSE_S), before_sleep=_tell)(
-                call, *args, **kwargs
-            )
+            result = _while_away(patience_s).copy(
+                wait=wait_fixed(PAUSE_S), before_sleep=before_sleep_log(log, logging.WARNING)
+            )(call, *args, **kwargs)
         except RetryError as given_up:
             _left_alone_until = time.monotonic() + LEFT_ALONE_S
             error = given_up.last_attempt.exception()
+            kind = type(_said_by_client(error)).__name__
             raise DatabaseAwayError(
-                f"FiftyOne's database{_where()} does not answer ({_kind(error)}); the labels are "
-                "in storage: when it is back, the flow `load-dataset` loads what it lacks"
+                f"FiftyOne's database{_where()} does not answer ({kind}); the labels are in "
+                "storage: when it is back, the flow `load-dataset` loads what it lacks"
             ) from error
         _left_alone_until = 0.0
         return result
@@ -188,11 +190,6 @@ def _while_away(patience_s: float) -> Retrying:
     )
 
 
-def _tell(state: RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    log.warning("the database does not answer (%s): again", type(error).__name__)
-
-
 def _where() -> str:
     """Say which database of the user's own that is; of ours, only a disk that is full."""
     uri = os.environ.get(URI_VARIABLE)
@@ -207,38 +204,21 @@ def _where() -> str:
     )
 
 
-def _kind(error: BaseException | None) -> str:
-    """Name what the database's client said, not what we made of it."""
-    names = [type(one).__name__ for one in _causes(error) if _says_away(one)]
-    return names[-1] if names else type(error).__name__
-
-
 def is_away(error: BaseException) -> bool:
     """Whether that is how a database that is gone, or going, shows itself."""
-    if isinstance(error, DatabaseAwayError):
-        return False
-    return any(_says_away(one) for one in _causes(error))
+    return _said_by_client(error) is not None
 
 
-def _says_away(error: BaseException) -> bool:
-    if {base.__name__ for base in type(error).__mro__} & _NAMES:
-        return True
-    if isinstance(error, ConnectionError):
-        return "mongod" in str(error)  # FiftyOne's
-    return getattr(error, "code", None) in _SHUTTING_DOWN
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
+def _said_by_client(error: BaseException | None) -> BaseException | None:
+    """Return what the database's client said, not what was made of it; None for other errors."""
+    found = None
+    while error is not None and not isinstance(error, DatabaseAwayError):
+        is_fiftyones = isinstance(error, ConnectionError) and "mongod" in str(error)
+        is_clients = {base.__name__ for base in type(error).__mro__} & _NAMES
+        if is_fiftyones or is_clients or getattr(error, "code", None) in _SHUTTING_DOWN:
+            found = error
         error = error.__cause__ or error.__context__
-
-
-def _wait_s() -> float:
-    try:
-        return float(os.environ.get(WAIT_VARIABLE, WAIT_S))
-    except ValueError:
-        return WAIT_S
+    return found
 
 
 @contextlib.contextmanager
