@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import logging
 import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from flows.backfill import plan_in_flight, submit_plan
 from flows.backfill_params import BackfillParams
-from flows.cli import backfill_load
-from flows.cli.backfill_progress import HowFar
-from flows.cli.display import LOG_INTERVAL_S, as_typed, stderr_console
+from flows.cli.display import as_typed, clock, stderr_console, telling
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.plan import check_writable
 from flows.plan.plan_table import plan_rows
 from flows.plan.summary import failure_row, unlabeled_frames
-from flows.server import watching
+from flows.server import loading, watching
 from flows.server.api import use_api
-from flows.server.artifacts import failed_frames
+from flows.server.artifacts import failed_frames, percent_done
+from flows.server.client import ServerAwayError, asked_once
 from flows.server.fleet import UntoldError, as_here, decided
 from flows.server.shard_runs import (
     NOT_LOADED,
@@ -34,15 +37,17 @@ from flows.server.shard_runs import (
 )
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
-from tasks.store import storage
+from tasks.store import manifests, storage
 from tasks.store.private_files import remove_abandoned
-from tasks.store.retry import until_answered
+from tasks.store.retry import is_transient, until_answered
 from tasks.wording import counted
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun, State
+    from prefect.client.schemas.objects import FlowRun
 
-POLL_S = 5.0
+POLL_S, LOAD_POLL_S = 5.0, 2.0
+
+log = logging.getLogger(__name__)
 
 
 def run_backfill(
@@ -68,36 +73,28 @@ def run_backfill(
         console.print("what is labeled stays")
         return {"run_keys": list(cancelled), "cancelled": sum(cancelled.values())}
     with console.status("comparing sources and labels"):
-        plan = _tried(console, params) if dry_run else plan_in_flight(params)
-    show_plan(console, plan)
+        plan = _dry_plan(console, params) if dry_run else plan_in_flight(params)
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in plan_rows(plan):
+        table.add_row(f"[dim]{name}[/]", escape(value))
+    console.print(table)
     result = plan.as_json()
     if dry_run:
-        return result | {"dry_run": True, "not_loaded": backfill_load.tell_lacked(console, plan)}
+        names, _ = _load_missing(console, plan, dry_run=True)
+        return result | {"dry_run": True, "not_loaded": names}
     if params.sequences != "*" and not plan.sequences and not plan.hidden:
-        names = ", ".join(params.sequences.splitlines()[:3])
-        raise AutolabelError(f"no sequence in the sources matches --sequences {names}")
-    if plan.shards:
-        _warn_unless_writable(console, params.label.out)
+        patterns = ", ".join(params.sequences.splitlines()[:3])
+        raise AutolabelError(f"no sequence in the sources matches --sequences {patterns}")
     result |= _submit(console, plan)
-    result["not_loaded"], loading = backfill_load.submit(console, plan)
+    result["not_loaded"], loads = _load_missing(console, plan, dry_run=False)
     if wait:
-        result |= watch(console, plan, loading)
+        result |= watch(console, plan, loads)
     elif plan.shards:
         console.print("follow it: [bold]autolabel status[/]")
     return result
 
 
-def _warn_unless_writable(console: Console, out_uri: str) -> None:
-    """Say if a folder cannot be written from here; workers, and their credentials, may differ."""
-    if not storage.is_local(out_uri):
-        return
-    try:
-        check_writable(out_uri)
-    except AutolabelError as error:
-        console.print(f"[yellow]{escape(str(error))}; make sure that the workers can[/]")
-
-
-def _tried(console: Console, params: BackfillParams) -> BackfillPlan:
+def _dry_plan(console: Console, params: BackfillParams) -> BackfillPlan:
     """Plan like a submission; without a worker that reports its backend, with this machine's."""
     workers = 0
     try:
@@ -119,136 +116,194 @@ def _tried(console: Console, params: BackfillParams) -> BackfillPlan:
     return plan
 
 
-def show_plan(console: Console, plan: BackfillPlan) -> None:
-    """Print a plan as a table."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in plan_rows(plan):
-        table.add_row(f"[dim]{name}[/]", escape(value))
-    console.print(table)
-
-
 def _submit(console: Console, plan: BackfillPlan) -> dict[str, int]:
     if not plan.shards:
         console.print("nothing to submit")
         return submit_plan(plan)
-    with _progress(console) as progress:
-        bar = progress.add_task("submitting", total=len(plan.shards), states="")
-        done = submit_plan(plan, lambda: progress.advance(bar))
+    out_uri = plan.params.label.out
+    if storage.is_local(out_uri):  # workers, and their credentials, may differ
+        try:
+            check_writable(out_uri)
+        except AutolabelError as error:
+            console.print(f"[yellow]{escape(str(error))}; make sure that the workers can[/]")
+    submitted, total = itertools.count(1), counted(len(plan.shards), "shard")
+    with telling(console, f"submitting {total}") as tell:
+        done = submit_plan(plan, lambda: tell(f"submitted {next(submitted)} of {total}"))
     met = f", {counted(done['met'], 'sequence')} already under way" if done["met"] else ""
     console.print(f"[bold]{counted(done['submitted'], 'shard')}[/] submitted{met}")
     return done
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[states]}", justify="left"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+def _load_missing(
+    console: Console, plan: BackfillPlan, *, dry_run: bool
+) -> tuple[list[str], FlowRun | None]:
+    """Submit a load of labeled sequences that the dataset lacks; a dry run only prints them.
+
+    Returns their ids, of those that this machine can see, and the load's flow run.
+    """
+    label, run_key = plan.params.label, plan.stamp.run_key
+    lacked = loading.lacked(label, run_key) if dry_run else loading.to_load(label, run_key)
+    # Shards load what they label.
+    names = sorted((lacked or set()) - {work.sequence_id for work in plan.works})
+    if not names or not label.dataset_name:
+        return [], None
+    told = escape(f"{label.dataset_name} lacks {counted(len(names), 'labeled sequence')}")
+    if dry_run:
+        console.print(f"{told} and would be loaded")
+        return names, None
+    run = loading.submit_load(label.dataset_name, label.out, run_key)
+    console.print(f"{told}: [bold]{escape(run.name)}[/] loads it")
+    return names, run
 
 
-def watch(console: Console, plan: BackfillPlan, loading: FlowRun | None = None) -> dict[str, Any]:
-    """Show progress until every shard of the run has ended, and `loading`; then say what is left.
+def watch(console: Console, plan: BackfillPlan, loads: FlowRun | None = None) -> dict[str, Any]:
+    """Show progress until every shard of the run and `loads` have ended; then say what is left.
 
     Ctrl-C stops watching; the shards go on.
     """
-    run_key, began = plan.stamp.run_key, datetime.now(UTC)
-    under_way = plan.shards or plan.in_flight
+    run_key, out_uri, began = plan.stamp.run_key, plan.params.label.out, datetime.now(UTC)
+
+    def warn(text: str) -> None:
+        console.print(f"[yellow]{escape(text)}[/]")
+
+    left, failed_loads = plan, []
     try:
-        if under_way:
-            _until_ended(console, plan)
-        unloaded = backfill_load.await_end(console, loading) if loading else []
+        if plan.shards or plan.in_flight:
+            watch_shards(console, plan, warn)
+        if loads:
+            failed_loads = _await_load(console, loads)
     except KeyboardInterrupt:
         console.print(
             "\nno longer watching; the shards continue. `autolabel status` shows them, the same "
             "command with --wait watches again, with --cancel cancels them"
         )
         return {"interrupted": True, "failed": []}
-    remove_abandoned(plan.params.label.out)
-    left = _planned_again(console, plan) if under_way else plan
+    remove_abandoned(out_uri)
+    if plan.shards or plan.in_flight:
+        left = until_answered(
+            lambda: plan_backfill(plan.params), "checking what is left", warn, watching.PATIENCE_S
+        )
     gone = sorted({work.sequence_id for work in plan.works} - left.names)
-    ours = list(runs_of(run_key, plan.params.label.out))
     remaining = left.to_label + left.quarantined + len(gone)
+    runs = list(runs_of(run_key, out_uri))
+    recent = {run.id: shard_of(run) for run in runs if run.state and run.state.timestamp >= began}
     failed = [
-        {"shard": run.name, "state": run.state.name or "", "reason": run.state.message or ""}
-        for run in ours
-        if run.state and _bad(run.state, began, remaining=bool(remaining))
-    ] + unloaded
-    color = "green" if not remaining else "red"
-    console.print(f"[{color}]{left.up_to_date} of {counted(left.sequences, 'sequence')} labeled[/]")
-    for name in gone[:10]:
-        console.print(f"  [red]gone[/] {escape(name)}: it was there at the time of planning")
-    for one in failed[:10]:
-        console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
-    just_now = [run for run in ours if run.state and run.state.timestamp >= began]
+        _failure(run)
+        for run in runs
+        if run.state
+        and (
+            (run.id in recent and NOT_LOADED in (run.state.message or ""))
+            or (remaining and (run.state.is_failed() or run.state.is_crashed()))
+        )
+    ] + failed_loads
     frames = failed_frames(
-        run_key, {run.id: {piece.sequence_id for piece in shard_of(run).pieces} for run in just_now}
+        run_key, {key: {piece.sequence_id for piece in one.pieces} for key, one in recent.items()}
     )
-    frames = _with_earlier(frames, left)
+    known = {(one["sequence"], one["uri"]) for one in frames}
+    frames += [  # of earlier shards, whose sequences are complete
+        failure_row(one)
+        for one in unlabeled_frames(out_uri, run_key, left.complete)
+        if (one.sequence_id, one.uri) not in known
+    ]
+    result = {
+        "states": counts(runs), "remaining": remaining, "gone": gone, "failed": failed,
+        "failed_frames": frames,
+    }  # fmt: skip
+    _say_what_is_left(console, left, result)
+    return result
+
+
+def _say_what_is_left(console: Console, left: BackfillPlan, result: dict[str, Any]) -> None:
+    color = "red" if result["remaining"] else "green"
+    console.print(f"[{color}]{left.up_to_date} of {counted(left.sequences, 'sequence')} labeled[/]")
+    for name in result["gone"][:10]:
+        console.print(f"  [red]gone[/] {escape(name)}: it was there at the time of planning")
+    for one in result["failed"][:10]:
+        console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
+    frames = result["failed_frames"]
     for one in frames[:10]:
         where = f"{one['uri']}: {one['reason']} (in {one['stage']})"
         console.print(f"  [red]no labels[/] {escape(where)}")
     if len(frames) > 10:
         console.print(f"  and {len(frames) - 10} more; --json lists all")
-    dataset = plan.params.label.dataset_name
-    if left.up_to_date and dataset and not failed:
-        command = as_typed("review", dataset)
-        console.print(f"look at it: [bold]{escape(command)}[/]")
+    dataset = left.params.label.dataset_name
+    if left.up_to_date and dataset and not result["failed"]:
+        console.print(f"look at it: [bold]{escape(as_typed('review', dataset))}[/]")
+
+
+def _failure(run: FlowRun) -> dict[str, str]:
+    state = run.state
     return {
-        "states": counts(ours),
-        "remaining": remaining,
-        "gone": gone,
-        "failed": failed,
-        "failed_frames": frames,
+        "shard": run.name,
+        "state": (state and state.name) or "",
+        "reason": (state and state.message) or "",
     }
 
 
-def _planned_again(console: Console, plan: BackfillPlan) -> BackfillPlan:
-    """Plan once more, when all have ended; storage may be away for as long as the server may."""
-
-    def tell(text: str) -> None:
-        console.print(f"[yellow]{escape(text)}[/]")
-
-    return until_answered(
-        lambda: plan_backfill(plan.params), "checking what is left", tell, watching.PATIENCE_S
-    )
-
-
-def _with_earlier(frames: list[dict[str, Any]], left: BackfillPlan) -> list[dict[str, Any]]:
-    """Add frames that were found damaged by earlier shards, whose sequences are complete."""
-    known = {(one["sequence"], one["uri"]) for one in frames}
-    out_uri, run_key = left.params.label.out, left.stamp.run_key
-    return frames + [
-        failure_row(one)
-        for one in unlabeled_frames(out_uri, run_key, left.complete)
-        if (one.sequence_id, one.uri) not in known
-    ]
+def _await_load(console: Console, run: FlowRun) -> list[dict[str, str]]:
+    """Wait for a load, unless no worker is there for it; return what failed."""
+    pool, workers = loading.loaders_online()
+    if not workers:
+        reason = f"no worker of pool {pool} is online: `autolabel worker --pool {pool} --count 1`"
+        return [{"shard": run.name, "state": "Scheduled", "reason": reason}]
+    with console.status(f"loading: {escape(run.name)}"):
+        run.state = loading.await_load(run.id, LOAD_POLL_S)
+    return [] if run.state.is_completed() else [_failure(run)]
 
 
-def _bad(state: State[Any], since: datetime, *, remaining: bool) -> bool:
-    unloaded = NOT_LOADED in (state.message or "") and state.timestamp >= since
-    return unloaded or (remaining and (state.is_failed() or state.is_crashed()))
+def watch_shards(console: Console, plan: BackfillPlan, warn: Callable[[str], object]) -> None:
+    """Show how far it is until all have ended: on a terminal always, in a log now and then."""
+    progress = BackfillProgress(plan)
+    with telling(console, "watching the shards") as tell:
+        for active in watching.watch(progress.run_key, progress.out_uri, POLL_S, warn):
+            if active:
+                tell(progress.text(active))
 
 
-def _until_ended(console: Console, plan: BackfillPlan) -> None:
-    """Show how far it is: on a terminal by a bar, in a log every half minute."""
-    far = HowFar(plan)
-    told = time.monotonic()
-    with _progress(console) as progress:
-        bar = progress.add_task("sequences", total=far.sequences, states="")
+class BackfillProgress:
+    """How far a backfill is: its sequences as storage has them, its frames as shards report."""
 
-        def tell(text: str) -> None:
-            progress.console.print(f"[yellow]{escape(text)}[/]")
+    def __init__(self, plan: BackfillPlan) -> None:
+        self.run_key, self.out_uri = plan.stamp.run_key, plan.params.label.out
+        self._complete = manifests.list_complete(self.out_uri, self.run_key)
+        self._complete_before = len(self._complete)
+        self._sequences = plan.to_label + plan.in_flight
+        self._about = "about " if plan.frames_estimated else ""
+        self._frames = {one.key: one.frames for one in plan.works}
+        self._percent: dict[UUID, float] = {}
+        self._done = 0  # frames at the last look: shards may report less after one is lost
+        self._first: tuple[float, int] | None = None  # when frames were first counted, and how many
 
-        for active in watching.watch(far.run_key, far.out_uri, POLL_S, tell):
-            if console.is_terminal:
-                states = counted_states(counts(active))
-                progress.update(bar, completed=far.labeled(), states=states)
-            elif active and time.monotonic() - told >= LOG_INTERVAL_S:
-                told = time.monotonic()
-                console.print(escape(far.text(active)))
+    def labeled(self) -> int:
+        """Sequences that are complete by now, as last seen: storage may be away for a while."""
+        try:
+            self._complete = manifests.list_complete(self.out_uri, self.run_key)
+        except storage.StorageError as error:
+            if not is_transient(error):
+                raise
+            log.warning("%s", error)
+        return min(len(self._complete) - self._complete_before, self._sequences)
+
+    def text(self, active: Sequence[FlowRun]) -> str:
+        """Say all of it in a line; `active` are the shards that have not ended."""
+        with contextlib.suppress(ServerAwayError), asked_once():  # the watcher reports it
+            self._percent |= percent_done([one.id for one in active if one.state_name == "Running"])
+        labeled = self.labeled()
+        shards = [(one.id, shard_of(one)) for one in active]
+        for _, shard in shards:  # those of earlier backfills, too
+            self._frames |= {piece.key: piece.frames for piece in shard.pieces}
+        done = sum(frames for key, frames in self._frames.items() if key in self._complete)
+        for run_id, shard in shards:  # of its sequences those that storage has are counted already
+            left = sum(piece.frames for piece in shard.pieces if piece.key not in self._complete)
+            through = shard.frames * self._percent.get(run_id, 0.0) / 100
+            done += max(0, round(through) - (shard.frames - left))
+        now, total = time.monotonic(), sum(self._frames.values())
+        self._done = max(self._done, min(done, total))
+        self._first = self._first or (now, self._done)
+        first_s, before = self._first
+        parts = [f"{self._about}{self._done:,} of {counted(total, 'frame')}"]
+        parts.append(f"{labeled:,} of {counted(self._sequences, 'sequence')} labeled")
+        if self._done > before:
+            pace = (now - first_s) / (self._done - before)
+            parts.append(f"about {clock(pace * (total - self._done))} left")
+        return f"{', '.join(parts)}; shards: {counted_states(counts(active))}"

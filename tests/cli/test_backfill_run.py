@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from flows.backfill_params import BackfillParams
-from flows.cli import backfill_progress, backfill_run, nightly
+from flows.cli import backfill_run, nightly
 from flows.cli.display import stderr_console
 from flows.cli.main import cli
 from flows.params import LabelParams
@@ -116,9 +116,9 @@ def test_whoever_waits_goes_on_while_storage_is_away_and_says_what_went_meanwhil
     answers, away = [], [told.value, told.value]
 
     def goes(*_):
-        far = backfill_progress.HowFar(plan)
+        far = backfill_run.BackfillProgress(plan)
         with monkeypatch.context() as patch:
-            patch.setattr(backfill_progress.manifests, "list_complete", absent)
+            patch.setattr(backfill_run.manifests, "list_complete", absent)
             answers.append(far.labeled())
         shutil.rmtree(tmp_path / "in" / "two")
         yield []

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows.backfill_params import BackfillParams
-from flows.cli import backfill_run
+from flows.cli import backfill_run, display
 from flows.cli.display import stderr_console
 from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
@@ -133,8 +133,9 @@ def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
     ])  # fmt: skip
     clock = SimpleNamespace(sleep=lambda _: next(happens)(), monotonic=time.monotonic)
     monkeypatch.setattr(watching, "time", clock)
-    monkeypatch.setattr(backfill_run, "LOG_INTERVAL_S", 0.0)
-    backfill_run._until_ended(stderr_console(), plan)
+    monkeypatch.setattr(display, "LOG_INTERVAL_S", 0.0)
+    console = stderr_console()
+    backfill_run.watch_shards(console, plan, console.print)
     assert next(happens, None) is None
     told = re.sub(r", after \d+ s", ", after a while", capsys.readouterr().err).splitlines()
     far = "0 of 4 frames, 0 of 1 sequence labeled; shards: 1 "
@@ -142,6 +143,7 @@ def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
     assert told.pop().endswith("; shards: 1 cancelling")
     assert re.fullmatch(half, told.pop())
     assert [one for one in told if not one.startswith(far)] == [
+        "watching the shards",
         "drive+0 was interrupted: exited with status code -9",
         "Prefect's API does not answer (ConnectError): start one with `autolabel up`, or set "
         "PREFECT_API_URL to a running server. Waiting for it, 15 minutes at most",

@@ -7,7 +7,7 @@ import pytest
 
 from flows import backfill
 from flows.backfill_params import BackfillParams
-from flows.cli.backfill_progress import HowFar
+from flows.cli.backfill_run import BackfillProgress
 from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import make_plan
@@ -58,7 +58,7 @@ def test_frames_of_videos_are_not_told_as_if_somebody_had_counted_them(params, t
     plan = plan_backfill(params())
     assert (plan.as_json()["frames"], plan.as_json()["frames_estimated"]) == (9, True)
     assert dict(plan_rows(plan))["frames"] == "about 9"
-    assert HowFar(plan).text([]).startswith("about 0 of 9 frames")
+    assert BackfillProgress(plan).text([]).startswith("about 0 of 9 frames")
     halved = plan.params.label.model_copy(update={"frames": "::2"})
     assert plan_backfill(BackfillParams(label=halved)).frames == 3 + 2, "of what is asked for"
     (video,) = [(one.sequence_id, one.content_key) for one in plan.works if not one.splittable]
