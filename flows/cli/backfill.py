@@ -10,7 +10,7 @@ import click
 
 from flows.backfill_params import BackfillParams
 from flows.cli.common_options import json_option
-from flows.cli.interrupted import EXIT_CODE
+from flows.cli.main import INTERRUPTED
 from flows.cli.options import backfill_params, label_options, options_of
 
 
@@ -41,4 +41,4 @@ def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **given: Any
     if as_json:
         click.echo(json.dumps(result, indent=2))
     incomplete = result.get("failed") or result.get("failed_frames") or result.get("remaining")
-    sys.exit(EXIT_CODE if result.get("interrupted") else 1 if incomplete else 0)
+    sys.exit(INTERRUPTED if result.get("interrupted") else 1 if incomplete else 0)

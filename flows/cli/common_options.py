@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,17 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 PRECISION = click.Choice(["auto", "fp32", "fp16"])
 GRAPH = click.Choice(["restructured", "published"])
 PORT = click.IntRange(1, 65535)
+
+
+def print_json(wanted: bool, result: Any) -> bool:
+    """Print a command's result as one JSON object on stdout, if `--json` was given.
+
+    Returns whether it was, in which case nothing else goes to stdout.
+    """
+    if wanted:
+        click.echo(json.dumps(result, indent=2))
+    return wanted
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 cache_option = click.option(

@@ -13,57 +13,58 @@ from typing import Any
 
 import click
 
-from flows.cli.interrupted import EXIT_CODE, STOPPED, was_interrupted
 from sam2_core.cache import absolute_places, cache_folder, cannot_write, make_folder, variable_of
 from sam2_core.machine import NUMBERS
+from sam2_core.machine_errors import causes
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.types import NothingToLabelError
 
-# name -> (module under flows.cli, one-line help). The click command in it is named `command`.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Label a few sequences: a first look."),
-    "label": ("label", "Label frames and videos, from a disk or a bucket."),
-    "review": ("review", "Review a dataset in the FiftyOne App."),
-    "export": ("export", "Write labels as COCO, YOLO, PNG and more."),
-    "backfill": ("backfill", "Label what is missing, on workers."),
-    "nightly": ("nightly", "Label what is new, every night."),
-    "status": ("status", "Show the state of runs and shards, and what to do."),
-    "up": ("up", "Start what a workstation needs: server, database, workers."),
-    "down": ("down", "Stop what `up` started."),
-    "env": ("env", "Print variables for Prefect's and FiftyOne's own commands."),
-    "serve": ("serve", "Serve models on a Triton server."),
-    "worker": ("worker", "Run workers, one per GPU."),
-    "models": ("models", "Download, export, build and certify models."),
-    "bench": ("bench", "Time every stage of a labeling run."),
-    "cache": ("cache", "List and clear the cache."),
-    "doctor": ("doctor", "Check what this machine has and lacks."),
-    "evaluate": ("evaluate", "Measure masks and boxes against ground truth."),
-    "diff": ("diff", "Show what changes between two runs or engines."),
+MOST_FILES, LEAST_FILES = 65_536, 1024
+LEAST_ADDRESSES = 8 * 2**30  # a run on a CPU was measured to have 3 on two cores, each core adds
+# Commands for repairs: they work with any environment.
+MENDING = {"doctor", "down", "env"}
+INTERRUPTED = 128 + 2  # SIGINT
+STOPPED = "stopped by Ctrl-C; run the same command again to continue"
+# The click command of each is `command` in a module of flows.cli that has its name.
+COMMANDS = {
+    "demo": "Label a few sequences: a first look.",
+    "label": "Label frames and videos, from a disk or a bucket.",
+    "review": "Review a dataset in the FiftyOne App.",
+    "export": "Write labels as COCO, YOLO, PNG and more.",
+    "backfill": "Label what is missing, on workers.",
+    "nightly": "Label what is new, every night.",
+    "status": "Show the state of runs and shards, and what to do.",
+    "up": "Start what a workstation needs: server, database, workers.",
+    "down": "Stop what `up` started.",
+    "env": "Print variables for Prefect's and FiftyOne's own commands.",
+    "serve": "Serve models on a Triton server.",
+    "worker": "Run workers, one per GPU.",
+    "models": "Download, export, build and certify models.",
+    "bench": "Time every stage of a labeling run.",
+    "cache": "List and clear the cache.",
+    "doctor": "Check what this machine has and lacks.",
+    "evaluate": "Measure masks and boxes against ground truth.",
+    "diff": "Show what changes between two runs or engines.",
 }
 
 
 class LazyGroup(click.Group):
-    """Imports a subcommand's module when it is called; `late` is like `COMMANDS`."""
-
-    def __init__(self, *args: Any, late: dict[str, tuple[str, str]], **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.late = late
+    """Imports a command's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order that a user meets them."""
-        return [*self.commands, *self.late]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return one subcommand, importing it when it is a late one."""
-        if cmd_name not in self.late:
-            return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"flows.cli.{self.late[cmd_name][0]}")
-        command: click.Command = module.command
+        """Return one command, imported."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"flows.cli.{cmd_name}").command
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the subcommand; what it says of a wrong option may hold what was given.
+        """Run the command; a usage error may repeat a secret.
 
         Ctrl-C ends it with exit code 130, not with click's "Aborted!" and 1: that is a run of which
         something failed.
@@ -74,7 +75,7 @@ class LazyGroup(click.Group):
             if was_interrupted(error):
                 said = str(error) if isinstance(error, KeyboardInterrupt) else ""
                 click.echo(f"\n{said or STOPPED}", err=True)
-                ctx.exit(EXIT_CODE)
+                ctx.exit(INTERRUPTED)
             if not isinstance(error, click.ClickException):
                 raise
             words = error.format_message()
@@ -83,15 +84,21 @@ class LazyGroup(click.Group):
             raise click.UsageError(redact(words), getattr(error, "ctx", None)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the subcommands without importing them."""
-        here = [(name, one.get_short_help_str(limit=80)) for name, one in self.commands.items()]
+        """List the commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([*here, *((name, text) for name, (_, text) in self.late.items())])
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Whether an error is a Ctrl-C, or what a library made of it: pydantic keeps its name only."""
+    return any(
+        isinstance(one, KeyboardInterrupt) or KeyboardInterrupt.__name__ in str(one)
+        for one in causes(error, contexts=True)
+    )
 
 
 @click.command(
     cls=LazyGroup,
-    late=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(package_name="sam2-autolabel")
@@ -104,7 +111,12 @@ def cli() -> None:
     if click.get_current_context().invoked_subcommand not in MENDING:
         for variable in NUMBERS:
             variable.read()
-        _refuse_no_address(os.environ.get("PREFECT_API_URL", "").strip())
+        api_url = os.environ.get("PREFECT_API_URL", "").strip()
+        if api_url and not re.match(r"https?://[^/\s]", api_url):
+            raise AutolabelError(
+                f"PREFECT_API_URL={redact(api_url)} is not the address of a Prefect API such as "
+                "http://127.0.0.1:4200/api; correct or unset it"
+            )
 
 
 def _limits() -> Iterator[str]:
@@ -126,20 +138,6 @@ def _limits() -> Iterator[str]:
             f"a process may have {memory / 2**30:.1f} GiB of addresses (ulimit -v): labeling needs "
             f"{LEAST_ADDRESSES / 2**30:.0f} GiB, and on a GPU more than there is memory"
         )
-
-
-def _refuse_no_address(api_url: str) -> None:
-    if api_url and not re.match(r"https?://[^/\s]", api_url):
-        raise AutolabelError(
-            f"PREFECT_API_URL={redact(api_url)} is not the address of a Prefect API such as "
-            "http://127.0.0.1:4200/api; correct or unset it"
-        )
-
-
-MOST_FILES, LEAST_FILES = 65_536, 1024
-LEAST_ADDRESSES = 8 * 2**30  # a run on a CPU was measured to have 3 on two cores, each core adds
-# Commands for repairs: they work with any environment.
-MENDING = {"doctor", "down", "env"}
 
 
 def main() -> None:

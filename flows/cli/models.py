@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.common_options import FILE, FOLDER, GRAPH, cache_option, json_option
-from flows.cli.main import LazyGroup
+from flows.cli.common_options import FILE, FOLDER, GRAPH, cache_option, json_option, print_json
+from flows.cli.models_build import build
+from flows.cli.models_certify import certify_model
+from flows.cli.models_triton_repository import triton_repository
 from sam2_core.checkpoints import PYTORCH
 from sam2_core.types import AutolabelError
+from tasks.wording import counted
 
-# Subcommands in modules of their own, imported when they are called.
-LAZY: dict[str, tuple[str, str]] = {
-    "list": ("models_list", "List models, exports and certificates."),
-    "certify": ("models_certify", "Check a model on this machine against PyTorch in float32."),
-    "build": ("models_build", "Build TensorRT engines for this machine's GPU."),
-    "triton-repository": ("models_triton_repository", "Write a Triton model repository."),
-}
+if TYPE_CHECKING:
+    from sam2_core.presets import Preset
 
 
-@click.group(cls=LazyGroup, late=LAZY)
+@click.group()
 def command() -> None:
     """Download, export, build and certify models."""
 
+
+for _one in (build, certify_model, triton_repository):
+    command.add_command(_one)
 
 _source_option = click.option(
     "--source",
@@ -35,13 +35,8 @@ _source_option = click.option(
 )
 
 
-def _emit(result: dict[str, Any], lines: list[str], as_json: bool) -> None:
-    for line in [json.dumps(result)] if as_json else lines:
-        click.echo(line)
-
-
 def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
-    """Fetch a checkpoint with a progress bar on stderr."""
+    """Fetch a checkpoint with a progress bar on stderr; return it and its sha256."""
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
@@ -64,14 +59,15 @@ def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
 @_source_option
 @cache_option
 @json_option
-def download_models(names: tuple[str, ...], source: str, cache: Path | None, as_json: bool) -> None:
+def download(names: tuple[str, ...], source: str, cache: Path | None, as_json: bool) -> None:
     """Download checkpoints, resume partial downloads, and check their sha256."""
-    done, lines = [], []
+    done = []
     for name in names:
         path, sha256 = _fetch(name, source, cache)
         done.append({"name": name, "path": str(path), "sha256": sha256})
-        lines.append(f"{name}: {path} (sha256 {sha256})")
-    _emit({"checkpoints": done}, lines, as_json)
+        if not as_json:
+            click.echo(f"{name}: {path} (sha256 {sha256})")
+    print_json(as_json, {"checkpoints": done})
 
 
 def _weights(
@@ -88,11 +84,10 @@ def _weights(
         return random_weights(preset, seed), f"random-{seed}", f"random, seed {seed}"
     if checkpoint is None:
         path, sha256 = _fetch(name, source, cache)
+    elif checkpoint.is_file():
+        path, sha256 = checkpoint, verify(checkpoint, cache=cache)
     else:
-        path = checkpoint
-        if not path.is_file():
-            raise AutolabelError(f"there is no checkpoint {path}")
-        sha256 = verify(path, cache=cache)
+        raise AutolabelError(f"there is no checkpoint {checkpoint}")
     model = load_checkpoint(path, preset)
     record(path, sha256)
     return model, sha256, path.name
@@ -117,7 +112,7 @@ def _weights(
 @_source_option
 @cache_option
 @json_option
-def export_models(
+def export(
     name: str,
     checkpoint: Path | None,
     seed: int | None,
@@ -130,6 +125,9 @@ def export_models(
     as_json: bool,
 ) -> None:
     """Export a checkpoint to ONNX graphs (needs the extra `export`)."""
+    from rich.console import Console
+
+    from sam2_core.export import export_model, exported_folder, is_current
     from sam2_core.model_download import checkpoint_path
     from sam2_core.presets import preset_named
 
@@ -141,41 +139,114 @@ def export_models(
         model, sha256, weights = _weights(name, checkpoint, seed, source, cache)
     except ImportError as error:
         raise AutolabelError(f"exporting needs the package {error.name}: {PYTORCH}") from error
-    both = precision is None and out is None
-    wanted = ["fp32", "fp16"] if both else [precision or "fp32"]
-    folders, lines = {}, []
+    wanted = [precision or "fp32"] if precision or out else ["fp32", "fp16"]
+    folders: dict[str, str] = {}
     for one in wanted:  # fp16 last: the model is cast
-        folder, made = _exported(model, name, sha256, weights, (graph, one), out, cache, force)
+        folder = out or exported_folder(model.preset, sha256, graph, one, cache)
+        was_there = is_current(folder) and not force
+        if not was_there:
+            with Console(stderr=True).status(f"exporting {name} {one}") as status:
+                export_model(
+                    model, folder, checkpoint_sha256=sha256, weights=weights, graph=graph,
+                    precision=one, progress=status.update,
+                )  # fmt: skip
         folders[one] = str(folder)
-        lines.append(f"{name} {one}: {folder}" + ("" if made else " (was there)"))
+        if not as_json:
+            click.echo(f"{name} {one}: {folder}" + (" (was there)" if was_there else ""))
     result = {
         "name": name, "folder": folders[wanted[0]], "folders": folders,
         "checkpoint_sha256": sha256, "weights": weights,
     }  # fmt: skip
-    _emit(result, lines, as_json)
+    print_json(as_json, result)
 
 
-def _exported(
-    model: Any, name: str, sha256: str, weights: str, form: tuple[str, str], out: Path | None,
-    cache: Path | None, force: bool,
-) -> tuple[Path, bool]:  # fmt: skip
-    """Export a model as (graph, precision); return its folder, and whether it was made now."""
+@command.command("list")
+@cache_option
+@json_option
+def list_(cache: Path | None, as_json: bool) -> None:
+    """List models, their checkpoints, exports and certificates on this machine.
+
+    Certificates of other folders, or of files replaced since, are listed separately.
+    """
+    from sam2_core.presets import PRESETS
+
+    models, others = [], _certificates(cache)
+    for preset in PRESETS.values():
+        facts, sources = _facts(preset, cache)
+        certificates = [one for one in others if one["now"] and one["source"] in sources]
+        others = [one for one in others if one not in certificates]
+        models.append(facts | {"certificates": certificates})
+    if not print_json(as_json, {"models": models, "other_certificates": others}):
+        _print(models, others)
+
+
+def _facts(preset: Preset, cache: Path | None) -> tuple[dict[str, Any], list[str]]:
+    """Return what is here of a model, and what names it in a certificate."""
+    from sam2_core.cache import cache_folder
+    from sam2_core.model_download import SOURCES, checkpoint_path
+    from sam2_core.resolve import bundled_checkpoint
+
+    places = [checkpoint_path(preset, s, cache) for s in SOURCES] if preset.checkpoint else []
+    files = [path for path in places if path.is_file()]
+    root = cache_folder(cache) / "models" / preset.name
+    exports = [path.parent for path in sorted(root.glob("*/*/model.json"))]
+    facts = {
+        "name": preset.name, "image_size": preset.image_size, "url": preset.meta_url,
+        "sha256": preset.checkpoint_sha256, "bytes": preset.checkpoint_bytes,
+        "downloaded": [str(path) for path in files],
+        # Meta's file of another size than it should have.
+        "damaged": [
+            str(path) for path in files
+            if path == places[0] and path.stat().st_size != preset.checkpoint_bytes
+        ],
+        "exported": [str(path.relative_to(root)) for path in exports],
+    }  # fmt: skip
+    bundled = bundled_checkpoint(preset)
+    return facts, [preset.name, *map(str, exports), *([str(bundled.parent)] if bundled else [])]
+
+
+def _certificates(cache: Path | None) -> list[dict[str, Any]]:
+    from sam2_core.trust.certificate import certificates
+    from tasks.masks.certified import is_of_now
+
+    return [
+        {
+            "engine": one.title, "id": one.path(cache).stem[:8], "verdict": one.verdict,
+            "pictures": one.calibration["pictures"], "made": one.made, "source": one.source,
+            "now": is_of_now(one), "file": str(one.path(cache)),
+        }
+        for one in certificates(cache)
+    ]  # fmt: skip
+
+
+def _print(models: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
     from rich.console import Console
+    from rich.table import Table
 
-    from sam2_core.export import export_model, exported_folder, is_current
+    table = Table("model", "input", "checkpoint", "exported", "certificates", box=None)
+    for model in models:
+        state = f"to download, {model['bytes'] / 1e6:.0f} MB" if model["url"] else "of this project"
+        if model["damaged"]:
+            state = "[red]damaged: download again[/]"
+        elif model["downloaded"]:
+            state = "downloaded"
+        table.add_row(
+            str(model["name"]),
+            f"{model['image_size']} px",
+            state,
+            "\n".join(model["exported"]) or "-",
+            "\n".join(map(_certificate_line, model["certificates"])) or "-",
+        )
+    console = Console()
+    console.print(table)
+    if others:
+        console.print("\ncertificates of other folders, or of what has been replaced since:")
+    for one in others:
+        where = one["source"] if one["now"] else f"{one['source']} (replaced since)"
+        text = f"  {one['id']}  {_certificate_line(one)}  {where}"
+        console.print(text, soft_wrap=True, markup=False)
 
-    graph, precision = form
-    folder = out or exported_folder(model.preset, sha256, graph, precision, cache)
-    if is_current(folder) and not force:
-        return folder, False
-    with Console(stderr=True).status(f"exporting {name}") as status:
 
-        def show(part: str) -> None:
-            status.update(f"exporting {name} {precision}: {part}")
-
-        export_model(
-            model, folder, checkpoint_sha256=sha256, weights=weights, graph=graph,
-            precision=precision,
-            progress=show,
-        )  # fmt: skip
-    return folder, True
+def _certificate_line(one: dict[str, Any]) -> str:
+    pictures = counted(one["pictures"], "picture")
+    return f"{one['engine']}: {one['verdict']} on {pictures}, {one['made'][:10]}"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.common_options import GRAPH, cache_option, json_option
+from flows.cli.common_options import GRAPH, cache_option, json_option, print_json
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from sam2_core.backends.model_folder import ModelFolder
     from sam2_core.backends.tensorrt_build import BuildOptions
-    from sam2_core.resolve import Wanted
 
 
 def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -64,7 +63,19 @@ def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> t
 )
 @cache_option
 @json_option
-def command(**given: Any) -> None:
+def build(
+    model: str,
+    precision: str,
+    graph: str,
+    box_buckets: tuple[int, ...],
+    image_buckets: tuple[int, ...],
+    index: int,
+    optimization_level: int,
+    refittable: bool,
+    refit_from: str | None,
+    cache: Path | None,
+    as_json: bool,
+) -> None:
     """Build TensorRT engines from an exported model, for the GPU of this machine.
 
     Engines are stored by GPU, TensorRT version, graph and buckets, and built once.
@@ -72,45 +83,25 @@ def command(**given: Any) -> None:
     """
     from rich.console import Console
 
-    from sam2_core.backends.tensorrt_backend import require_tensorrt
-    from sam2_core.resolve import Wanted
+    from sam2_core.backends.tensorrt_backend import buckets_for, require_tensorrt
+    from sam2_core.backends.tensorrt_build import BuildOptions
+    from sam2_core.resolve import Wanted, resolve_model
 
     require_tensorrt()
-    console = Console(stderr=True)
-    with console.status(f"resolving {given['model']}") as status:
-        wanted = Wanted(
-            given["precision"],
-            given["graph"],
-            given["cache"],
-            lambda text: status.update(str(text)),
+    with Console(stderr=True).status(f"resolving {model}") as status:
+        wanted = Wanted(precision, graph, cache, lambda text: status.update(str(text)))
+        # As labeling uses it: for close-ups where it has them.
+        folder = resolve_model(model, wanted).for_close_ups(None)
+        source = resolve_model(refit_from, wanted).for_close_ups(None) if refit_from else None
+        options = BuildOptions(
+            buckets_for(folder, box_buckets, image_buckets),
+            refittable=refittable or refit_from is not None,
+            optimization_level=optimization_level,
         )
-        folder, source = _resolved(given["model"], wanted), None
-        if given["refit_from"]:
-            source = _resolved(given["refit_from"], wanted)
-        built = _build(folder, source, _options(folder, given), given["index"], status.update)
-    if given["as_json"]:
-        click.echo(json.dumps({"model": str(folder.path), "engines": built}))
-        return
-    for engine in built:
-        click.echo(f"{engine['graph']}: {engine['path']} ({engine['how']})")
-
-
-def _resolved(model: str, wanted: Wanted) -> ModelFolder:
-    """Return a model as labeling uses it: for close-ups where it has them."""
-    from sam2_core.resolve import resolve_model
-
-    return resolve_model(model, wanted).for_close_ups(None)
-
-
-def _options(folder: ModelFolder, given: dict[str, Any]) -> BuildOptions:
-    from sam2_core.backends.tensorrt_backend import buckets_for
-    from sam2_core.backends.tensorrt_build import BuildOptions
-
-    return BuildOptions(
-        buckets_for(folder, given["box_buckets"], given["image_buckets"]),
-        refittable=given["refittable"] or given["refit_from"] is not None,
-        optimization_level=given["optimization_level"],
-    )
+        engines = _build(folder, source, options, index, status.update)
+    if not print_json(as_json, {"model": str(folder.path), "engines": engines}):
+        for engine in engines:
+            click.echo(f"{engine['graph']}: {engine['path']} ({engine['how']})")
 
 
 def _build(

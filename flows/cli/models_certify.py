@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.common_options import json_option, precision_option
+from flows.cli.common_options import json_option, precision_option, print_json
+from flows.cli.writable import check_writable
 from sam2_core.machine_errors import first_line
 from sam2_core.types import AutolabelError
 from tasks.wording import counted, one_line
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 )
 @click.option("--quick", is_flag=True, help="Only what labeling does before its first frame.")
 @json_option
-def command(**given: Any) -> None:
+def certify_model(**given: Any) -> None:
     """Run MODEL as `label` would and compare its masks with PyTorch's in float32.
 
     Writes a certificate into the cache; `label` and workers refuse an engine that failed. A failure
@@ -65,22 +65,19 @@ def command(**given: Any) -> None:
     with spinning(stderr_console(), "certifying"):
         certificate = _certified(given)
         counts, path = certificate.keep(), certificate.path()
-    if given["as_json"]:
-        more = {"file": str(path), "counts": _short(counts), "verdict": counts.verdict,
-                "verdict_on_these": certificate.verdict}  # fmt: skip
-        click.echo(json.dumps(certificate.as_json() | more, indent=2))
-    else:
+    facts = {name: counts.calibration[name] for name in ("kind", "pictures", "boxes")}
+    result = certificate.as_json() | {
+        "file": str(path),
+        "counts": {"verdict": counts.verdict, "made": counts.made, **facts},
+        "verdict": counts.verdict,
+        "verdict_on_these": certificate.verdict,
+    }
+    if not print_json(given["as_json"], result):
         lesser = certificate.made != counts.made
         _print(certificate, "on these pictures" if lesser else str(path))
         if lesser:
             click.echo(_earlier(counts, path))
     sys.exit(0 if counts.passed else 1)
-
-
-def _short(counts: Certificate) -> dict[str, Any]:
-    """Return the facts of the certificate that counts: this one or an earlier one."""
-    set_of = {name: counts.calibration[name] for name in ("kind", "pictures", "boxes")}
-    return {"verdict": counts.verdict, "made": counts.made, **set_of}
 
 
 def _earlier(counts: Certificate, path: Path) -> str:
@@ -108,8 +105,11 @@ def _certified(given: dict[str, Any]) -> Certificate:
     more = [] if given["quick"] else more_pictures(given["frames"], given["limit"], scenes)
     if given["frames"] and not given["quick"] and len(more) == scenes:
         raise AutolabelError(f"no frame in {given['frames']} in which the detector finds a box")
-    with load_segmenter(choice) as segmenter, _told(choice.source):
-        _check_place(certificate_path(engine_facts(segmenter.backend.info)))
+    with load_segmenter(choice) as segmenter, _naming(choice.source):
+        path = certificate_path(engine_facts(segmenter.backend.info))
+        check_writable(folders=[path.parent, path.with_suffix("")])
+        if path.is_dir():
+            raise AutolabelError(f"{path} is a folder where the certificate belongs: remove it")
         answers = recorded_answers(choice.source, segmenter)
         calibration = bundled_calibration()
         if more:
@@ -128,17 +128,8 @@ def _certified(given: dict[str, Any]) -> Certificate:
         return with_pictures(certificate, calibration, answers, found)
 
 
-def _check_place(path: Path) -> None:
-    """Refuse a cache that takes no certificate and no pictures beside it."""
-    from flows.cli.writable import check_writable
-
-    check_writable(folders=[path.parent, path.with_suffix("")])
-    if path.is_dir():
-        raise AutolabelError(f"{path} is a folder where the certificate belongs: remove it")
-
-
 @contextlib.contextmanager
-def _told(source: str) -> Iterator[None]:
+def _naming(source: str) -> Iterator[None]:
     """Name the model whose graphs cannot be run."""
     try:
         yield

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from flows.cli.common_options import FOLDER, json_option, load_timeout_option, precision_option
+from flows.cli.common_options import (
+    FOLDER,
+    json_option,
+    load_timeout_option,
+    precision_option,
+    print_json,
+)
 from flows.cli.models_build import numbers
 
 
-@click.command("triton-repository")
+@click.command("triton-repository", short_help="Write a Triton model repository.")
 @click.option(
     "--model",
     "models",
@@ -45,7 +50,7 @@ from flows.cli.models_build import numbers
     help="Number of this version; other versions stay.",
 )
 @json_option
-def command(models: tuple[str, ...], out: Path, **given: Any) -> None:
+def triton_repository(models: tuple[str, ...], out: Path, **given: Any) -> None:
     """Write a Triton model repository: the graphs, config.pbtxt and a line of Python for each.
 
     The server needs sam2-autolabel installed, as in deploy/triton/Dockerfile.
@@ -65,8 +70,6 @@ def command(models: tuple[str, ...], out: Path, **given: Any) -> None:
         out, models, options, version=version,
         where_is=lambda model: copy_graphs(out, model, version, given["backend"], precision),
     )  # fmt: skip
-    if given["as_json"]:
-        click.echo(json.dumps({"folder": str(out), "models": names}))
-        return
-    for name in names:
-        click.echo(f"{name}: {out / name}")
+    if not print_json(given["as_json"], {"folder": str(out), "models": names}):
+        for name in names:
+            click.echo(f"{name}: {out / name}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flows.cli.common_options import PORT, json_option
-from flows.cli.interrupted import on_interrupt
+from flows.cli.main import was_interrupted
 from sam2_core.redaction import redact
 
 if TYPE_CHECKING:
@@ -29,8 +29,12 @@ def command(port: int | None, workers: int | None, app_port: int | None, as_json
     database, a worker for each GPU and one for planning. Everything listens on 127.0.0.1 or a
     socket only and asks for a password; the printed links sign your browser in.
     """  # noqa: D205
-    with on_interrupt(_what_runs_on):
+    try:
         _up(port, workers, app_port, as_json=as_json)
+    except (Exception, KeyboardInterrupt) as error:
+        if not was_interrupted(error):
+            raise
+        raise KeyboardInterrupt(_what_runs_on()) from error
 
 
 def _what_runs_on() -> str:
