@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import click
 
 from flows.backfill_params import BackfillParams
-from flows.cli.common_options import json_option
+from flows.cli.common_options import json_option, print_json
 from flows.cli.main import INTERRUPTED
 from flows.cli.options import backfill_params, label_options, options_of
 
@@ -38,7 +37,6 @@ def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **given: Any
     if not dry_run:
         use_api()
     result = run_backfill(params, dry_run=dry_run, wait=wait, cancel=cancel)
-    if as_json:
-        click.echo(json.dumps(result, indent=2))
+    print_json(as_json, result)
     incomplete = result.get("failed") or result.get("failed_frames") or result.get("remaining")
     sys.exit(INTERRUPTED if result.get("interrupted") else 1 if incomplete else 0)

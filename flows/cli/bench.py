@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import subprocess
 import sys
 import threading
@@ -15,7 +14,7 @@ from typing import Any
 import click
 import numpy as np
 
-from flows.cli.common_options import FILE, json_option, precision_option
+from flows.cli.common_options import FILE, json_option, precision_option, print_json
 from flows.machine.gpus import UnlistedError, gpu_ids
 from sam2_core.backend_choice import no_gpu
 from sam2_core.types import AutolabelError
@@ -71,8 +70,7 @@ def command(
     }  # fmt: skip
     results = measure_pipeline(source + pipeline or (str(EXAMPLES),), options)
     show(results)
-    if as_json:
-        click.echo(json.dumps({k: v for k, v in results.items() if k not in {"curves", "busy"}}))
+    print_json(as_json, {k: v for k, v in results.items() if k not in {"curves", "busy"}})
     if plot:
         plot_pipeline(results, plot)
         stderr_console().print(f"plot: {plot}")

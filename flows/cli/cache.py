@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import click
 
-from flows.cli.common_options import json_option
+from flows.cli.common_options import json_option, print_json
 from sam2_core.types import AutolabelError
 
 # Names in the cache folder, as patterns, and what is lost with them.
@@ -36,38 +35,19 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Part:
-    """One kind of things in the cache.
-
-    Attributes:
-        name: as one names it to clear it.
-        paths: folders and files.
-        bytes: that they take.
-        what: it is, and how to get it back.
-
-    """
-
-    name: str
-    paths: tuple[Path, ...]
-    bytes: int
-    what: str
-
-
-def parts() -> list[Part]:
-    """Return what is there, the largest first."""
+def parts() -> dict[str, list[Path]]:
+    """Return the files and folders of every part of the cache that is there."""
     from sam2_core.cache import cache_folder
     from tasks.dataset.database import database_folder
 
-    found = []
-    for pattern, what in KINDS.items():
-        paths = sorted(cache_folder().glob(pattern))
-        if pattern == "mongodb":
-            paths = [one for one in (database_folder(),) if one.exists()]
-        if paths:
-            size = sum(map(_size, paths))
-            found.append(Part(pattern.rstrip("-*"), tuple(paths), size, what))
-    return sorted(found, key=lambda one: -one.bytes)
+    found = {_name(pattern): sorted(cache_folder().glob(pattern)) for pattern in KINDS}
+    found["mongodb"] = [one for one in (database_folder(),) if one.exists()]
+    return {name: paths for name, paths in found.items() if paths}
+
+
+def _name(pattern: str) -> str:
+    """Return what a part is called where it is cleared."""
+    return pattern.rstrip("-*")
 
 
 def _size(path: Path) -> int:
@@ -77,29 +57,41 @@ def _size(path: Path) -> int:
     return sum(_size(one) for one in path.iterdir())
 
 
-def clear(chosen: list[Part]) -> None:
-    """Remove parts of the cache.
+def _sizes(chosen: Mapping[str, list[Path]]) -> dict[str, int]:
+    """Return bytes by part, the largest first."""
+    sizes = {name: sum(map(_size, paths)) for name, paths in chosen.items()}
+    return dict(sorted(sizes.items(), key=lambda one: -one[1]))
+
+
+def _show(sizes: Mapping[str, int]) -> None:
+    contents = {_name(pattern): text for pattern, text in KINDS.items()}
+    for name, size in sizes.items():
+        click.echo(f"{_size_text(size)}  {name:<12} {contents[name]}", err=True)
+
+
+def _size_text(size: int) -> str:
+    if size < 1000:
+        return f"{size:>10} B "
+    return f"{size / 1e6:>10,.1f} MB" if size >= 100_000 else f"{size / 1e3:>10,.1f} kB"
+
+
+def refuse_in_use(names: Collection[str]) -> None:
+    """Refuse to clear what a running process needs.
 
     Raises:
-        AutolabelError: what is in use; nothing has been removed then.
+        AutolabelError: what is in use, and how to end that.
 
     """
     from flows.machine.services import running
     from tasks.dataset.database import running_server
 
-    names = {one.name for one in chosen}
-    if names & {"services", "mongodb", "prefect"} and running():
+    if {"services", "mongodb", "prefect"}.intersection(names) and running():
         raise AutolabelError("`autolabel up` is running: `autolabel down` first")
     if "mongodb" in names and running_server():
         raise AutolabelError(
             "the database is in use: end `autolabel review` or what else uses it; where nothing "
             "does any more, `autolabel review stop` ends it"
         )
-    for path in (path for one in chosen for path in one.paths):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 @click.group(short_help="Show and clear what is kept on this machine.")
@@ -113,24 +105,10 @@ def list_(as_json: bool) -> None:
     """List the parts of the cache, their sizes, and how to get them back."""
     from sam2_core.cache import cache_folder
 
-    found = parts()
-    if as_json:
-        sizes = {one.name: one.bytes for one in found}
-        click.echo(json.dumps({"folder": str(cache_folder()), "bytes": sizes}, indent=2))
-        return
-    _show(found)
-    click.echo(f"{_told(sum(one.bytes for one in found))}  in {cache_folder()}", err=True)
-
-
-def _show(found: list[Part]) -> None:
-    for one in found:
-        click.echo(f"{_told(one.bytes)}  {one.name:<12} {one.what}", err=True)
-
-
-def _told(size: int) -> str:
-    if size < 1000:
-        return f"{size:>10} B "
-    return f"{size / 1e6:>10,.1f} MB" if size >= 100_000 else f"{size / 1e3:>10,.1f} kB"
+    sizes = _sizes(parts())
+    if not print_json(as_json, {"folder": str(cache_folder()), "bytes": sizes}):
+        _show(sizes)
+        click.echo(f"{_size_text(sum(sizes.values()))}  in {cache_folder()}", err=True)
 
 
 @command.command("clear")
@@ -143,21 +121,26 @@ def clear_(names: tuple[str, ...], everything: bool, dry_run: bool) -> None:
     """Remove parts of the cache by the names of `autolabel cache list`; labels stay."""
     from sam2_core.cache import cache_folder
 
-    there = {one.name: one for one in parts()}
-    known = {pattern.rstrip("-*") for pattern in KINDS}
+    known = set(map(_name, KINDS))
     unknown = set(names) - known
     if unknown or bool(names) == everything:
         wrong = f"no {', '.join(sorted(unknown))}; " if unknown else ""
         raise click.UsageError(
             f"{wrong}name what to clear ({', '.join(sorted(known))}), or give --all"
         )
-    chosen = [one for name, one in there.items() if everything or name in names]
-    _show(chosen)
-    freed = _told(sum(one.bytes for one in chosen)).strip()
+    chosen = {name: paths for name, paths in parts().items() if everything or name in names}
+    sizes = _sizes(chosen)
+    _show(sizes)
+    freed = _size_text(sum(sizes.values())).strip()
     if dry_run:
         click.echo(f"would free {freed}; nothing was removed", err=True)
         return
-    clear(chosen)
+    refuse_in_use(chosen)
+    for path in (path for paths in chosen.values() for path in paths):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
     if everything and not any(cache_folder().iterdir()):
         with contextlib.suppress(OSError):  # a mount point stays
             cache_folder().rmdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.common_options import json_option
+from flows.cli.common_options import json_option, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,8 +40,7 @@ def command(as_json: bool) -> None:
     console.print(
         f"took {summary['seconds']['total']:.0f} s; `{as_typed('review', 'demo')}` shows both"
     )
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
+    print_json(as_json, summary)
     sys.exit(1 if summary["failed"] else 0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.common_options import FOLDER, FloatRange, json_option
+from flows.cli.common_options import FOLDER, FloatRange, json_option, print_json
 from sam2_core.backend_choice import BACKENDS, PRECISIONS
 from sam2_core.types import AutolabelError
 from tasks.wording import counted, one_line
@@ -93,9 +92,7 @@ def command(
     result = {"run_a": run_a, "run_b": run_b, **last.result()}
     if report:
         write_report(report, result, last)
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
+    if not print_json(as_json, result):
         _print(result, report)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -15,7 +14,8 @@ from typing import Literal
 
 import click
 
-from flows.cli.common_options import json_option
+from flows.cli.common_options import json_option, print_json
+from flows.cli.writable import check_writable
 from sam2_core.cache import cache_folder
 from sam2_core.machine import how_to_install, usable_cores
 from sam2_core.redaction import redact
@@ -65,8 +65,6 @@ def examine() -> list[Finding]:
 
 def _python() -> Finding:
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.prefix}"
-    if not (3, 11) <= sys.version_info[:2] < (3, 14):
-        return Finding("python", "missing", found, "use Python 3.11, 3.12 or 3.13")
     return Finding("python", "ok", found)
 
 
@@ -108,30 +106,21 @@ def _models() -> Finding:
 
 
 def _database() -> Finding:
-    from tasks.dataset.database import database_folder, ensure_database
-    from tasks.dataset.mongod import URI_VARIABLE, find_mongod
-
-    chosen = os.environ.get(URI_VARIABLE)
-    if chosen:
-        return _ping("database", ensure_database(), f"{URI_VARIABLE}={chosen}")
-    try:
-        mongod = find_mongod()
-        uri = ensure_database()
-    except AutolabelError as error:
-        return Finding("database", "missing", str(error), f"or set {URI_VARIABLE}")
-    return _ping("database", uri, f"{mongod}, data in {database_folder()}")
-
-
-def _ping(name: str, uri: str, found: str) -> Finding:
     from pymongo.errors import PyMongoError
 
-    from tasks.dataset.mongod import version_of
+    from tasks.dataset.database import database_folder, ensure_database
+    from tasks.dataset.mongod import URI_VARIABLE, find_mongod, version_of
 
+    found = f"{URI_VARIABLE}={os.environ.get(URI_VARIABLE)}"
     try:
-        server = version_of(uri, 3000)
+        if not os.environ.get(URI_VARIABLE):
+            found = f"{find_mongod()}, data in {database_folder()}"
+        server = version_of(ensure_database(), 3000)
+    except AutolabelError as error:
+        return Finding("database", "missing", str(error), f"or set {URI_VARIABLE}")
     except (PyMongoError, ValueError) as error:
-        return Finding(name, "missing", f"{found} does not answer: {type(error).__name__}")
-    return Finding(name, "ok", f"MongoDB {server}: {found}")
+        return Finding("database", "missing", f"{found} does not answer: {type(error).__name__}")
+    return Finding("database", "ok", f"MongoDB {server}: {found}")
 
 
 def _prefect() -> Finding:
@@ -139,13 +128,12 @@ def _prefect() -> Finding:
     from flows.server.api import configured_api
     from flows.server.postgres import size_bytes
 
-    installed = version("prefect")
-    url, size = configured_api(), f"{size_bytes() / 1e6:,.0f} MB"
-    started = None if url else running_api()
+    installed, url = version("prefect"), configured_api()
     if not url:
+        own, size = running_api(), f"{size_bytes() / 1e6:,.0f} MB"
         runs = "no server set, every run starts its own; their"
-        if started:
-            runs = f"`autolabel up` runs a server at {started}, its"
+        if own:
+            runs = f"`autolabel up` runs a server at {own}, its"
         return Finding("prefect", "ok", f"{installed}; {runs} database takes {size}")
     if answers(f"{url}/health"):
         return Finding("prefect", "ok", f"{installed}; server {url} answers")
@@ -165,6 +153,8 @@ def _workers() -> Finding:
 
 def _schedules() -> Finding:
     from flows.server.api import use_api
+    from flows.server.client import asked_once
+    from flows.server.schedules import collect_schedules
 
     try:
         use_api()
@@ -172,22 +162,16 @@ def _schedules() -> Finding:
         return Finding(
             "schedules", "ok", "none: no Prefect server is set, and `up` has started none"
         )
-    from flows.server.client import asked_once
-    from flows.server.schedules import collect_schedules
-
     try:
         with asked_once():
-            found = collect_schedules()
+            on = [one for one in collect_schedules() if one.on]
     except AutolabelError as error:
         return Finding("schedules", "note", str(error))
-    on = [one for one in found if one.on]
-    bad = [one for one in on if one.problem]
+    bad = [f"{one.deployment} ({one.when}): {one.problem}" for one in on if one.problem]
     if bad:
-        told = "; ".join(f"{one.deployment} ({one.when}): {one.problem}" for one in bad)
-        return Finding("schedules", "note", told, "`autolabel status` says more")
-    return Finding(
-        "schedules", "ok", ", ".join(f"{one.deployment}, {one.when}" for one in on) or "none on"
-    )
+        return Finding("schedules", "note", "; ".join(bad), "`autolabel status` says more")
+    good = ", ".join(f"{one.deployment}, {one.when}" for one in on)
+    return Finding("schedules", "ok", good or "none on")
 
 
 def _server_log() -> Finding:
@@ -203,13 +187,9 @@ def _server_log() -> Finding:
 def _cache() -> Finding:
     folder = cache_folder()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        found = f"{folder} cannot be made: {error.strerror}"
-        return Finding("cache", "missing", found, "set AUTOLABEL_CACHE to another folder")
-    if not os.access(folder, os.W_OK):
-        advice = "set AUTOLABEL_CACHE to another folder"
-        return Finding("cache", "missing", f"{folder} cannot be written", advice)
+        check_writable(folders=[folder])
+    except AutolabelError as error:
+        return Finding("cache", "missing", str(error), "set AUTOLABEL_CACHE to another folder")
     free = shutil.disk_usage(folder).free / 1e9
     advice = "videos, frames and engines are kept there" if free < LOW_DISK_GB else ""
     return Finding("cache", "note" if advice else "ok", f"{folder}, {free:.0f} GB free", advice)
@@ -219,19 +199,19 @@ def _credentials() -> Finding:
     """Say which S3 credentials are found, never what they are."""
     of = os.environ.get
     shared = of("AWS_SHARED_CREDENTIALS_FILE") or str(Path.home() / ".aws" / "credentials")
-    role = of("AWS_WEB_IDENTITY_TOKEN_FILE") or of("AWS_CONTAINER_CREDENTIALS_FULL_URI")
     places = {
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY": of("AWS_ACCESS_KEY_ID")
         and of("AWS_SECRET_ACCESS_KEY"),
         f"AWS_PROFILE {of('AWS_PROFILE')}": of("AWS_PROFILE"),
         shared: Path(shared).is_file(),
-        "a role of this container": role,
+        "a role of this container": of("AWS_WEB_IDENTITY_TOKEN_FILE")
+        or of("AWS_CONTAINER_CREDENTIALS_FULL_URI"),
     }
     found = [name for name, there in places.items() if there]
     if not found:
         advice = "for s3:// sources set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE"
         return Finding("credentials", "note", "none for S3 (local files need none)", advice)
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    endpoint = of("AWS_ENDPOINT_URL_S3") or of("AWS_ENDPOINT_URL")
     where = f"; endpoint {endpoint}" if endpoint else ""
     return Finding("credentials", "ok", f"S3: {', '.join(found)}{where}")
 
@@ -255,7 +235,6 @@ def command(as_json: bool) -> None:
         if one.advice:
             console.print(f"  {'':<12} → {escape(one.advice)}")
     broken = any(one.state == "missing" for one in findings)
-    if as_json:
-        values = {one.name: asdict(one) for one in findings}
-        click.echo(json.dumps({"ok": not broken, "findings": values}, indent=2))
+    values = {one.name: asdict(one) for one in findings}
+    print_json(as_json, {"ok": not broken, "findings": values})
     raise SystemExit(1 if broken else 0)

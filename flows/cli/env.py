@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 
 import click
 
@@ -23,20 +22,26 @@ def command() -> None:
             "nothing of ours is running: `autolabel up` or `autolabel review` starts it", err=True
         )
         sys.exit(1)
-    for line in lines:
-        click.echo(line)
+    click.echo("\n".join(lines))
 
 
 def _prefect() -> list[str]:
+    """Return lines for Prefect. The shell reads the password itself: others may see its input.
+
+    `read` is part of every shell, so no PATH is needed. It also answers 1 where the last line of a
+    file has no end, so the variable decides. A file that is not there is an error.
+    """
     from flows.machine.services import folder, running_api
     from flows.server.sign_in import CLIENT_AUTH, auth_file
 
     api = running_api()
     if not api:
         return []
+    file = shlex.quote(str(auth_file(folder())))
     return [
         f"export PREFECT_API_URL={shlex.quote(api)}",
-        *_with_content(CLIENT_AUTH, auth_file(folder())),
+        f'unset {CLIENT_AUTH}; IFS= read -r {CLIENT_AUTH} < {file} || [ -n "${{{CLIENT_AUTH}-}}" ]',
+        f"export {CLIENT_AUTH}",
     ]
 
 
@@ -50,17 +55,4 @@ def _fiftyone() -> list[str]:
     return [
         f"export {URI_VARIABLE}={shlex.quote(server.uri)}",
         f"export {VALIDATION_VARIABLE}=false",  # of MongoDB's version, which works
-    ]
-
-
-def _with_content(variable: str, file: Path) -> list[str]:
-    """Let the shell read a file's line itself: what is printed may be seen by others.
-
-    `read` is part of every shell, so no PATH is needed. It also answers 1 where the last line of a
-    file has no end, so the variable decides. A file that is not there is an error.
-    """
-    return [
-        f"unset {variable}; IFS= read -r {variable} < {shlex.quote(str(file))} || "
-        f'[ -n "${{{variable}-}}" ]',
-        f"export {variable}",
     ]

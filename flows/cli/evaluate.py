@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -13,7 +12,14 @@ from typing import Any
 import click
 import numpy as np
 
-from flows.cli.common_options import FILE, FOLDER, FloatRange, json_option, precision_option
+from flows.cli.common_options import (
+    FILE,
+    FOLDER,
+    FloatRange,
+    json_option,
+    precision_option,
+    print_json,
+)
 from flows.cli.display import results_console, stderr_console, tracked
 from flows.cli.writable import check_own, check_report, check_writable
 from sam2_core.machine import product_version
@@ -130,9 +136,7 @@ def run_evaluation(given: dict[str, Any]) -> bool:
         draw = partial(_draw, truth, folder, asked)
         page = write_report(report, result, last.records, draw, result.get("against"))
         click.echo(f"report: {page}", err=True)
-    if given["as_json"]:
-        click.echo(json.dumps(result))
-    else:
+    if not print_json(given["as_json"], result):
         _print(result)
     return bool(last.failed)
 

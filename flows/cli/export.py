@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from flows.cli.common_options import FloatRange, json_option
+from flows.cli.common_options import FloatRange, json_option, print_json
 from tasks.wording import counted
 
 FORMATS = (
@@ -77,8 +77,6 @@ def command(
 
     Exit code 1: nothing was exported, or sequences were left out whose labels cannot be read.
     """
-    import json
-
     from flows.cli.display import stderr_console
     from tasks.export.frames import Choice
     from tasks.export.run import export
@@ -97,8 +95,7 @@ def command(
             on_frame=lambda count: status.update(f"exporting: {counted(count, 'frame')}"),
         )  # fmt: skip
     _say(console, report, target)
-    if as_json:
-        click.echo(json.dumps(report, indent=2))
+    print_json(as_json, report)
     nothing = _nothing(report, reviewed=choice.reviewed)
     if nothing:
         console.print(f"[red]{nothing}[/]")

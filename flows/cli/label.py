@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import click
 
-from flows.cli.common_options import json_option
+from flows.cli.common_options import json_option, print_json
 from flows.cli.options import label_options, label_params
 
 
@@ -39,6 +38,5 @@ def command(overlays: int, only_planned: bool, as_json: bool, **values: Any) -> 
     summary = dry_run(params) if only_planned else run_label(params)
     if overlays and not only_planned:
         summary["overlays"] = leave_overlays(summary, overlays)
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
+    print_json(as_json, summary)
     sys.exit(1 if summary.get("failed") or summary.get("nothing") else 0)

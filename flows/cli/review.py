@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.common_options import json_option
+from flows.cli.common_options import json_option, print_json
 from sam2_core.types import AutolabelError
 from tasks.wording import counted
 
@@ -182,14 +182,12 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
 @json_option
 def export(dataset: str, out: str | None, as_json: bool) -> None:
     """Write decisions as a table and as COCO json with masks."""
-    import json
     from dataclasses import asdict
 
     from tasks.review.export import export_reviews
 
     report = export_reviews(dataset, out or "")
-    if as_json:
-        click.echo(json.dumps(asdict(report)))
+    if print_json(as_json, asdict(report)):
         return
     counts = ", ".join(f"{count} {name}" for name, count in report.by_decision.items()) or "none"
     click.echo(f"{report.text()} ({counts})")

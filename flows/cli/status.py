@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import datetime
 from typing import Any
@@ -10,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from flows.cli.common_options import FloatRange, json_option
+from flows.cli.common_options import FloatRange, json_option, print_json
 from sam2_core.types import AutolabelError
 from tasks.wording import counted
 
@@ -40,9 +39,7 @@ def command(hours: float, as_json: bool) -> None:
         if not as_json:  # what ails the server may well ail the workers
             _show_refused(refused_workers())
         raise
-    if as_json:
-        click.echo(json.dumps(status, indent=2))
-    else:
+    if not print_json(as_json, status):
         _show_all(status, hours)
     todo = [run["to_do"] for run in status["runs"]]
     todo += [schedule["problem"] for schedule in status["schedules"]]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
-from flows.cli.common_options import PORT, json_option
+from flows.cli.common_options import PORT, json_option, print_json
 from flows.cli.main import was_interrupted
 from sam2_core.redaction import redact
 
@@ -79,8 +78,7 @@ def _up(port: int | None, workers: int | None, app_port: int | None, *, as_json:
         "submit work with [bold]autolabel backfill[/], look at it with [bold]autolabel status[/], "
         "stop all of this with [bold]autolabel down[/]"
     )
-    if as_json:
-        click.echo(json.dumps(started, indent=2))
+    print_json(as_json, started)
 
 
 def _show_links(console: Console, links: Mapping[str, str], started: Mapping[str, str]) -> None:
