@@ -21,16 +21,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    track,
-)
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, track
 
 from sam2_core.redaction import redact
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener
@@ -40,7 +31,6 @@ from tasks.wording import counted
 LOG_INTERVAL_S = 30.0
 MOST_BEFORE_THE_END = 0.99
 _WIDE = 200  # of tables in a file, where nothing need be broken
-TOTAL = "total"
 # What frames are that are through a stage.
 _THROUGH = {
     DOWNLOAD: "fetched", DETECT: "with boxes", SEGMENT: "with masks", LOAD: "in the dataset"
@@ -116,12 +106,12 @@ def telling(console: Console, text: str) -> Iterator[Callable[[str], None]]:
         with console.status(text) as status, _moves(status.stop):
             yield lambda words: status.update(escape(words))
         return
-    told = time.monotonic()
+    logged = time.monotonic()
 
     def tell(words: str) -> None:
-        nonlocal told
-        if time.monotonic() - told >= LOG_INTERVAL_S:
-            told = time.monotonic()
+        nonlocal logged
+        if time.monotonic() - logged >= LOG_INTERVAL_S:
+            logged = time.monotonic()
             console.print(escape(words))
 
     console.print(escape(text))
@@ -177,40 +167,12 @@ class Pace:
         whole = sum(weights[one] * max(self.frames - self._kept[one], 0) for one in weights)
         return min(done / whole, 1.0) if whole else 1.0 if self.frames else 0.0
 
-    def remaining_s(self, now_s: float) -> float | None:
-        """Seconds that the rest takes; None before the first chunk is done."""
+    def left(self, now_s: float) -> str:
+        """Say how long the rest takes; "" before the first chunk is done."""
         done = self.fraction()
         if not done or not any(self._spent_s.values()):
-            return None
-        return (now_s - self._began_s) * (1 - done) / done
-
-    def left(self, now_s: float) -> str:
-        """Say how long the rest takes; "" while nobody knows."""
-        seconds = self.remaining_s(now_s)
-        return "" if seconds is None else f"{clock(seconds)} left"
-
-
-class _CountColumn(ProgressColumn):
-    """The whole run in percent, a stage in frames."""
-
-    def render(self, task: Task) -> Text:
-        """Return how far it is."""
-        if task.description == TOTAL:
-            return Text(f"{task.percentage:.0f}%", style="progress.percentage")
-        total = "?" if task.total is None else f"{task.total:.0f}"
-        return Text(f"{task.completed:.0f}/{total}", style="progress.download")
-
-
-class _PaceColumn(ProgressColumn):
-    """How long the whole run still takes; of a stage, its rate over frames that needed work."""
-
-    def render(self, task: Task) -> Text:
-        """Return either, or nothing before there is one."""
-        if task.description == TOTAL:
-            return Text(task.fields["left"], style="progress.remaining")
-        worked, elapsed = task.fields["worked"], task.finished_time or task.elapsed or 0.0
-        rate = f"{worked / elapsed:.1f} frames/s" if worked and elapsed else ""
-        return Text(rate, style="progress.data.speed")
+            return ""
+        return f"{clock((now_s - self._began_s) * (1 - done) / done)} left"
 
 
 class RunDisplay(Listener):
@@ -226,15 +188,16 @@ class RunDisplay(Listener):
         self.bars = Progress(
             TextColumn("{task.description:<9}"),
             BarColumn(bar_width=None),
-            _CountColumn(),
-            _PaceColumn(),
+            TextColumn("[progress.download]{task.fields[count]}"),
+            TextColumn("[progress.data.speed]{task.fields[pace]}"),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._whole = self.bars.add_task(TOTAL, total=1.0, left="")
+        self._whole = self.bars.add_task("total", total=1.0, count="0%", pace="")
         self._bar_of: dict[str, TaskID] = {
-            stage: self.bars.add_task(stage, total=frames or None, worked=0) for stage in stages
+            stage: self.bars.add_task(stage, total=frames or None, worked=0, count="", pace="")
+            for stage in stages
         }
 
     def expected(self, frames: int) -> None:
@@ -246,32 +209,28 @@ class RunDisplay(Listener):
 
     def advanced(self, stage: str, frames: int, kept: bool) -> None:
         """Move a stage's bar, and that of the whole."""
-        bar = self._bar_of.get(stage)
-        if bar is None:
+        if stage not in self._bar_of:
             return
         with self._lock:
-            now = time.monotonic()
+            now, total = time.monotonic(), self._pace.frames
             # What a second pass does again counts once.
-            done = min(self._done[stage] + frames, self._pace.frames or frames)
-            self._done[stage] = max(self._done[stage], done)
+            done = max(self._done[stage], min(self._done[stage] + frames, total or frames))
+            self._done[stage] = done
             self._pace.advance(stage, frames, kept, now)
-            worked = self.bars.tasks[bar].fields["worked"] + (0 if kept else frames)
-            self.bars.update(bar, completed=self._done[stage], worked=worked)
+            bar = self.bars.tasks[self._bar_of[stage]]
+            worked = bar.fields["worked"] + (0 if kept else frames)
+            rate = f"{worked / bar.elapsed:.1f} frames/s" if worked and bar.elapsed else ""
+            count = f"{done}/{total or '?'}"
+            self.bars.update(bar.id, completed=done, worked=worked, count=count, pace=rate)
             left = self._pace.left(now)
             self._most = max(self._most, min(self._pace.fraction(), MOST_BEFORE_THE_END))
-            self.bars.update(self._whole, completed=self._most, left=left)
-            self._log_now_and_then(now, left)
-
-    def _log_now_and_then(self, now: float, left: str) -> None:
-        if self.console.is_terminal or now - self._logged < LOG_INTERVAL_S:
-            return
-        self._logged = now
-        done = ", ".join(f"{count} {_THROUGH[name]}" for name, count in self._done.items())
-        percent = f"{self._most:.0%} done"
-        self.console.print(
-            f"{', '.join(filter(None, [percent, left]))}; "
-            f"of {counted(self._pace.frames, 'frame')}: {done}"
-        )
+            count = f"{self._most:.0%}"
+            self.bars.update(self._whole, completed=self._most, count=count, pace=left)
+            if not self.console.is_terminal and now - self._logged >= LOG_INTERVAL_S:
+                self._logged = now
+                done_by = ", ".join(f"{n} {_THROUGH[name]}" for name, n in self._done.items())
+                percent = ", ".join(filter(None, [f"{count} done", left]))
+                self.console.print(f"{percent}; of {counted(total, 'frame')}: {done_by}")
 
     def chunk_done(self, seconds: Mapping[str, float], instances: int) -> None:
         """From the first chunk on it is known what a stage costs."""

@@ -33,6 +33,8 @@ from tasks.store.private_files import remove_abandoned
 from tasks.types import FrameRef
 from tasks.wording import counted
 
+SHOW_CURSOR = "\x1b[?25h"
+
 
 @dataclass(frozen=True)
 class GivenUp:
@@ -150,9 +152,6 @@ def prefect_if_needed(console: Console, given_up: GivenUp | None = None) -> Iter
         yield api
 
 
-SHOW_CURSOR = "\x1b[?25h"
-
-
 @contextlib.contextmanager
 def _interruptible(console: Console, api: Api, given_up: GivenUp) -> Iterator[None]:
     """End at once on Ctrl-C or SIGTERM: every finished chunk is whole, an unfinished one is not."""
@@ -162,14 +161,11 @@ def _interruptible(console: Console, api: Api, given_up: GivenUp) -> Iterator[No
 
         for one in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C would say all of it again
             signal.signal(one, signal.SIG_IGN)
-        try:
+        # Python refuses to nest a write in another one of this thread, which the signal may have
+        # interrupted: straight to the descriptor.
+        with contextlib.suppress(RuntimeError):
             stop_moving()
-            console.show_cursor(True)
-            console.print(f"\n{given_up.said}")
-        except (
-            RuntimeError
-        ):  # in the middle of a write of this thread, which Python refuses to nest
-            os.write(2, f"{SHOW_CURSOR if console.is_terminal else ''}\n{given_up.said}\n".encode())
+        os.write(2, f"{SHOW_CURSOR if console.is_terminal else ''}\n{given_up.said}\n".encode())
         api.end()
         release_database()
         given_up.clean_up()
