@@ -171,7 +171,7 @@ def label_sequences(
         waiting, submitted = deque(todo), deque[SequenceRun]()
         opened = deque[tuple[SequenceRun, Iterator[tuple[str, Handle]]]]()
         while waiting or opened or submitted:
-            if context.stop.requested:
+            if context.stop.is_set():
                 waiting.clear()
             if waiting and len(opened) <= min(ahead, OPENED_AHEAD):
                 number = waiting.popleft()
@@ -191,7 +191,7 @@ def label_sequences(
                 one = submitted.popleft()
                 outcomes[one.number] = one.outcome()
         todo = [one for one in todo if one in outcomes and retry.again(outcomes[one])]
-        if not todo or tried == retry.most or context.stop.requested or context.lost:
+        if not todo or tried == retry.most or context.stop.is_set() or context.lost:
             break
         _pause(retry, tried, len(todo))
     return [outcomes[one] for one in sorted(outcomes)]

@@ -1,6 +1,7 @@
 """The flow `label-shard`: what one GPU worker does in one go, its engine warm in the process."""
 
 import logging
+import signal
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -37,6 +38,7 @@ from tasks.pipeline.outcome import (
 )
 from tasks.pipeline.ready import ready
 from tasks.pipeline.run_context import RunContext
+from tasks.processes import handling
 from tasks.store import quarantine
 from tasks.store.storage import StorageError, absolute, is_local, local_path
 from tasks.types import FrameSelection, SequenceRef
@@ -92,7 +94,7 @@ def _label_shard(params: ShardParams) -> Any:
     job = job_of(plan, context, counts_attempts=True)
     planned = [piece.frames for piece in params.pieces]
     with (
-        context.stop.on_sigterm(),
+        handling(lambda *_: context.stop.set(), signal.SIGTERM),
         ready(job),
         metrics_server.serving(context.progress),
         frames_counted(
@@ -109,7 +111,7 @@ def _label_shard(params: ShardParams) -> Any:
         )
         if context.lost is not None:
             machine_failed(params, str(context.lost))
-        if context.stop.requested:
+        if context.stop.is_set():
             if give_back("its worker was stopped"):
                 get_run_logger().warning("asked to stop: the shard goes back to the queue")
                 raise Abort("the shard is scheduled again")

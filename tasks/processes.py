@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 POLL_S = 0.02
 REPEATED_WITHIN_S = 10.0
@@ -123,6 +123,23 @@ def end(
 ) -> None:
     """As `stop`, of a child of this process."""
     stop(process.pid, lambda: process.poll() is None, patience_s, signals=signals, group=group)
+
+
+@contextlib.contextmanager
+def handling(handler: Callable[[int, Any], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Let a function handle signals while the block runs.
+
+    Signals are the main thread's; in another one, their owner handles them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def answers(url: str) -> bool:

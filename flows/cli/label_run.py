@@ -28,7 +28,7 @@ from tasks.pipeline.load import prepare_dataset
 from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.ready import ready
 from tasks.pipeline.run_context import Job, RunContext
-from tasks.pipeline.stopping import handling
+from tasks.processes import handling
 from tasks.store.private_files import remove_abandoned
 from tasks.types import FrameRef
 from tasks.wording import counted

@@ -27,7 +27,7 @@ LINK_FILE = "review-"
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """Take SIGTERM and SIGHUP as an end in order, by which whatever was started here is stopped."""
-    from tasks.pipeline.stopping import handling
+    from tasks.processes import handling
 
     with handling(lambda number, _: sys.exit(128 + number), signal.SIGTERM, signal.SIGHUP):
         yield

@@ -31,7 +31,7 @@ from sam2_core.backend_choice import TESTED_VARIABLE
 from sam2_core.machine import METRICS_PORT, share_of, usable_cores
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.pipeline.stopping import handling
+from tasks.processes import handling
 from tasks.store.private_files import OwnFolder
 
 if TYPE_CHECKING:

@@ -180,7 +180,7 @@ def frames_counted(context: RunContext, key: str, planned: Sequence[int]) -> Ite
         tell = repeating(lambda: card.tell(*count.so_far()), PROGRESS_EVERY_S)
         with tell, context.progress.listening(count):
             yield count
-        how = INTERRUPTED if context.stop.requested else ""
+        how = INTERRUPTED if context.stop.is_set() else ""
     finally:
         card.end(*count.so_far(), how)
 

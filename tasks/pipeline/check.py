@@ -11,13 +11,15 @@ from typing import Any
 from tasks.observe.progress import CHECK
 from tasks.pipeline.chunk import ChunkState, stored_chunk
 from tasks.pipeline.open import Opened
-from tasks.pipeline.outcome import SequenceOutcome, complete_before, log_failures, outcome_so_far
+from tasks.pipeline.outcome import SequenceOutcome, complete_before, outcome_so_far
 from tasks.pipeline.run_context import Job
 from tasks.store import manifests
 from tasks.store.artifacts import Chunk
 from tasks.store.manifests import Manifest
 from tasks.store.reports import report_of
 from tasks.wording import counted
+
+FAILURES_LOGGED = 20
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,10 @@ def check_sequence(
     others = _of_others(job, opened.rest)
     together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
     outcome = outcome_so_far(part.name, together, opened.failures)
-    log_failures(outcome.failures)
+    for one in outcome.failures[:FAILURES_LOGGED]:  # the report has all of them
+        log.info("%s failed in %s: %s", one.uri.rpartition("/")[2], one.stage, one.reason)
+    if len(outcome.failures) > FAILURES_LOGGED:
+        log.info("%d more frames failed", len(outcome.failures) - FAILURES_LOGGED)
     frames = counted(outcome.frames, "frame")
     if others is None:
         log.info("%s, %s, the rest of it is done by other shards", frames, outcome.masks)

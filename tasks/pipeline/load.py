@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tasks.observe.progress import LOAD
-from tasks.pipeline.outcome import SequenceOutcome, with_loaded
+from tasks.pipeline.outcome import SequenceOutcome
 from tasks.pipeline.run_context import Job
 from tasks.store.manifests import Fresh, Manifest, withdrawn_if_damaged
 from tasks.wording import counted
@@ -50,7 +51,8 @@ def load_sequence(job: Job, outcome: SequenceOutcome, loaded: frozenset[str]) ->
     frames = counted(manifest.frames - manifest.failed, "frame")
     log.info("%s loaded into %s", frames, job.dataset)
     job.context.progress.advance(LOAD, manifest.frames)
-    return with_loaded(outcome, report)
+    seconds = outcome.seconds | {LOAD: report.seconds}
+    return replace(outcome, seconds=seconds, left_out=report.changed)
 
 
 def load_labels(

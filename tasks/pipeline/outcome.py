@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sam2_core.machine_errors import causes, is_host_full, is_machine_error
 from sam2_core.serving.transport import ServerAbsentError
@@ -21,15 +20,9 @@ from tasks.store.retry import http_status, is_transient
 from tasks.types import ALL_FRAMES, FrameFailure, FrameSelection
 from tasks.wording import counted
 
-if TYPE_CHECKING:
-    from tasks.load.into_fiftyone import LoadReport
-
-
 # What these stages do can be done again whenever the labels are complete.
 _AFTERWARDS = (TRACK, LOAD)
 _LONGEST_REASON = 200  # characters in the line of a sequence
-FAILURES_LOGGED = 20
-log = logging.getLogger(__name__)
 
 
 class UnreadableError(AutolabelError):
@@ -251,20 +244,6 @@ def outcome_so_far(
         failures=(*failures, *(failure for one, _ in done for failure in one.failures)),
         seconds=summed(one.seconds for one, _ in done),
     )
-
-
-def log_failures(failures: Sequence[FrameFailure]) -> None:
-    """Log which files have no labels and why; the run's report has all of them."""
-    for one in failures[:FAILURES_LOGGED]:
-        log.info("%s failed in %s: %s", one.uri.rpartition("/")[2], one.stage, one.reason)
-    if len(failures) > FAILURES_LOGGED:
-        log.info("%d more frames failed", len(failures) - FAILURES_LOGGED)
-
-
-def with_loaded(outcome: SequenceOutcome, loaded: LoadReport) -> SequenceOutcome:
-    """Return what became of a sequence whose labels were loaded into a dataset."""
-    seconds = outcome.seconds | {LOAD: loaded.seconds}
-    return replace(outcome, seconds=seconds, left_out=loaded.changed)
 
 
 def is_this_machines(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""The models of a run, loaded while other things start: the first frame does not wait for both."""
+"""What a run on a GPU works with, loaded while other things start."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ def ready(job: Job) -> Iterator[None]:
     them, else models in this process. Blocks may be nested; the outermost one counts.
     """
     context = job.context
-    count = 0 if context.processes else wanted_processes(job.model.backend)
+    if context.processes:
+        yield
+        return
+    count = wanted_processes(job.model.backend)
     if not count:
-        if context.processes is None:
-            warm_in_background(job)
+        warm_in_background(job)
         yield
         return
     context.processes = DeviceProcesses(count, job)
@@ -49,7 +51,7 @@ def _warm_loader(loader: DeviceProcesses) -> None:
     try:
         ensure_database()
         loader.start()
-    except Exception as error:  # noqa: BLE001 - told where labels are loaded
+    except Exception as error:  # noqa: BLE001 - reported where labels are loaded
         log.debug("the loader is not warm: %s", error)
 
 
@@ -62,17 +64,14 @@ def import_fiftyone() -> None:
     importlib.import_module("fiftyone")
 
 
-def warm_in_background(job: Job) -> threading.Thread | None:
+def warm_in_background(job: Job) -> None:
     """Load a run's detector and mask model on a thread, and run each once on the device.
 
     Only for a GPU: on a CPU this would take the cores from what starts meanwhile. What fails here
     fails again, and is reported, where it is needed.
     """
-    if job.model.backend == "onnxruntime-cpu":
-        return None
-    thread = threading.Thread(target=_warm, args=(job,), name="warm")
-    thread.start()
-    return thread
+    if job.model.backend != "onnxruntime-cpu":
+        threading.Thread(target=_warm, args=(job,), name="warm").start()
 
 
 def _warm(job: Job) -> None:
@@ -80,5 +79,5 @@ def _warm(job: Job) -> None:
         if job.detector:
             job.load_detector().warm_up()
         job.context.segmenters.load(job.model).backend.warm_up()
-    except Exception as error:  # noqa: BLE001 - told where the model is needed
+    except Exception as error:  # noqa: BLE001 - reported where the model is needed
         log.debug("not warm: %s", error)

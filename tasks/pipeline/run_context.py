@@ -15,7 +15,6 @@ from tasks.boxes.detectors import Detectors
 from tasks.masks.model import Segmenters
 from tasks.masks.rules import MaskRules
 from tasks.observe.progress import Progress
-from tasks.pipeline.stopping import StopRequest
 from tasks.store.artifacts import RunStamp, StoredChunk
 from tasks.store.tables import as_stored
 
@@ -27,6 +26,10 @@ if TYPE_CHECKING:
 
 
 MOST_FRESH = 32  # chunks; those of a crowded street take some megabytes each
+
+
+class StoppedError(AutolabelError):
+    """Not started, because this process was asked to stop."""
 
 
 class DeviceTurn:
@@ -58,7 +61,7 @@ class RunContext:
 
     Attributes:
         progress: hears how far the run has come.
-        stop: asks it to begin nothing more.
+        stop: set when it is to finish the chunk at hand and start nothing more.
         segmenters, detectors: models that were loaded.
         device: held by the chunk whose turn with the device it is.
         labeling: entered by a piece that is detected and segmented. Two may (or one more than
@@ -71,7 +74,7 @@ class RunContext:
     """
 
     def __init__(self) -> None:
-        self.progress, self.stop = Progress(), StopRequest()
+        self.progress, self.stop = Progress(), threading.Event()
         self.segmenters, self.detectors = Segmenters(), Detectors()
         self._kept = KeptFrames(forgotten_s=math.inf)
         self.device = threading.Lock()
@@ -135,7 +138,8 @@ class RunContext:
         """
         if self.lost is not None:
             raise self.lost
-        self.stop.check()
+        if self.stop.is_set():
+            raise StoppedError("not started: this worker was asked to stop")
 
 
 @dataclass(frozen=True)
