@@ -96,9 +96,8 @@ def waits_for_database(call: Callable[Parameters, Result]) -> Callable[Parameter
         wait_s = float(os.environ.get(WAIT_VARIABLE, WAIT_S))
         patience_s = 0.0 if time.monotonic() < _left_alone_until else wait_s
         try:
-            result = _while_away(patience_s).copy(
-                wait=wait_fixed(PAUSE_S), before_sleep=before_sleep_log(log, logging.WARNING)
-            )(call, *args, **kwargs)
+            waiting = _while_away(patience_s, PAUSE_S, before_sleep_log(log, logging.WARNING))
+            result = waiting(call, *args, **kwargs)
         except RetryError as given_up:
             _left_alone_until = time.monotonic() + LEFT_ALONE_S
             error = given_up.last_attempt.exception()
@@ -184,10 +183,13 @@ def _client() -> Any:
     return foo.get_db_client()
 
 
-def _while_away(patience_s: float) -> Retrying:
+def _while_away(
+    patience_s: float, pause_s: float = 0.2, before_sleep: Callable[[Any], None] | None = None
+) -> Retrying:
     return Retrying(
-        retry=retry_if_exception(is_away), stop=stop_after_delay(patience_s), wait=wait_fixed(0.2)
-    )
+        retry=retry_if_exception(is_away), stop=stop_after_delay(patience_s),
+        wait=wait_fixed(pause_s), before_sleep=before_sleep,
+    )  # fmt: skip
 
 
 def _where() -> str:
