@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import IntArray
+from tasks.risk.calibration import calibration_error, reliability
 from tasks.risk.geometry import Numbers
-from tasks.risk.reliability import calibration_error, reliability
 
 SHARE = 0.1  # of all labels that a reviewer has time for
 GOAL = 0.6  # of the bad ones, to be found in it

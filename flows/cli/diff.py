@@ -19,8 +19,7 @@ from tasks.wording import counted, one_line
 if TYPE_CHECKING:
     from flows.params import LabelParams
     from flows.plan.plan import Plan
-    from tasks.evaluate.run_diff import Change
-    from tasks.evaluate.run_side import Side
+    from tasks.evaluate.run_diff import Change, Side
 
 
 @click.command()
@@ -100,7 +99,7 @@ def _sides(
     run_a: str, run_b: str, asked: dict[str, Any], report: Path | None
 ) -> contextlib.AbstractContextManager[tuple[Side, Side]]:
     """Return the two runs: those that are named, or those of two engines."""
-    from tasks.evaluate.run_side import Side
+    from tasks.evaluate.run_diff import Side
 
     if asked["images"] is None:
         return contextlib.nullcontext((Side.parse(run_a), Side.parse(run_b)))
@@ -252,7 +251,7 @@ def _planned(params: LabelParams) -> Plan:
 
 def _label(plan: Plan) -> Side:
     from flows.cli.label_run import run_label
-    from tasks.evaluate.run_side import Side
+    from tasks.evaluate.run_diff import Side
 
     params = plan.params
     summary = run_label(params, plan=plan)

@@ -108,8 +108,13 @@ def _models() -> Finding:
 def _database() -> Finding:
     from pymongo.errors import PyMongoError
 
-    from tasks.dataset.database import database_folder, ensure_database
-    from tasks.dataset.mongod import URI_VARIABLE, find_mongod, version_of
+    from tasks.dataset.database import (
+        URI_VARIABLE,
+        database_folder,
+        ensure_database,
+        find_mongod,
+        version_of,
+    )
 
     found = f"{URI_VARIABLE}={os.environ.get(URI_VARIABLE)}"
     try:

@@ -46,8 +46,7 @@ def _prefect() -> list[str]:
 
 
 def _fiftyone() -> list[str]:
-    from tasks.dataset.database import VALIDATION_VARIABLE, running_server
-    from tasks.dataset.mongod import URI_VARIABLE
+    from tasks.dataset.database import URI_VARIABLE, VALIDATION_VARIABLE, running_server
 
     server = running_server()
     if not server:

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from flows.server import postgres
 from sam2_core.types import AutolabelError
+from tasks.dataset.database import URI_VARIABLE
 from tasks.dataset.lazy_imports import import_later
-from tasks.dataset.mongod import URI_VARIABLE
 
 # What commands, flow runs, workers and the server import, each of them in its own process.
 _MODULES = (

@@ -11,8 +11,7 @@ from lab.risk_fit import calibrate, collect, fit, fit_calibration, report
 from lab.tests.scene_labels import scene_sequence
 from tasks.boxes.detectors import load_detector
 from tasks.masks.model import choose_model, load_segmenter
-from tasks.risk.calibration import sigmoid
-from tasks.risk.reliability import calibration_error, reliability
+from tasks.risk.calibration import calibration_error, reliability, sigmoid
 from tests.conftest import REPOSITORY
 
 RNG = np.random.default_rng(0)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from tasks.dataset import schema
-from tasks.dataset.documents import Origin, first_fields, stamp_text
-from tasks.dataset.ids import ObjectNames, sample_id
+from tasks.dataset.documents import ObjectNames, Origin, first_fields, sample_id, stamp_text
 from tasks.dataset.placing import Place
 from tasks.load.into_fiftyone import load_frames, write_frames
 from tasks.load.prepare import prepare_dataset

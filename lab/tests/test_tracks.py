@@ -7,7 +7,7 @@ from pycocotools import mask as coco_mask
 from lab.scenes import write_sequence
 from lab.tools.track_metrics import track_metrics, true_frames
 from tasks.dataset.coco_truth import rle_box_xyxy_px
-from tasks.tracks.track import track
+from tasks.tracks.linking import track
 from tests.tracks.test_track import labeled
 
 

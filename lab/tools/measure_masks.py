@@ -23,7 +23,7 @@ from tasks.masks.rules import MaskRules, tidied
 from tasks.store.manifests import labels_of
 from tasks.store.newest import newest_manifests
 from tasks.store.tables import LabeledFrame
-from tasks.tracks.track import track
+from tasks.tracks.linking import track
 
 RULES = {
     "as the model says": MaskRules(),

@@ -17,7 +17,7 @@ from lab.risk_drives import Drive, Models, labeled_drives
 from lab.tools.track_metrics import track_metrics, true_frames
 from tasks.boxes.detectors import load_detector
 from tasks.masks.model import choose_model, load_segmenter
-from tasks.tracks import track as tracking
+from tasks.tracks import linking
 
 FIRST_SEED = 76_000_000
 
@@ -45,13 +45,13 @@ def main() -> None:
     for drive, truth in drives(given.cache, given.drives, given.frames):
         true = true_frames(truth)
         for way in ("boxes", "boxes and masks"):
-            least, reach = tracking.LEAST_AGREEMENT, tracking.REACH_FRAMES
+            least, reach = linking.LEAST_AGREEMENT, linking.REACH_FRAMES
             if way == "boxes":
-                tracking.LEAST_AGREEMENT, tracking.REACH_FRAMES = -1.0, 0
+                linking.LEAST_AGREEMENT, linking.REACH_FRAMES = -1.0, 0
             started = time.process_time()
-            tracked = tracking.track(drive.frames)
+            tracked = linking.track(drive.frames)
             spent = time.process_time() - started
-            tracking.LEAST_AGREEMENT, tracking.REACH_FRAMES = least, reach
+            linking.LEAST_AGREEMENT, linking.REACH_FRAMES = least, reach
             found = track_metrics(true, drive.frames, tracked.frames)
             found["ms_per_frame"] = 1000 * spent / len(drive.frames)
             rows.setdefault((drive.prompt, way), []).append(found)

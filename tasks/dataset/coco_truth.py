@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pycocotools import mask as coco_mask
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from sam2_core.arrays import freeze_arrays
@@ -280,8 +281,6 @@ def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> bytes:
         ValueError: when it is none of these, its size is not the image's, or no pixel is in it.
 
     """
-    from pycocotools import mask as coco_mask
-
     if isinstance(segmentation, list):
         rle = _of_polygons(segmentation, size_hw)
     elif isinstance(segmentation, dict) and "counts" in segmentation:
@@ -294,8 +293,6 @@ def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> bytes:
 
 
 def _of_polygons(polygons: list[Any], size_hw: tuple[int, int]) -> bytes:
-    from pycocotools import mask as coco_mask
-
     height, width = size_hw
     for polygon in polygons:
         if not isinstance(polygon, list) or len(polygon) % 2:
@@ -315,8 +312,6 @@ def _is_near(value: Any, side_px: int) -> bool:
 
 
 def _of_counts(segmentation: dict[str, Any], size_hw: tuple[int, int]) -> bytes:
-    from pycocotools import mask as coco_mask
-
     size = tuple(int(value) for value in segmentation.get("size", size_hw))
     if size != size_hw:
         found = "x".join(map(str, size))
@@ -338,16 +333,12 @@ def _of_counts(segmentation: dict[str, Any], size_hw: tuple[int, int]) -> bytes:
 
 def rle_box_xyxy_px(rle: bytes, size_hw: tuple[int, int]) -> npt.NDArray[np.float32]:
     """Bound a mask: float32 (4,) left, top, right, bottom; zeros when it is empty."""
-    from pycocotools import mask as coco_mask
-
     x, y, w, h = coco_mask.toBbox({"counts": rle, "size": list(size_hw)})
     return np.array([x, y, x + w, y + h], np.float32)
 
 
 def areas_px(rles: Sequence[bytes], size_hw: tuple[int, int]) -> npt.NDArray[np.int64]:
     """Count the pixels of N masks: int64 (N,)."""
-    from pycocotools import mask as coco_mask
-
     # One by one: `area` of more than 255 masks fails with NumPy 2.
     sized = [{"counts": one, "size": list(size_hw)} for one in rles]
     return np.array([int(coco_mask.area(one)) for one in sized], np.int64)

@@ -29,8 +29,15 @@ from tenacity import (
 
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
-from tasks.dataset.database import ADVICE, OWNED_VARIABLE, database_folder, ensure_database
-from tasks.dataset.mongod import URI_VARIABLE, disk_is_full, version_of
+from tasks.dataset.database import (
+    ADVICE,
+    OWNED_VARIABLE,
+    URI_VARIABLE,
+    database_folder,
+    disk_is_full,
+    ensure_database,
+    version_of,
+)
 
 WAIT_VARIABLE = "AUTOLABEL_DATABASE_WAIT_S"
 WAIT_S = 60.0

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.database import database_folder, is_at_hand
+from tasks.dataset.database import URI_VARIABLE, database_folder, is_at_hand
 from tasks.dataset.database_access import reach_database, waits_for_database
-from tasks.dataset.mongod import URI_VARIABLE
 from tasks.dataset.schema import OTHER_DATASET, refuse_other_out, stored_dataset
 from tasks.errors import told
 from tasks.store.manifests import PARTIAL, Manifest

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import IntArray
-from tasks.dataset.ids import sample_id
+from tasks.dataset.documents import sample_id
 from tasks.dataset.pictures import find_pictures
 from tasks.frames.identity import frame_identity, is_below
 from tasks.risk.geometry import best_pairs

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
 import numpy.typing as npt
+from pycocotools import mask as coco_mask
 
 from sam2_core.batching import collect, slice_prompts
 from sam2_core.prompts import PointPrompts, point_prompts
@@ -64,8 +66,6 @@ def next_click(truth: BoolArray, mask: BoolArray) -> tuple[float, float, int]:
     Where most pixels in one piece are wrong, it is put where it is farthest from the piece's rim:
     positive on what is missing, negative on what is too much.
     """
-    import cv2
-
     best = (0.0, 0.0, 0.0, POINT_POSITIVE)
     for error, label in ((truth & ~mask, POINT_POSITIVE), (mask & ~truth, POINT_NEGATIVE)):
         inside = np.pad(error.astype(np.uint8), 1)
@@ -139,8 +139,6 @@ def _kept(
 
 
 def _array(rle: bytes, size_hw: tuple[int, int]) -> BoolArray:
-    from pycocotools import mask as coco_mask
-
     return np.asarray(coco_mask.decode({"counts": rle, "size": list(size_hw)}), np.bool_)
 
 
@@ -156,8 +154,6 @@ def find_image(folder: Path, file_name: str) -> Path:
 
 def read_rgb(path: Path, size_hw: tuple[int, int]) -> ImageArray:
     """Decode an image, which must have the size that the truth says."""
-    import cv2
-
     data = np.frombuffer(path.read_bytes(), np.uint8)
     image = cv2.imdecode(data, cv2.IMREAD_COLOR_RGB) if data.size else None
     if image is None:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
+from pycocotools import mask as coco_mask
 
 from sam2_core.mask_geometry import SIZES, boundary_f, boundary_tolerance_px, mask_iou
 from sam2_core.types import Boxes, Masks
@@ -249,8 +251,6 @@ def davis_boundary_f(
         tolerance: at least 1 is in pixels, else of the diagonal.
 
     """
-    import cv2
-
     radius = math.ceil(tolerance * math.hypot(*first.shape)) if tolerance < 1 else int(tolerance)
     y, x = np.ogrid[-radius : radius + 1, -radius : radius + 1]
     disk = (x**2 + y**2 <= radius**2).astype(np.uint8)
@@ -267,8 +267,6 @@ def davis_boundary_f(
 
 
 def _davis_f(found: bytes, true: bytes, size_hw: tuple[int, int]) -> float:
-    from pycocotools import mask as coco_mask
-
     size = list(size_hw)
     arrays = [coco_mask.decode({"counts": one, "size": size}) > 0 for one in (found, true)]
     return round(davis_boundary_f(*arrays), 6)

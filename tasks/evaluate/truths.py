@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.coco_truth import Truth, TruthImage, areas_px, load_truth, read_truth
@@ -92,7 +93,7 @@ def _of_dataset(name: str, field: str) -> Truth:
 
 
 def _of_sample(number: int, sample: dict[str, Any], field: str) -> TruthImage | None:
-    from tasks.dataset.reviewed_instances import to_values
+    from tasks.dataset.documents import to_values
 
     if sample.get(field) is None:
         return None  # nobody looked; an empty field says that nothing is there
@@ -216,7 +217,5 @@ def _indices(file: Path) -> npt.NDArray[np.int64]:
 
 
 def _rle(mask: npt.NDArray[np.bool_]) -> bytes:
-    from pycocotools import mask as coco_mask
-
     encoded: dict[str, Any] = coco_mask.encode(np.asfortranarray(mask, np.uint8))
     return bytes(encoded["counts"])

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.dataset.ids import sample_id
-from tasks.dataset.reviewed_instances import Values, detections_of, log_of, to_values
+from tasks.dataset.documents import Values, detections_of, log_of, sample_id, to_values
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collection
 from tasks.export.types import Instance
 from tasks.frames.identity import frame_identity

@@ -7,11 +7,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+from pymongo import UpdateOne
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.coco_truth import TruthImage
 from tasks.dataset.coco_truth import load_truth as read_truth
-from tasks.dataset.ids import object_id
+from tasks.dataset.documents import object_id
 from tasks.dataset.schema import (
     MACHINE_FIELD,
     TRUTH_FIELD,
@@ -41,8 +42,6 @@ def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> in
         AutolabelError: no image of the file is in the dataset.
 
     """
-    from pymongo import UpdateOne
-
     dataset = open_dataset(dataset_name)
     truth = read_truth(truth_path)
     collection = sample_collection(dataset)

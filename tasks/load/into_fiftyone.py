@@ -17,19 +17,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from bson import ObjectId
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
 from tasks.dataset.database_access import waits_for_database
-from tasks.dataset.differences import mark_differences, replaced_labels
 from tasks.dataset.documents import (
+    ObjectNames,
     Origin,
+    detections_of,
     first_fields,
     group_element,
     label_documents,
+    log_of,
     machine_fields,
+    mask_of,
+    sample_id,
     stamp_text,
+    window_of,
 )
-from tasks.dataset.ids import ObjectNames, sample_id
 from tasks.dataset.placing import Place, place_frames, recorded_frames, recorded_parts
-from tasks.dataset.reviewed_instances import log_of
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,
@@ -44,13 +52,14 @@ from tasks.review.calibrate import recalibration_of
 from tasks.review.harvest import harvest
 from tasks.review.set_aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts, recalibrated
+from tasks.risk.geometry import Numbers, best_pairs, shared_box_areas
 from tasks.store.artifacts import RunStamp
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Fresh, Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
+from tasks.tracks.linking import track
 from tasks.tracks.make_tracks import make_tracks
-from tasks.tracks.track import track
 
 FRAMES_PER_WRITE = 64
 
@@ -182,8 +191,6 @@ def _write_part(
     *,
     objects: ObjectNames,
 ) -> int:
-    from pymongo import UpdateOne
-
     collection = sample_collection(dataset)
     keys = [frame_identity(one.frame, origin.frames_uri).key for one in part]
     ids = [sample_id(key) for key in keys]
@@ -220,8 +227,6 @@ def _write_part(
 
 def _bulk_write(collection: Any, writes: list[Any]) -> None:
     """Write; an upsert that lost a race against another writer's insert is an update next time."""
-    from pymongo.errors import BulkWriteError
-
     duplicate_key = 11000
     for attempt in range(5 if writes else 0):
         try:
@@ -236,8 +241,6 @@ def _bulk_write(collection: Any, writes: list[Any]) -> None:
 
 def _keep_previous(collection: Any, replaced: Mapping[Any, list[Any]], run_key: str) -> None:
     """Where another run's labels are about to be replaced, keep them for the comparison."""
-    from pymongo import UpdateOne
-
     writes = []
     for identity, labels in replaced.items():
         other = {"_id": identity, "run_key": {"$exists": True, "$ne": run_key}}
@@ -280,11 +283,92 @@ def history_of(
 
 def _mirror_late_decisions(collection: Any, ids: Sequence[Any], before: Mapping[str, str]) -> None:
     """Show decisions that were made while the load was writing."""
-    from bson import ObjectId
-
     for label, decision in history_of(collection, ids).decisions.items():
         if before.get(label) != decision:
             collection.update_one(
                 {"_id": {"$in": list(ids)}, f"{MACHINE_FIELD}.detections._id": ObjectId(label)},
                 {"$set": {f"{MACHINE_FIELD}.detections.$.decision": decision}},
             )
+
+
+Label = dict[str, Any]
+_SHAPE = ("bounding_box", "mask", "mask_path")
+
+
+def replaced_labels(collection: Any, ids: Sequence[Any], run_key: str) -> dict[Any, list[Label]]:
+    """Labels of the run before this one, by sample: those about to be replaced, or kept earlier."""
+    known = {
+        "_id": {"$in": list(ids)},
+        "$or": [
+            {"run_key": {"$exists": True, "$ne": run_key}}, {"previous_model": {"$exists": True}},
+        ],
+    }  # fmt: skip
+    projection = {"run_key": 1, MACHINE_FIELD: 1, PREVIOUS_FIELD: 1}
+    result = {}
+    for sample in collection.find(known, projection):
+        field = PREVIOUS_FIELD if sample["run_key"] == run_key else MACHINE_FIELD
+        result[sample["_id"]] = list(detections_of(sample, field))
+    return result
+
+
+def mark_differences(
+    now: Sequence[Label], before: Sequence[Label], size_hw: tuple[int, int]
+) -> float:
+    """Write how much each label differs from its partner, on both sides; return the most.
+
+    The difference is 1 - IoU of the masks with the best partner, each label having one at most; it
+    is 1 for another class, and where there is no partner.
+
+    Args:
+        now: labels as stored; they get `difference`.
+        before: those that they replace; they, too.
+        size_hw: of the image.
+
+    """
+    for label in (*now, *before):
+        label["difference"] = 1.0
+    ious = _overlaps(now, before, size_hw)
+    rows = np.array([*ious], np.int64).reshape(-1, 2)
+    for i, j in best_pairs(np.array([*ious.values()], np.float64), *rows.T).items():
+        if now[i].get("label") == before[j].get("label"):
+            now[i]["difference"] = before[j]["difference"] = 1.0 - ious[i, j]
+    return max((label["difference"] for label in (*now, *before)), default=0.0)
+
+
+def _overlaps(
+    now: Sequence[Label], before: Sequence[Label], size_hw: tuple[int, int]
+) -> dict[tuple[int, int], float]:
+    """Mask IoU of every two labels that share pixels, by their rows."""
+    if not now or not before:
+        return {}
+    windows = [
+        np.array([window_of(one["bounding_box"], size_hw) for one in side], np.float64)
+        for side in (now, before)
+    ]
+    masks: dict[int, Any] = {}
+    found = {}
+    for i, j in np.argwhere(shared_box_areas(*windows) > 0).tolist():
+        one, other = now[i], before[j]
+        if all(one.get(name) == other.get(name) for name in _SHAPE):
+            found[i, j] = 1.0
+            continue
+        for label in (one, other):
+            if id(label) not in masks:
+                masks[id(label)] = mask_of(label, size_hw)
+        pair = [(masks[id(one)], windows[0][i]), (masks[id(other)], windows[1][j])]
+        iou = _iou(*pair)
+        if iou > 0:
+            found[i, j] = iou
+    return found
+
+
+def _iou(one: tuple[Any, Numbers], other: tuple[Any, Numbers]) -> float:
+    """IoU of two crops at their places."""
+    low = np.maximum(one[1][:2], other[1][:2]).astype(int)
+    high = np.minimum(one[1][2:], other[1][2:]).astype(int)
+    parts = []
+    for mask, window in (one, other):
+        left, top = window[:2].astype(int)
+        parts.append(mask[low[1] - top : high[1] - top, low[0] - left : high[0] - left])
+    shared = int((parts[0] & parts[1]).sum())
+    return shared / max(int(one[0].sum() + other[0].sum()) - shared, 1)

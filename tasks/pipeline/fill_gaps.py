@@ -17,22 +17,21 @@ from tasks.pipeline.outcome import NotFetchedError
 from tasks.pipeline.run_context import DeviceTurn, Job
 from tasks.store import storage
 from tasks.store.tables import LabeledFrame
-from tasks.tracks import associate
 from tasks.tracks.gaps import Gap
 from tasks.tracks.shapes import shapes_of
+from tasks.tracks.sightings import tracker_settings
 from tasks.types import FrameRef
 
 INTERPOLATED = "interpolated"
 _CODE = (
     "tasks.pipeline.fill_gaps", "tasks.masks.segment", "tasks.masks.crops", "tasks.risk.geometry",
-    "tasks.tracks.associate", "tasks.tracks.gaps", "tasks.tracks.shapes", "tasks.tracks.sightings",
-    "tasks.tracks.track",
+    "tasks.tracks.gaps", "tasks.tracks.shapes", "tasks.tracks.sightings", "tasks.tracks.linking",
 )  # fmt: skip
 
 
 def filling_parameters(gap_frames: int) -> dict[str, Any]:
     """Return what decides which labels are interpolated, for the stamp; the model's is its own."""
-    made_by = {"code": source_digest(_CODE), **associate.settings()}
+    made_by = {"code": source_digest(_CODE), **tracker_settings()}
     return {"fill_gaps": gap_frames, "tracks": made_by}
 
 

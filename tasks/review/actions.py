@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from bson import ObjectId
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.reviewed_instances import (
+from tasks.dataset.documents import (
     Values,
     detections_of,
     mask_of,
@@ -33,9 +34,9 @@ from tasks.review.events import (
     Event,
     now_text,
     record,
+    refuse_changed_labels,
     reviewer,
 )
-from tasks.review.sample_changes import refuse_changed_labels
 from tasks.wording import counted
 
 FIELDS = (MACHINE_FIELD, REVIEWED_FIELD)
@@ -82,8 +83,6 @@ def choose(dataset: Any, sample_ids: Sequence[str], label_ids: Sequence[str]) ->
         AutolabelError: none of them is there any more, or a picture is not the one labeled.
 
     """
-    from bson import ObjectId
-
     ids = [ObjectId(one) for one in dict.fromkeys(map(str, sample_ids))]
     _refuse_changed(dataset, ids)
     wanted = set(map(str, label_ids))

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tasks.dataset.ids import sample_id
-from tasks.dataset.reviewed_instances import detections_of
+from bson import ObjectId
+from pymongo import UpdateMany
+
+from tasks.dataset.documents import detections_of, sample_id
 from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.review.events import Event
 
@@ -59,9 +61,7 @@ def show_decisions(decisions: Mapping[str, str]) -> None:
     A view of patches is a copy: without this it would show what was decided as undecided until
     FiftyOne makes the copy anew.
     """
-    from bson import ObjectId
     from fiftyone.core.odm import get_db_conn
-    from pymongo import UpdateMany
 
     if not decisions:
         return
@@ -99,8 +99,6 @@ def redrawn(dataset: Any, events: Sequence[Event]) -> dict[str, Any]:
 
 def as_stored(dataset: Any, sample: str, label: str) -> dict[str, Any]:
     """Return the same of one machine label, whatever has happened to it."""
-    from bson import ObjectId
-
     return _as_shown(dataset, {ObjectId(sample): {label}})
 
 

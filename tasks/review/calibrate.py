@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.reviewed_instances import detections_of
+from tasks.dataset.documents import detections_of
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, dataset_lock, sample_collection
-from tasks.review.events import ACCEPTED, WRONG, reviews_uri, storage_of
+from tasks.review.events import ACCEPTED, OPEN_RISK, WRONG, reviews_uri, storage_of
 from tasks.review.objects import object_of
-from tasks.review.sample_changes import OPEN_RISK
-from tasks.risk.calibration import Recalibration
+from tasks.risk.calibration import Recalibration, calibration_error, reliability_picture
 from tasks.risk.geometry import Numbers
-from tasks.risk.reliability import calibration_error, reliability_picture
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json
 

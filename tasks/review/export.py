@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.reviewed_instances import Values, detections_of, to_values
+from tasks.dataset.documents import Values, detections_of, to_values
 from tasks.dataset.schema import (
     DONE,
     LOG_FIELD,

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from tasks.dataset.ids import label_id, sample_id
-from tasks.dataset.reviewed_instances import (
+from tasks.dataset.documents import (
     Values,
     detections_of,
     fingerprint,
+    label_id,
     log_of,
     reviewed_id,
+    sample_id,
     to_values,
 )
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection

@@ -10,11 +10,12 @@ from __future__ import annotations
 import base64
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import cv2
 import numpy as np
 from pydantic import Field, FiniteFloat, TypeAdapter
 
@@ -22,13 +23,12 @@ from sam2_core.arrays import freeze_arrays
 from sam2_core.clicks import OpenImage
 from sam2_core.prompts import PointPrompts
 from sam2_core.types import AutolabelError, FloatArray, Masks, ModelStamp
-from tasks.dataset.documents import stamp_text
-from tasks.dataset.reviewed_instances import fingerprint, mask_of, rle_of, window_of
+from tasks.dataset.documents import fingerprint, mask_of, rle_of, stamp_text, window_of
 from tasks.masks.crops import BoolArray, paint, segments_of
 from tasks.masks.model import Segmenters, choose_model
+from tasks.masks.parts import without_small_parts
 from tasks.review.actions import Chosen, as_corrected, choose, decide, kept
 from tasks.review.events import CORRECTED, Event
-from tasks.review.tidy import tidied
 from tasks.types import FrameRef
 
 MODEL_VARIABLE = "AUTOLABEL_CLICK_MODEL"
@@ -213,8 +213,6 @@ def version_of(label: Mapping[str, Any]) -> str:
 
 def drawn(mask: BoolArray, left: int, top: int, colour: Colour) -> dict[str, Any]:
     """Return a mask as the page draws it: its place, and a PNG with an opaque rim."""
-    import cv2
-
     height, width = mask.shape
     place = {"x": left, "y": top, "width": width, "height": height}
     if not mask.any():
@@ -286,3 +284,55 @@ def _opened(model: str, frame: FrameRef) -> OpenImage:
             f"{width}x{height}: label it again"
         )
     return OpenImage(_models.load(click_model(model)).backend, pixels)
+
+
+# Parts and holes under this share of the largest part are crumbs and pinholes.
+CRUMB_SHARE = 0.02
+AROUND_CLICK_PX = 2
+
+
+def tidied(
+    mask: BoolArray,
+    corner_xy_px: tuple[int, int],
+    points: Sequence[tuple[float, float, bool]],
+    box_xyxy_px: tuple[float, float, float, float] | None,
+) -> BoolArray:
+    """Return a mask without crumbs, pinholes and what is outside a dragged box.
+
+    Args:
+        mask: bool (height, width), cut out of the picture.
+        corner_xy_px: where its first pixel is in the picture.
+        points: x, y in pixels of the picture, and whether the object is there.
+        box_xyxy_px: dragged; it grows until it holds the clicks on the object.
+
+    """
+    left, top = corner_xy_px
+    on, off = np.zeros(mask.shape, np.bool_), np.zeros(mask.shape, np.bool_)
+    for x, y, yes in points:
+        row, column = int(y) - top + AROUND_CLICK_PX, int(x) - left + AROUND_CLICK_PX
+        near = slice(max(row - 2 * AROUND_CLICK_PX, 0), max(row + 1, 0))
+        (on if yes else off)[near, max(column - 2 * AROUND_CLICK_PX, 0) : max(column + 1, 0)] = True
+    kept = mask.copy()
+    if box_xyxy_px is not None:
+        kept &= _within(mask.shape, corner_xy_px, points, box_xyxy_px)
+    kept = without_small_parts(kept, on, share=CRUMB_SHARE)
+    framed = np.pad(~kept, 1, constant_values=True)  # what is outside of all is no hole
+    clicks = np.pad(off, 1)
+    clicks[0, 0] = True
+    return ~without_small_parts(framed, clicks, int(CRUMB_SHARE * kept.sum()))[1:-1, 1:-1]
+
+
+def _within(
+    shape: tuple[int, ...],
+    corner_xy_px: tuple[int, int],
+    points: Sequence[tuple[float, float, bool]],
+    box_xyxy_px: tuple[float, float, float, float],
+) -> BoolArray:
+    """Return the box, grown until it holds the clicks on the object."""
+    on = np.array([point[:2] for point in points if point[2]], np.float64).reshape(-1, 2)
+    low = np.vstack([[box_xyxy_px[:2]], on - AROUND_CLICK_PX]).min(0) - corner_xy_px
+    high = np.vstack([[box_xyxy_px[2:]], on + AROUND_CLICK_PX]).max(0) - corner_xy_px
+    (x0, y0), (x1, y1) = np.floor(low).clip(0).astype(int), np.ceil(high).clip(0).astype(int)
+    inside = np.zeros(shape, np.bool_)
+    inside[y0:y1, x0:x1] = True
+    return inside

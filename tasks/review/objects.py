@@ -1,6 +1,6 @@
 """Decisions that are worth taking: one for each object, on the riskiest label that it has.
 
-An object is the same thing over time (`tasks.dataset.ids`): the riskiest of its labels stands
+An object is the same thing over time (`tasks.dataset.documents`): the riskiest of its labels stands
 for all of them. What was decided on it can be spread to the rest. Beside a road, a detector may
 find another car in every few metres of the same guard rail: objects of one class whose labels
 overlap in the picture are of one place, and no place gets more than a share of the decisions.
@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.ids import sample_id
-from tasks.dataset.reviewed_instances import detections_of
+from tasks.dataset.documents import detections_of, sample_id
 from tasks.dataset.schema import (
     LOG_FIELD,
     MACHINE_FIELD,

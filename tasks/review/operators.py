@@ -17,7 +17,7 @@ from sam2_core.machine_errors import is_machine_error
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import offered_classes
 from tasks.dataset.database_access import DatabaseAwayError, await_answer
-from tasks.dataset.ids import sample_id
+from tasks.dataset.documents import sample_id
 from tasks.dataset.schema import MACHINE_FIELD, open_dataset
 from tasks.review import actions
 from tasks.review.actions import Chosen, as_corrected, choose
@@ -28,7 +28,7 @@ from tasks.review.app_samples import (
     labels_of_patches,
     redrawn,
 )  # fmt: skip
-from tasks.review.events import Event
+from tasks.review.events import Event, decided_by_now
 from tasks.review.export import export_reviews
 from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
 from tasks.review.objects import spread
@@ -41,7 +41,6 @@ from tasks.review.queue import (
     sequence_view,
 )  # fmt: skip
 from tasks.review.relabel import request_relabel, sent_back, submit_relabel
-from tasks.review.sample_changes import decided_by_now
 from tasks.review.undo import last_act, redo, undo
 from tasks.wording import counted
 

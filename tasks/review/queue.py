@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from bson import ObjectId
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import colour_classes, offer_classes
@@ -228,7 +229,6 @@ def only_labels(dataset: Any, drawn: Mapping[str, str]) -> Any:
     FiftyOne's `select_labels` would leave out all other fields, and what somebody draws in the App
     would take the place of the reviewed labels that it does not see.
     """
-    from bson import ObjectId
     from fiftyone import ViewField as F
 
     view = everything(dataset).match({"frame_key": {"$in": sorted(set(drawn.values()))}})

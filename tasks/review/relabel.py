@@ -16,10 +16,8 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from sam2_core.types import AutolabelError, Boxes, Masks, ModelStamp
-from tasks.dataset.documents import stamp_text
-from tasks.dataset.ids import sample_id
+from tasks.dataset.documents import Values, reviewed_id, sample_id, stamp_text
 from tasks.dataset.pictures import find_pictures
-from tasks.dataset.reviewed_instances import Values, reviewed_id
 from tasks.dataset.schema import MACHINE_FIELD, open_dataset, refuse_other_out, sample_collection
 from tasks.masks.model import ModelChoice, Segmenters, choose_model
 from tasks.review.actions import Chosen

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.dataset.documents import group_element
-from tasks.dataset.ids import sample_id
-from tasks.dataset.reviewed_instances import log_of
+from pymongo import ReplaceOne, UpdateOne
+
+from tasks.dataset.documents import group_element, log_of, sample_id
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,
@@ -129,8 +129,6 @@ def set_aside(dataset: Any, ids: Sequence[Any], why: str, keep_all: bool = False
 
 
 def _keep(samples: Iterable[Mapping[str, Any]], why: str) -> int:
-    from pymongo import ReplaceOne
-
     at = datetime.datetime.now(datetime.UTC)
     writes = []
     for one in samples:
@@ -150,8 +148,6 @@ def hold_events(dataset: Any, events: Sequence[Any], update: Any) -> None:
         update: makes the change of a sample that an event is.
 
     """
-    from pymongo import UpdateOne
-
     at, writes = datetime.datetime.now(datetime.UTC), []
     for event in events:
         identity = _identity(dataset._doc.id, sample_id(event.frame_key))

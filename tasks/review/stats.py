@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tasks.dataset.reviewed_instances import detections_of, log_of
+from tasks.dataset.documents import detections_of, log_of
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collection
 from tasks.review.events import ACCEPTED, RELABEL, WRONG
 from tasks.review.queue import CONTROL, control_labels, sequence_risks

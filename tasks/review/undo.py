@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.ids import sample_id
+from tasks.dataset.documents import sample_id
 from tasks.dataset.schema import sample_collection
 from tasks.review.events import (
     Event,

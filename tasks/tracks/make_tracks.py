@@ -11,7 +11,7 @@ from tasks.store.manifests import Fresh, Manifest, labels_of
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks
 from tasks.tracks.gaps import Gap
-from tasks.tracks.track import settings, track
+from tasks.tracks.linking import settings, track
 from tasks.types import FrameRef
 
 

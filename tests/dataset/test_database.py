@@ -18,9 +18,8 @@ from pymongo.errors import OperationFailure
 from flows.cli.down import command as down_command
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.dataset import database, database_access, mongod, schema
-from tasks.dataset.database import DatabaseKeeper
-from tasks.dataset.mongod import Mongod
+from tasks.dataset import database, database_access, schema
+from tasks.dataset.database import DatabaseKeeper, Mongod
 
 USE = """
 import sys, pymongo
@@ -177,7 +176,7 @@ def test_a_folder_that_another_program_serves_is_refused(server, monkeypatch) ->
     lock = server.folder / "data" / "mongod.lock"
     told = lock.read_text()
     lock.write_text("")  # as if it were of another program
-    monkeypatch.setattr(mongod, "ENDING_S", 0)
+    monkeypatch.setattr(database, "ENDING_S", 0)
     with pytest.raises(AutolabelError, match="not ours to end uses this folder"):
         server.start()
     lock.write_text(told)

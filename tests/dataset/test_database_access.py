@@ -8,7 +8,7 @@ import pytest
 from pymongo import errors
 
 from sam2_core.types import AutolabelError
-from tasks.dataset import database_access, mongod
+from tasks.dataset import database, database_access
 from tasks.dataset.database_access import DatabaseAwayError, is_away, waits_for_database
 
 
@@ -90,10 +90,10 @@ def test_a_full_disk_is_named_where_our_database_has_gone(monkeypatch, tmp_path,
     monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path / "drives"))
     (tmp_path / "drives").mkdir()
     usage = SimpleNamespace(free=free << 30)
-    monkeypatch.setattr(mongod.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(database.shutil, "disk_usage", lambda _: usage)
     assert told in database_access._where()
     assert bool(database_access._where()) == bool(told)
-    why = mongod._why_not("", tmp_path / "mongod.log", tmp_path)
+    why = database._why_not("", tmp_path / "mongod.log", tmp_path)
     assert ("the disk is full: make room there" in why) == bool(told)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tasks.dataset.ids import ObjectNames
+from tasks.dataset.documents import ObjectNames
 from tasks.store.tracks import FrameTracks
 from tests.store.test_artifacts import frames
 

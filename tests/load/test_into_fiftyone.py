@@ -11,8 +11,14 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset import schema
-from tasks.dataset.documents import Origin, label_documents, stamp_text
-from tasks.dataset.ids import ObjectNames, label_id, sample_id
+from tasks.dataset.documents import (
+    ObjectNames,
+    Origin,
+    label_documents,
+    label_id,
+    sample_id,
+    stamp_text,
+)
 from tasks.frames.download import keep_cached
 from tasks.frames.identity import frame_identity
 from tasks.load import into_fiftyone as load

@@ -15,8 +15,7 @@ from tasks.review.actions import accept, choose
 from tasks.review.app import FIFTYONE_SETTINGS
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
-from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
-from tasks.review.tidy import tidied
+from tasks.review.mask_repair import Clicked, mend, open_label, take, tidied, warm_up
 from tests.review.labels import PLACES
 
 

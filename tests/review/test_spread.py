@@ -14,7 +14,7 @@ from flows.cli import review
 from flows.server import api
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
-from tasks.dataset.ids import sample_id
+from tasks.dataset.documents import sample_id
 from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
 from tasks.review import app

@@ -5,8 +5,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from tasks.risk.calibration import Recalibration, logit, sigmoid
-from tasks.risk.reliability import calibration_error
+from tasks.risk.calibration import Recalibration, calibration_error, logit, sigmoid
 
 RNG = np.random.default_rng(0)
 

@@ -7,16 +7,15 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
-from tasks.dataset.documents import Origin, label_documents
-from tasks.dataset.ids import ObjectNames
+from tasks.dataset.documents import ObjectNames, Origin, label_documents
 from tasks.risk.compute_risk import compute_risk
 from tasks.store import storage
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks, list_tracked, path_of, read_tracks, write_tracks
-from tasks.tracks import track as tracking
+from tasks.tracks import linking
+from tasks.tracks.linking import track
 from tasks.tracks.make_tracks import make_tracks
 from tasks.tracks.shapes import agreements, shapes_of
-from tasks.tracks.track import track
 from tasks.types import FrameFailure, FrameRef
 from tests.export import labeled_runs
 from tests.store.test_artifacts import STAMP
@@ -121,7 +120,7 @@ def test_masks_join_what_boxes_have_lost(monkeypatch):
     frames = [labeled(i, ("bus", bus), masks=[shown]) for i in range(4)]
     frames += [labeled(4), labeled(5, ("bus", seen)), labeled(6, ("bus", seen))]
     assert ids(*frames) == [[1]] * 4 + [[], [1], [1]]
-    monkeypatch.setattr(tracking, "REACH_FRAMES", 0)
+    monkeypatch.setattr(linking, "REACH_FRAMES", 0)
     assert ids(*frames) == [[1]] * 4 + [[], [2], [2]], "by its boxes it is another one"
 
 

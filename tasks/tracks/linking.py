@@ -20,11 +20,9 @@ from sam2_core.types import IntArray
 from tasks.risk.geometry import Numbers, best_pairs, shared_box_areas
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks
-from tasks.tracks import associate
 from tasks.tracks.gaps import Gap, gaps_of
-from tasks.tracks.measures import measured
 from tasks.tracks.shapes import agreements, extents_of, placed_ious, placed_px
-from tasks.tracks.sightings import Sightings, sightings_of
+from tasks.tracks.sightings import Sightings, group_of, sightings_of, tracker_settings
 
 # Two masks of successive sightings that agree less are of different things.
 LEAST_AGREEMENT = 0.1
@@ -39,7 +37,7 @@ class Tracked:
 
     Attributes:
         frames: of each frame, in order.
-        measures: see `tasks.tracks.measures`; `other_class`: labels of tracks of another class.
+        measures: see `tasks.tracks.linking`; `other_class`: labels of tracks of another class.
         gaps: of at most as many frames as asked for.
         no_gaps: masks that are missing along tracks and are in no gap, by reason.
 
@@ -54,7 +52,7 @@ class Tracked:
 def settings() -> dict[str, Any]:
     """Return what decides the ids, as plain JSON values."""
     return {
-        **associate.settings(),
+        **tracker_settings(),
         "least_agreement": LEAST_AGREEMENT,
         "reach_frames": REACH_FRAMES,
         "least_placed_iou": LEAST_PLACED_IOU,
@@ -154,7 +152,7 @@ def _members(chains: IntArray) -> dict[int, IntArray]:
 
 def _groups(seen: Sightings) -> IntArray:
     """Equal numbers for sightings of classes among which an object may change, int64 (S,)."""
-    group = {label: associate.group_of(label) for label in set(seen.labels)}
+    group = {label: group_of(label) for label in set(seen.labels)}
     number = {name: index for index, name in enumerate(sorted(set(group.values())))}
     return np.array([number[group[label]] for label in seen.labels], np.int64)
 
@@ -239,3 +237,44 @@ def _smoothed(seen: Sightings, chains: IntArray) -> list[str]:
         for chain, count in votes.items()
     }
     return [best[chain] for chain in chains.tolist()]
+
+
+# Masks of successive frames that agree less, once their boxes lie on each other, flicker.
+STEADY = 0.75
+SHORT_GAP_FRAMES = 3
+
+
+def measured(seen: Sightings, chains: IntArray) -> dict[str, Any]:
+    """Measure a camera sequence.
+
+    Args:
+        seen: its labels.
+        chains: int64 (S,), equal for labels of one object.
+
+    Returns:
+        `labels`; `tracks` that have a mask; `pairs` of an object's masks in successive frames,
+        their `agreement` (the mean IoU after their boxes were laid on each other) and how many
+        `flicker` (agree less than 0.75); `gaps` of at most 3 frames within tracks and `gap_frames`
+        in them; and `class_changes` along tracks.
+
+    """
+    order = np.lexsort((np.arange(len(chains)), chains))
+    one, other = order[:-1], order[1:]
+    same = chains[one] == chains[other]
+    one, other = one[same], other[same]
+    steps = seen.frame[other] - seen.frame[one]
+    masks = seen.shapes[one].any(axis=1) & seen.shapes[other].any(axis=1)
+    beside = (steps == 1) & masks
+    agree = agreements(seen.shapes[one[beside]], seen.shapes[other[beside]])
+    short = (steps > 1) & (steps <= SHORT_GAP_FRAMES + 1)
+    labels = np.array(seen.labels, object)
+    return {
+        "labels": len(seen),
+        "tracks": len(set(chains[seen.shapes.any(axis=1)].tolist())),
+        "pairs": len(agree),
+        "agreement": round(float(agree.mean()), 4) if len(agree) else None,
+        "flicker": int((agree < STEADY).sum()),
+        "gaps": int(short.sum()),
+        "gap_frames": int((steps[short] - 1).sum()),
+        "class_changes": int((labels[one] != labels[other]).sum()),
+    }
