@@ -89,10 +89,9 @@ def compare(out_uri: str, run_key: str, folder: Path) -> dict[str, Any]:
     for path in folder.glob("*/truth.json"):
         load_truth(DATASET, path, path.parent.name)
     complete = list_complete(out_uri, run_key)
-    manifests = [read_manifest(out_uri, run_key, *key) for key in complete]
     labels = {
         one.frame.uri: one
-        for manifest in manifests
+        for manifest in (read_manifest(out_uri, run_key, *key) for key in complete)
         for chunk in manifest.chunks
         for one in labels_of(out_uri, manifest, chunk)
     }

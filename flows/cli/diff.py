@@ -17,7 +17,6 @@ from sam2_core.types import AutolabelError
 from tasks.wording import counted, one_line
 
 if TYPE_CHECKING:
-    from flows.params import LabelParams
     from flows.plan.plan import Plan
     from tasks.evaluate.run_diff import Change, Side
 
@@ -82,7 +81,7 @@ def command(
     asked = {"images": images, "boxes": boxes, "allow_uncertified": allow_uncertified}
     with (
         _sides(run_a, run_b, asked, report) as sides,
-        _noted(report) as note,
+        _changes_file(report) as note,
         telling(stderr_console(), "comparing") as tell,
     ):
         for found, done, total in diff_runs(*sides, threshold, note):
@@ -107,7 +106,7 @@ def _sides(
 
 
 @contextlib.contextmanager
-def _noted(report: Path | None) -> Iterator[Callable[[Change], object]]:
+def _changes_file(report: Path | None) -> Iterator[Callable[[Change], object]]:
     """Return a function that writes a change to the report, if there is one."""
     if report is None:
         yield lambda _: None
@@ -192,25 +191,14 @@ def _labeled(
 
     """
     with contextlib.ExitStack() as stack:
-        place = report or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="diff-")))
+        folder = report or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="diff-")))
         plans = [
-            _planned(_params(Engine.parse(one), asked, place / name))
+            _plan(Engine.parse(one), asked, folder / name)
             for one, name in zip(engines, "ab", strict=True)
         ]
         _refuse_before_labeling(plans)
         first, second = map(_label, plans)
         yield first, second
-
-
-def _params(engine: Engine, asked: dict[str, Any], out: Path) -> LabelParams:
-    from flows.cli.options import validated
-    from flows.params import LabelParams
-
-    return validated(
-        LabelParams, sources=(asked["images"],), out=str(out), model=engine.model,
-        boxes=asked["boxes"], allow_uncertified=asked["allow_uncertified"],
-        backend=engine.backend, precision=engine.precision, load_dataset=False, tracks=False,
-    )  # fmt: skip
 
 
 def _refuse_before_labeling(plans: Sequence[Plan]) -> None:
@@ -235,9 +223,16 @@ def _refuse_before_labeling(plans: Sequence[Plan]) -> None:
             Segmenters().load(one.model).close()
 
 
-def _planned(params: LabelParams) -> Plan:
+def _plan(engine: Engine, asked: dict[str, Any], out: Path) -> Plan:
+    from flows.cli.options import validated
+    from flows.params import LabelParams
     from flows.plan.plan import make_plan
 
+    params = validated(
+        LabelParams, sources=(asked["images"],), out=str(out), model=engine.model,
+        boxes=asked["boxes"], allow_uncertified=asked["allow_uncertified"],
+        backend=engine.backend, precision=engine.precision, load_dataset=False, tracks=False,
+    )  # fmt: skip
     try:
         return make_plan(params)
     except AutolabelError as error:

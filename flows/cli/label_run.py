@@ -50,12 +50,15 @@ class GivenUp:
     clean_up: Callable[[], object] = lambda: None
 
 
+RESUMABLE = GivenUp()
+
+
 def run_label(
     params: LabelParams,
     context: RunContext | None = None,
     *,
     plan: Plan | None = None,
-    given_up: GivenUp | None = None,
+    given_up: GivenUp = RESUMABLE,
 ) -> dict[str, Any]:
     """Do what the parameters say, with bars on stderr; returns the summary.
 
@@ -146,15 +149,12 @@ def leave_overlays(summary: dict[str, Any], count: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def prefect_if_needed(console: Console, given_up: GivenUp | None = None) -> Iterator[Api]:
-    """Have a Prefect API in the block, which ends with it; Ctrl-C ends the command there."""
-    with Api() as api, _interruptible(console, api, given_up or GivenUp()):
-        yield api
+def prefect_if_needed(console: Console, given_up: GivenUp = RESUMABLE) -> Iterator[Api]:
+    """Have a Prefect API in the block, which ends with it.
 
-
-@contextlib.contextmanager
-def _interruptible(console: Console, api: Api, given_up: GivenUp) -> Iterator[None]:
-    """End at once on Ctrl-C or SIGTERM: every finished chunk is whole, an unfinished one is not."""
+    Ctrl-C or SIGTERM ends the command at once: every finished chunk is whole, and an unfinished one
+    is not there.
+    """
 
     def stop(number: int, _: object) -> None:
         from tasks.dataset.database import release_database
@@ -171,8 +171,8 @@ def _interruptible(console: Console, api: Api, given_up: GivenUp) -> Iterator[No
         given_up.clean_up()
         os._exit(128 + number)
 
-    with handling(stop, signal.SIGINT, signal.SIGTERM):
-        yield
+    with Api() as api, handling(stop, signal.SIGINT, signal.SIGTERM):
+        yield api
 
 
 def _bars(console: Console, plan: Plan, job: Job) -> contextlib.AbstractContextManager[None]:

@@ -35,21 +35,21 @@ def options_of(
 
 
 def _option(name: str, field: dict[str, Any], *, required: bool) -> Any:
-    default, told = field.get("default"), field.get("description", "")
+    default, text = field.get("default"), field.get("description", "")
     kind = next(one for one in field.get("anyOf", [field]) if one.get("type") != "null")
     flag = f"--{name.replace('_', '-')}"
     if kind["type"] == "boolean":
-        told += "  [default: on]" if default else ""
+        text += "  [default: on]" if default else ""
         both = f"{flag}/--no-{name.replace('_', '-')}" if default else flag
-        return click.option(both, is_flag=True, default=None, show_default=False, help=told)
+        return click.option(both, is_flag=True, default=None, show_default=False, help=text)
     if kind["type"] not in {"boolean", "array"} and default is not None:
-        told += f"  [default: {default}]"
+        text += f"  [default: {default}]"
     choices = click.Choice(kind["enum"]) if "enum" in kind else None
     metavar = (
         None if choices else "A,B" if kind["type"] == "array" else name.rpartition("_")[2].upper()
     )
     type_ = choices or _TYPES.get(kind["type"], str)
-    return click.option(flag, type=type_, metavar=metavar, required=required, help=told)
+    return click.option(flag, type=type_, metavar=metavar, required=required, help=text)
 
 
 def label_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,28 +74,29 @@ def validated(model: type[Params], /, **values: Any) -> Params:
         raise click.UsageError(f"{option}: {message}") from error
 
 
-def _listed(sources: Iterable[str], of: str = "SOURCE") -> Iterator[str]:
-    """Put the lines of lists in their place: of files (`@FILE`), of stdin (`-`)."""
+def _addresses(sources: Iterable[str], option: str = "SOURCE") -> Iterator[str]:
+    """Replace lists by their lines: of files (`@FILE`), of stdin (`-`).
+
+    The error of an address that cannot be one says where it was given, and nothing of it.
+    """
     for source in sources:
-        if source != "-" and not source.startswith("@"):
-            yield _said(source, of)
-            continue
-        named = enumerate(map(str.strip, _text_of(source).splitlines()), 1)
-        lines = [(at, line) for at, line in named if line and not line.startswith("#")]
-        if not lines:
+        found = [(option, source)]
+        if source == "-" or source.startswith("@"):
+            lines = enumerate(map(str.strip, _text_of(source).splitlines()), 1)
+            found = [
+                (f"{option} {source}, line {number}", line)
+                for number, line in lines
+                if line and not line.startswith("#")
+            ]
+        if not found:
             where = "stdin" if source == "-" else source[1:]
-            raise click.UsageError(f"{of} {source}: {where} has no lines")
-        for at, line in lines:
-            yield _said(line, f"{of} {source}, line {at}")
-
-
-def _said(source: str, where: str) -> str:
-    """Return a source that can be one; the error says where it was given, and nothing of it."""
-    try:
-        checked(source)
-    except AutolabelError as error:
-        raise click.UsageError(f"{where}: {error}") from error
-    return source
+            raise click.UsageError(f"{option} {source}: {where} has no lines")
+        for where, address in found:
+            try:
+                checked(address)
+            except AutolabelError as error:
+                raise click.UsageError(f"{where}: {error}") from error
+            yield address
 
 
 def _text_of(source: str) -> str:
@@ -110,7 +111,7 @@ def label_params(given: dict[str, Any]) -> LabelParams:
     if given["no_dataset"] and given.get("dataset"):
         raise click.UsageError("--no-dataset excludes --dataset: labels are either loaded or not")
     lists = {name: _split(given.get(name)) for name in ("classes", "triton_urls")}
-    sources, wanted = tuple(_listed(given["sources"])), not given["no_dataset"]
+    sources, wanted = tuple(_addresses(given["sources"])), not given["no_dataset"]
     own = {"sources": sources, "load_dataset": wanted, **lists}
     others = {name: value for name, value in given.items() if name != "no_dataset"}
     return validated(LabelParams, **others | own)
@@ -134,6 +135,6 @@ def backfill_params(given: dict[str, Any]) -> BackfillParams:
     _refuse_empty(given)
     own = {name: given[name] for name in given if name in BackfillParams.model_fields}
     if (own.get("sequences") or "").startswith("@"):  # as `autolabel diff` writes them
-        own["sequences"] = "\n".join(_listed([own["sequences"]], "--sequences"))
+        own["sequences"] = "\n".join(_addresses([own["sequences"]], "--sequences"))
     label = label_params({name: given[name] for name in given if name not in own})
     return validated(BackfillParams, label=label.absolute(), **own)

@@ -8,13 +8,13 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from flows.cli.common_options import json_option, print_json
 from sam2_core.types import AutolabelError
+from tasks.processes import handling
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -22,27 +22,6 @@ if TYPE_CHECKING:
 
 DEFAULT_BUDGET = 200
 LINK_FILE = "review-"
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Take SIGTERM and SIGHUP as an end in order, by which whatever was started here is stopped."""
-    from tasks.processes import handling
-
-    with handling(lambda number, _: sys.exit(128 + number), signal.SIGTERM, signal.SIGHUP):
-        yield
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Say that the App is being stopped, by Ctrl-C or by a signal; it takes a moment."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo("stopping", err=True)
-    except SystemExit:
-        click.echo("stopping", err=True)
-        raise
 
 
 @contextlib.contextmanager
@@ -57,29 +36,16 @@ def _way_in(url: str, port: int) -> Iterator[str]:
     from flows.machine.services import folder
     from flows.server.sign_in import write_links
 
-    _sweep_links(folder())
+    for left_over in folder().glob(f"{LINK_FILE}*.html"):  # of reviews that were killed
+        other = left_over.stem.removeprefix(LINK_FILE)
+        with socket.socket() as probe:
+            if not other.isdigit() or probe.connect_ex(("127.0.0.1", int(other))):
+                left_over.unlink(missing_ok=True)
     file = write_links(folder(), {"FiftyOne": url}, f"{LINK_FILE}{port}.html")
     try:
         yield f"the link in {file} leads to the queue; only you can read that file"
     finally:
         file.unlink(missing_ok=True)
-
-
-def _sweep_links(services: Path) -> None:
-    """Remove the files of reviews that were killed: nobody listens at their port."""
-    for file in services.glob(f"{LINK_FILE}*.html"):
-        port = file.stem.removeprefix(LINK_FILE)
-        with socket.socket() as probe:
-            if not port.isdigit() or probe.connect_ex(("127.0.0.1", int(port))):
-                file.unlink(missing_ok=True)
-
-
-def _use_own_server() -> None:
-    """Have the App send relabel requests to the server of `autolabel up`, where that runs."""
-    from flows.server.api import use_api
-
-    with contextlib.suppress(AutolabelError):  # without one they wait in storage
-        use_api()
 
 
 def _serve(app: App, opened: Any) -> None:
@@ -131,9 +97,10 @@ def command() -> None:
 @click.option("--port", type=click.IntRange(0, 65535), default=None,
               help="Default: 5151, or the next free port; 0 takes any.")  # fmt: skip
 @click.option("--browser/--no-browser", default=False, help="Open the address in a browser.")
-@_ended_by_signals()
+@handling(lambda number, _: sys.exit(128 + number), signal.SIGTERM, signal.SIGHUP)
 def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
     """Open the queue in the App on this machine; Ctrl-C stops App and database."""
+    from flows.server.api import use_api
     from tasks.dataset.database_access import end_without_waiting
     from tasks.dataset.schema import open_dataset
     from tasks.review.app import DEFAULT_PORT, open_in_browser, run_app
@@ -162,7 +129,9 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
     click.echo(f"{dataset}: riskiest sequences: {', '.join(risks[:5]) or 'all done'}", err=True)
     if aside.frames:
         click.echo(f"{dataset}: {aside.text()}", err=True)
-    _use_own_server()
+    # For relabel requests; without a server of `autolabel up` they wait in storage.
+    with contextlib.suppress(AutolabelError):
+        use_api()
     with run_app(port) as app:
         if port is None and app.port != DEFAULT_PORT:
             click.echo(f"port {DEFAULT_PORT} is taken: {app.port} is used", err=True)
@@ -172,8 +141,12 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
             click.echo(f"{dataset}: {way}  (Ctrl-C stops the App)")
             if browser:
                 open_in_browser(url)
-            with _told():
+            try:
                 _serve(app, opened)
+            except (KeyboardInterrupt, SystemExit) as end:
+                click.echo("stopping", err=True)  # it takes a moment
+                if isinstance(end, SystemExit):
+                    raise
 
 
 @command.command("export")

@@ -21,15 +21,10 @@ from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from sam2_core.serving.server_process import RunningServer
-    from sam2_core.serving.supervised import SupervisedServer
 
 _TLS_FILES = ("certificate", "key", "clients")
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-
-
-def _port(name: str, default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    kind = click.IntRange(0, 65535)
-    return click.option(name, type=kind, default=default, help="0: any free one.")
+_PORT, _ANY = click.IntRange(0, 65535), "0: any free one."
 
 
 @click.command(short_help="Serve models on a Triton server.")
@@ -46,9 +41,9 @@ def _port(name: str, default: int) -> Callable[[Callable[..., Any]], Callable[..
 )
 @load_timeout_option
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@_port("--http-port", 8000)
-@_port("--grpc-port", 8001)
-@_port("--metrics-port", 8002)
+@click.option("--http-port", type=_PORT, default=8000, help=_ANY)
+@click.option("--grpc-port", type=_PORT, default=8001, help=_ANY)
+@click.option("--metrics-port", type=_PORT, default=8002, help=_ANY)
 @click.option(
     "--tls-certificate", type=_FILE, help="Certificate of this server; all ports then speak TLS."
 )
@@ -120,23 +115,33 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
         stack.callback(remove_shared_memory, prefix)
         supervised = SupervisedServer(start, repository, given["load_timeout"], console.print)
         stack.callback(lambda: supervised.server.stop(now=True))
-        _on_signals(supervised)
+        for number in (signal.SIGINT, signal.SIGTERM):  # the waiting thread then continues
+            signal.signal(number, lambda *_: supervised.end())
         with console.status("starting the server"):
             supervised.wait_ready()
         if not supervised.told_to_end:
             front = triton_http(socket_of(prefix, "http"), socket_of(prefix, "metrics"))
             door = Door(front, is_ours=_names_of(host))
             stack.enter_context(answering(door, http, metrics, **_tls_of(given)))
-            where = (
-                {"page": _show(given["picture"], prefix, names, stack)} if given["picture"] else {}
-            )
-            at, tls = _reached(host), "s" if given["tls_certificate"] else ""
+            where = {}
+            if given["picture"]:
+                where["page"] = _serve_page(given["picture"], prefix, names, stack)
+            tls = "s" if given["tls_certificate"] else ""
+            at = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - as asked for
             where |= {
                 "grpc": f"grpc{tls}://{at}:{options.grpc_port}",
                 "http": f"http{tls}://{at}:{http.getsockname()[1]}",
                 "metrics": f"http{tls}://{at}:{metrics.getsockname()[1]}/metrics",
             }
-            _tell(console, where, names, supervised.server.process.pid, as_json=given["as_json"])
+            for name, address in (where | {"models": ", ".join(names)}).items():
+                console.print(f"[dim]{name:<8}[/] {address}")
+            console.print(
+                "Ctrl-C ends it. Label with it: [bold]autolabel label ... --backend triton "
+                f"--triton-urls {where['grpc']}"
+            )
+            if given["as_json"]:  # on one line, for whoever waits for it
+                ready = where | {"models": names, "pid": supervised.server.process.pid}
+                click.echo(json.dumps(ready))
         supervised.wait()
 
 
@@ -167,11 +172,6 @@ def _tls_of(given: dict[str, Any]) -> dict[str, Any]:
     if given["tls_clients"]:
         found |= {"ssl_ca_certs": given["tls_clients"], "ssl_cert_reqs": ssl.CERT_REQUIRED}
     return found
-
-
-def _reached(host: str) -> str:
-    everywhere = host in {"0.0.0.0", "::"}  # noqa: S104 - as asked for
-    return "127.0.0.1" if everywhere else host
 
 
 def _refuse_wrong_options(models: tuple[str, ...], given: dict[str, Any]) -> None:
@@ -231,13 +231,7 @@ def _absolute(model: str) -> str:
     return str(path.absolute()) + model[len(name) :] if path.exists() else model
 
 
-def _on_signals(supervised: SupervisedServer) -> None:
-    """Stop the server on Ctrl-C and SIGTERM; the waiting thread then continues."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: supervised.end())
-
-
-def _show(picture: Path, prefix: str, names: list[str], stack: contextlib.ExitStack) -> str:
+def _serve_page(picture: Path, prefix: str, names: list[str], stack: contextlib.ExitStack) -> str:
     """Serve the page of a picture on 127.0.0.1 until the stack ends; return its link."""
     from sam2_core.serving.client import Sam2Client
     from sam2_core.serving.http_front import answering, demo_page
@@ -250,18 +244,3 @@ def _show(picture: Path, prefix: str, names: list[str], stack: contextlib.ExitSt
     listener, token = bind(0), secrets.token_urlsafe(32)
     stack.enter_context(answering(Door(demo_page(client, picture), token), listener))
     return f"http://127.0.0.1:{listener.getsockname()[1]}/?{TOKEN}={token}"
-
-
-def _tell(
-    console: Any, where: dict[str, str], names: list[str], pid: int, *, as_json: bool
-) -> None:
-    for name, url in where.items():
-        console.print(f"[dim]{name:<8}[/] {url}", soft_wrap=True)
-    console.print(f"[dim]{'models':<8}[/] {', '.join(names)}", soft_wrap=True)
-    console.print(
-        "Ctrl-C ends it. Label with it: [bold]autolabel label ... --backend triton --triton-urls "
-        f"{where['grpc']}",
-        soft_wrap=True,
-    )
-    if as_json:
-        click.echo(json.dumps(where | {"models": names, "pid": pid}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable
@@ -18,12 +20,20 @@ def check_writable(*, folders: Iterable[Path] = (), files: Iterable[Path] = ()) 
         AutolabelError: naming the first such place.
 
     """
+    files = list(files)
+    for folder in (*folders, *(file.parent for file in files)):
+        if url := re.match(r"(\w\w+):/+(.*)", str(folder)):
+            named = redact(f"{url[1]}://{url[2]}")
+            raise AutolabelError(f"{named}: reports are written to this machine, not to URLs")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise AutolabelError(f"cannot write to {folder}: {error.strerror}") from error
     for file in files:
-        _check_folder(file.parent)
-        if file.exists():
-            _check_file(file)
-    for folder in folders:
-        _check_folder(folder)
+        if file.exists() and not os.access(file, os.W_OK):
+            raise AutolabelError(f"cannot write {file}: {os.strerror(errno.EACCES)}")
 
 
 def check_own(file: Path, is_own: Callable[[Path], bool], what: str) -> None:
@@ -61,23 +71,3 @@ def check_report(folder: Path, page: str, mark: str, files: Iterable[str]) -> No
     if not (folder / page).exists():
         for other in sorted(one for pattern in files for one in folder.glob(pattern)):
             check_own(other, lambda _: False, f"part of a report, {page} is not beside it")
-
-
-def _check_folder(folder: Path) -> None:
-    if url := re.match(r"(\w\w+):/+(.*)", str(folder)):
-        named = redact(f"{url[1]}://{url[2]}")
-        raise AutolabelError(f"{named}: reports are written to this machine, not to URLs")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise AutolabelError(f"cannot write to {folder}: {error.strerror}") from error
-
-
-def _check_file(file: Path) -> None:
-    try:
-        with file.open("ab"):
-            pass
-    except OSError as error:
-        raise AutolabelError(f"cannot write {file}: {error.strerror}") from error
