@@ -6,7 +6,7 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
-from flows.backfill_params import BackfillParams
+from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.names import keep_names
 from flows.plan.plan_table import plan_markdown

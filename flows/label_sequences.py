@@ -9,7 +9,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from flows.pipeline import Handle, Submit, do_now, run_sequence
@@ -35,34 +34,16 @@ from tasks.wording import counted
 THREADS = max(8, 2 * usable_cores())
 # Sequences under way for each process, besides the oldest; one more is opened in advance. If the
 # worker dies, that counts against all of them.
-AHEAD, OPENED_AHEAD = 2, 1
+UNDER_WAY, OPENED = 2, 1
 # Chunks of a run's pieces: the first are small, so that the device begins early. A task run costs
 # Prefect's server up to 0.1 s of CPU, whatever it does.
 FIRST_SIZES, SIZE = (1, 1, 2, 4), 8
-FIRST_PAUSE_S = 5.0
+MOST_TRIES = 3
+FIRST_PAUSE_S = 5.0  # before the second try; the next pause is twice as long
+# Somebody waits for a command: it tries again only where servers are busy, and has a minute for
+# these. A shard lives for minutes: what could not be fetched may be there at its end.
+COMMAND_PAUSES = 4  # first pauses of a command's first pause
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Retry:
-    """How often sequences are tried in a run.
-
-    Attributes:
-        again: whether a sequence is tried again.
-        patience: how many `FIRST_PAUSE_S` the first pause takes; the next one takes twice as long.
-        most: tries of a sequence.
-
-    """
-
-    again: Callable[[SequenceOutcome], bool]
-    patience: float = 1.0
-    most: int = 3
-
-
-# A shard lives for minutes: what could not be fetched may be there at its end.
-OF_SHARD = Retry(lambda one: one.worth_another_try)
-# Somebody waits for it: only where servers are busy, and for these a minute.
-OF_COMMAND = Retry(lambda one: one.met_busy_server, patience=4.0)
 
 
 class SequenceRun:
@@ -92,42 +73,41 @@ class SequenceRun:
     def outcome(self) -> SequenceOutcome:
         """Wait for its end, report it, and sum it up."""
         results: list[tuple[str, Any]] = []
-        failed: tuple[str, Exception] | None = None
+        failures: list[tuple[str, Exception]] = []
         for stage, task in self.tasks:
             try:
                 results.append((stage, task.result()))
             except Exception as error:  # noqa: BLE001 - the first is the sequence's
-                failed = failed or (stage, error)
+                failures.append((stage, error))
         if self._error:
-            failed = failed or (OPEN, self._error)
+            failures.append((OPEN, self._error))
         opened = next((one for _, one in results if isinstance(one, Opened)), None)
-        states = [state for stage, one in results if stage == LABEL for state in one]
         outcomes = [one for _, one in results if isinstance(one, SequenceOutcome)]
         if outcomes:
             outcome = outcomes[-1]
         elif self.part.manifest is not None:
             outcome = complete_before(self.part)
         else:
+            states = [state for stage, one in results if stage == LABEL for state in one]
             outcome = outcome_so_far(self.part.name, states, opened.failures if opened else ())
-        if failed:
-            outcome = with_error(outcome, _stage_of(*failed), failed[1])
-        if opened and opened.attempt_uri and not (failed and _killed(failed[1])):
+        killed_a_process = False
+        if failures:
+            failed_in, cause = failures[0]
+            where = _stage_of_labeling(cause) if failed_in == LABEL else failed_in
+            outcome = with_error(outcome, where, cause)
+            # Twice, the second time alone in it.
+            killed_a_process = isinstance(cause, ProcessDiedError)
+            killed_a_process &= not isinstance(cause, ProcessKilledError)
+        if opened and opened.attempt_uri and not killed_a_process:
             quarantine.end(opened.attempt_uri)
         self._job.context.progress.finish(self.part.name, outcome.text, good=outcome.good)
         return outcome
 
 
-def _stage_of(task: str, error: Exception) -> str:
-    """Return the stage in which a task failed."""
-    if task == LABEL:
-        noted = {note for one in causes(error) for note in getattr(one, "__notes__", ())}
-        return next((one for one in (DETECT, SEGMENT) if one in noted), DOWNLOAD)
-    return task
-
-
-def _killed(error: Exception) -> bool:
-    """Whether the sequence killed a second process while alone in it."""
-    return isinstance(error, ProcessDiedError) and not isinstance(error, ProcessKilledError)
+def _stage_of_labeling(error: Exception) -> str:
+    """Return the stage of labeling that an error comes from, as its notes say."""
+    noted = {note for one in causes(error) for note in getattr(one, "__notes__", ())}
+    return next((one for one in (DETECT, SEGMENT) if one in noted), DOWNLOAD)
 
 
 def label_sequences(
@@ -137,7 +117,7 @@ def label_sequences(
     cameras: Sequence[str] = (),
     *,
     prepared: Handle | None = None,
-    retry: Retry = OF_COMMAND,
+    in_shard: bool = False,
     on_open: Callable[[int, int], object] = lambda *_: None,
 ) -> list[SequenceOutcome]:
     """Label and load sequences; those that failed for a temporary reason again.
@@ -152,7 +132,7 @@ def label_sequences(
         submit: as `run_sequence` takes it.
         cameras: every camera of the dataset.
         prepared: the dataset's preparation, where it is submitted already.
-        retry: how often to try at most, and what.
+        in_shard: whether this is a shard, which nobody waits for.
         on_open: called with a part's number and how many frames it turned out to have.
 
     Returns:
@@ -162,10 +142,10 @@ def label_sequences(
     context, outcomes = job.context, dict[int, SequenceOutcome]()
     sizes = itertools.chain(FIRST_SIZES, itertools.repeat(SIZE))
     processes = context.processes.count if context.processes else 1
-    ahead = 0 if submit is do_now else AHEAD * processes
+    under_way = 0 if submit is do_now else UNDER_WAY * processes
     todo = list(range(len(parts)))
-    for tried in range(1, retry.most + 1):
-        if job.dataset and (prepared is None or (tried > 1 and _has_failed(prepared))):
+    for tried in range(1, MOST_TRIES + 1):
+        if job.dataset and (prepared is None or tried > 1):
             # FiftyOne takes seconds to import: behind the first chunks, not before them.
             prepared = submit("prepare", job.dataset, prepare_dataset, job, list(cameras))
         waiting, submitted = deque(todo), deque[SequenceRun]()
@@ -173,14 +153,14 @@ def label_sequences(
         while waiting or opened or submitted:
             if context.stop.is_set():
                 waiting.clear()
-            if waiting and len(opened) <= min(ahead, OPENED_AHEAD):
+            if waiting and len(opened) <= min(under_way, OPENED):
                 number = waiting.popleft()
                 one = SequenceRun(number, parts[number], job)
                 steps = run_sequence(job, one.part, submit, sizes, prepared)
                 opened.append((one, steps))
                 with one.failing_alone():
                     one.tasks += itertools.islice(steps, 1)
-            elif opened and len(submitted) <= ahead:
+            elif opened and len(submitted) <= under_way:
                 one, steps = opened.popleft()
                 submitted.append(one)
                 with one.failing_alone():
@@ -190,23 +170,18 @@ def label_sequences(
             else:
                 one = submitted.popleft()
                 outcomes[one.number] = one.outcome()
-        todo = [one for one in todo if one in outcomes and retry.again(outcomes[one])]
-        if not todo or tried == retry.most or context.stop.is_set() or context.lost:
+        todo = [one for one in todo if one in outcomes and _again(outcomes[one], in_shard)]
+        if not todo or tried == MOST_TRIES or context.stop.is_set() or context.lost:
             break
-        _pause(retry, tried, len(todo))
+        jitter = random.uniform(1, 1.2)  # noqa: S311 - workers are not to come back all at once
+        pauses = (1 if in_shard else COMMAND_PAUSES) * 2 ** (tried - 1)
+        pause_s = FIRST_PAUSE_S * pauses * jitter
+        log.warning(
+            "%s failed for now; trying again in %.0f s", counted(len(todo), "sequence"), pause_s
+        )
+        time.sleep(pause_s)
     return [outcomes[one] for one in sorted(outcomes)]
 
 
-def _has_failed(prepared: Handle) -> bool:
-    try:
-        prepared.result()
-    except Exception:  # noqa: BLE001 - the sequences that needed it have told
-        return True
-    return False
-
-
-def _pause(retry: Retry, tried: int, failed: int) -> None:
-    jitter = random.uniform(1, 1.2)  # noqa: S311 - workers are not to come back all at once
-    pause_s = FIRST_PAUSE_S * retry.patience * 2 ** (tried - 1) * jitter
-    log.warning("%s failed for now; trying again in %.0f s", counted(failed, "sequence"), pause_s)
-    time.sleep(pause_s)
+def _again(outcome: SequenceOutcome, in_shard: bool) -> bool:
+    return outcome.worth_another_try if in_shard else outcome.met_busy_server

@@ -6,7 +6,7 @@ from prefect import flow, get_run_logger
 from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.prefect_tasks import oldest_of, patiently, submit_step
+from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import dated
 from tasks.errors import redacted_errors, told
 from tasks.observe.progress import LOAD
@@ -40,22 +40,19 @@ def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool 
 
     """
     with redacted_errors():
+        result: dict[str, Any] = {"dataset": dataset}
         if anew:
-            frames, failed = submit_step(
-                "rebuild", "", rebuilt, dataset, out, run_key or ""
-            ).result()
-            if not failed:
-                return {"dataset": dataset, "rebuilt": True, "frames": frames}
+            rebuilding = submit_step("rebuild", "", rebuild_dataset, dataset, out, run_key or "")
+            frames, failed = rebuilding.result()
+            result |= {"rebuilt": True, "frames": frames}
             text = f"{dataset} rebuilt without {counted(len(failed), 'sequence')}: "
-            return Failed(message=(text + "; ".join(failed))[:LONGEST])
-        loaded, failed = _load_missing(dataset, out, run_key or "")
-        if not failed:
-            return {"dataset": dataset, "loaded": loaded}
+        else:
+            loaded, failed = _load_missing(dataset, out, run_key or "")
+            result |= {"loaded": loaded}
+            text = f"{counted(loaded, 'sequence')} loaded into {dataset}, {len(failed)} not: "
         for reason in failed:
             get_run_logger().error("%s", reason)
-        text = f"{counted(loaded, 'sequence')} loaded into {dataset}, {len(failed)} not: "
-        text += "; ".join(failed)
-        return Failed(message=text[:LONGEST])
+        return Failed(message=(text + "; ".join(failed))[:LONGEST]) if failed else result
 
 
 def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[str]]:
@@ -66,12 +63,13 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
     todo, failed = submit_step("find", "", find_missing, dataset, out_uri, run_key).result()
     cameras = dict.fromkeys(chunk.camera for one in todo for chunk in one.chunks)
     prepared = submit_step("prepare", dataset, prepare_load, dataset, list(cameras), out_uri)
-    submitted = (
-        (one, submit_step(LOAD, one.sequence_id, load_unless_held, dataset, out_uri, one, prepared))
+    submitted = [
+        submit_step(LOAD, one.sequence_id, load_unless_held, dataset, out_uri, one, prepared)
         for one in todo
-    )
+    ]
+    prepared.wait()
     count = 0
-    for manifest, future in oldest_of(submitted, 2 * THREADS):
+    for manifest, future in zip(todo, submitted, strict=True):
         future.wait()
         if future.state.is_completed():
             count += 1
@@ -79,7 +77,6 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
             bad: Any = future if prepared.state.is_completed() else prepared
             reason = told(bad.result(raise_on_failure=False))
             failed.append(f"{manifest.sequence_id}: {reason}")
-    prepared.wait()
     return count, failed
 
 
@@ -88,7 +85,7 @@ def load_unless_held(dataset: str, out_uri: str, manifest: Manifest, held: froze
     return None if manifest.version in held else load_labels(dataset, out_uri, manifest)
 
 
-def rebuilt(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[str]]:
+def rebuild_dataset(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[str]]:
     """Load the dataset from its artifacts alone; returns its frames, and what is left out."""
     from tasks.load.prepare import rebuild
 

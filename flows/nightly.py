@@ -11,8 +11,8 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.backfill import backfill
-from flows.backfill_params import BackfillParams
 from flows.load_dataset import load_dataset
+from flows.params import BackfillParams
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import stamp_of
 from flows.prefect_tasks import patiently, submit_step

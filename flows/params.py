@@ -1,10 +1,11 @@
-"""Parameters of a run: the only configuration, of the CLI, Prefect's form and backfills."""
+"""Parameters of runs and backfills: all configuration of the command line and Prefect's form."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -279,3 +280,71 @@ class LabelParams(BaseModel):
         size |= {"tiles": self.tiles} if self.tiles > 1 else {}
         chosen |= size | uncertified | self.mask_rules.as_parameters()
         return chosen | (filling_parameters(self.fill_gaps) if self.fill_gaps else {})
+
+
+def _moment(text: str) -> str:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{text!r} is not a date such as 2026-11-20 or 2026-11-20T18:00"
+        ) from error
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_moment)]
+
+
+class BackfillParams(BaseModel):
+    """What to label again or for the first time, and how to spread it over workers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    label: LabelParams
+    since: Moment | None = Field(default=None, description="Only sequences recorded from then on.")
+    until: Moment | None = Field(
+        default=None, description="Only sequences recorded before; a date includes that day."
+    )
+    sequences: str = Field(
+        default="*",
+        min_length=1,
+        description="Pattern of sequence names, or several, one per line; @FILE reads a file.",
+    )
+    shard_minutes: float = Field(
+        default=10.0, gt=0, le=24 * 60, description="Length of a shard in minutes."
+    )
+    max_concurrency: int | None = Field(default=None, ge=1, description="Most shards at once.")
+    priority: bool = Field(default=False, description="Run before everything else that waits.")
+    retry_quarantined: bool = Field(
+        default=False, description="Try sequences again that were given up."
+    )
+    usd_per_gpu_hour: float | None = Field(
+        default=None, gt=0, description="Price per GPU hour, for the estimate."
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        first, end = self.first_ns, self.end_ns
+        if first is not None and end is not None and first >= end:
+            raise ValueError(f"since {self.since} is not before until {self.until}")
+        return self
+
+    @property
+    def first_ns(self) -> int | None:
+        """First instant that counts, UTC unless the text names an offset."""
+        return nanoseconds(datetime.fromisoformat(self.since)) if self.since else None
+
+    @property
+    def end_ns(self) -> int | None:
+        """First instant that no longer counts."""
+        if not self.until:
+            return None
+        end = datetime.fromisoformat(self.until)
+        whole_day = len(self.until) <= len("2026-11-20")
+        return nanoseconds(end + timedelta(days=1) if whole_day else end)
+
+
+def nanoseconds(moment: datetime) -> int:
+    """Nanoseconds since 1970 of a moment, in UTC where it names no zone."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(aware.timestamp()) * 1_000_000_000

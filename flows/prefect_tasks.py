@@ -5,8 +5,7 @@ What a step hands to the next is frames by their addresses, boxes, counts: no pi
 
 # Without `from __future__ import annotations`: Prefect reads the annotations when it runs.
 import functools
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from prefect import Task, get_run_logger
@@ -17,7 +16,6 @@ from prefect.utilities.annotations import opaque, quote
 from tasks.errors import redacted_errors
 from tasks.store.retry import PATIENCE_S, until_answered
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -33,13 +31,13 @@ def submit_step(
         values: what the function gets; futures of tasks that come before it by their results.
 
     """
-    given = [_given(one) for one in values]
-    future: PrefectFuture[Any] = _task_of(stage, function, bool(name)).submit(name, *given)
+    task = _task_of(stage, function, bool(name))
+    future: PrefectFuture[Any] = task.submit(name, *map(_unsearched, values))
     return future
 
 
-def _given(value: Any) -> Any:
-    """Give a value as it is: Prefect would look through every frame of it for futures."""
+def _unsearched(value: Any) -> Any:
+    """Mark a value as known: Prefect would look through every frame of it for futures."""
     if isinstance(value, PrefectFuture):
         return opaque(value)
     if isinstance(value, list) and value and isinstance(value[0], PrefectFuture):
@@ -65,13 +63,3 @@ def patiently(call: Callable[[], Result], what: str, patience_s: float = PATIENC
     For flows that nobody waits at; a command says at once what is wrong.
     """
     return until_answered(call, what, get_run_logger().warning, patience_s)
-
-
-def oldest_of(items: Iterable[Item], most: int) -> Iterator[Item]:
-    """Hand on the oldest item when `most` more have been taken."""
-    waiting: deque[Item] = deque()
-    for item in items:
-        waiting.append(item)
-        if len(waiting) > most:
-            yield waiting.popleft()
-    yield from waiting

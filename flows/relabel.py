@@ -4,7 +4,7 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.prefect_tasks import oldest_of, submit_step
+from flows.prefect_tasks import submit_step
 from flows.server.artifacts import dated
 from tasks.errors import redacted_errors
 from tasks.masks.model import Segmenters
@@ -49,7 +49,7 @@ def _relabel(dataset: str, out: str, request_id: str, backend: str) -> int:
         remade = submit_step(SEGMENT, name, segment_request, request, segmenters, backend)
         return remade, submit_step(LOAD, name, bring_remade_back, request, out, remade)
 
-    submitted = oldest_of(map(submit, waiting), 2)
+    submitted = [submit(one) for one in waiting]
     results = [(remade.result(), loaded.result()) for remade, loaded in submitted]
     labels: int = sum(count for _, count in results)
     create_markdown_artifact(

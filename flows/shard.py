@@ -12,7 +12,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.label_sequences import OF_SHARD, THREADS, label_sequences
+from flows.label_sequences import THREADS, label_sequences
 from flows.machine.notes import note_sick, noted_sick
 from flows.plan.backfill import refuse_other_run
 from flows.plan.names import names_of
@@ -106,7 +106,7 @@ def _label_shard(params: ShardParams) -> Any:
             parts_of(params),
             submit_step,
             params.cameras,
-            retry=OF_SHARD,
+            in_shard=True,
             on_open=count.opened,
         )
         if context.lost is not None:

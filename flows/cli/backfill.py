@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from flows.backfill_params import BackfillParams
 from flows.cli.common_options import json_option, print_json
 from flows.cli.main import INTERRUPTED
 from flows.cli.options import backfill_params, label_options, options_of
+from flows.params import BackfillParams
 
 
 @click.command(short_help="Label what is missing, on the workers.")

@@ -16,8 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.backfill import plan_in_flight, submit_plan
-from flows.backfill_params import BackfillParams
 from flows.cli.display import as_typed, clock, stderr_console, telling
+from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.plan import check_writable
 from flows.plan.plan_table import plan_rows

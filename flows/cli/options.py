@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import click
 from pydantic import BaseModel, ValidationError
 
-from flows.backfill_params import BackfillParams
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from sam2_core.types import AutolabelError
 from tasks.store import storage
 from tasks.store.addresses import checked

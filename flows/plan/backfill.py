@@ -11,8 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
-from flows.backfill_params import BackfillParams
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from flows.plan.names import Namesakes, names_of
 from flows.plan.plan import matching_of, stamp_of
 from flows.plan.rates import Rate, measured_rate

@@ -20,8 +20,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from flows.backfill_params import nanoseconds
-from flows.params import LabelParams
+from flows.params import LabelParams, nanoseconds
 from tasks.frames.discover import Discovered
 from tasks.frames.source_names import timestamp_ns
 from tasks.store.manifests import Key

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from flows.backfill_params import BackfillParams
+from flows.params import BackfillParams
 from flows.server.client import connected
 from flows.server.shard_runs import flow_runs
 from sam2_core.types import AutolabelError

@@ -10,9 +10,8 @@ from tests.integration.runs import MICRO, REPOSITORY
 
 PROGRAM = """
 import json, resource, sys, time
-from flows.backfill_params import BackfillParams
 from flows.plan.backfill import plan_backfill
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 source, out, model, boxes = sys.argv[1:]
 label = LabelParams(sources=(source,), out=out, model=model, boxes=boxes, load_dataset=False)
 started, cpu = time.perf_counter(), time.process_time()

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from flows.backfill_params import BackfillParams
 from flows.cli import backfill_run, nightly
 from flows.cli.display import stderr_console
 from flows.cli.main import cli
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server import fleet
 from sam2_core.types import AutolabelError

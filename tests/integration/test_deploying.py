@@ -16,13 +16,12 @@ from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.flows import load_flow_from_entrypoint
 from prefect.workers.process import ProcessWorker
 
-from flows.backfill_params import BackfillParams
 from flows.cli import nightly as nightly_cli
 from flows.cli import status
 from flows.cli import worker as worker_cli
 from flows.cli.doctor import examine
 from flows.machine import worker
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from flows.server import schedules, watching
 from flows.server.deployments import (
     FILE_VARIABLE,

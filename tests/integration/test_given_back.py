@@ -10,9 +10,8 @@ from prefect.flow_engine import run_flow
 from prefect.states import Pending
 
 from flows import pipeline, shard
-from flows.backfill_params import BackfillParams
 from flows.machine.notes import SICK_VARIABLE, noted_sick
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
 from sam2_core import backend_choice

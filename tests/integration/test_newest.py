@@ -6,9 +6,8 @@ import time
 import pytest
 
 from flows.backfill import submit_plan
-from flows.backfill_params import BackfillParams
 from flows.load_dataset import load_dataset
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
 from tasks.export.frames import Choice

@@ -5,9 +5,8 @@ import json
 import pytest
 import s3fs
 
-from flows.backfill_params import BackfillParams
 from flows.load_dataset import load_dataset
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
 from tasks.frames import download

@@ -5,8 +5,7 @@ from collections import Counter
 import pytest
 import s3fs
 
-from flows.backfill_params import BackfillParams
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server.api import client_of
 from flows.server.artifacts import ProgressArtifact

@@ -10,8 +10,7 @@ import pytest
 from prefect.client.orchestration import get_client
 
 from flows import backfill
-from flows.backfill_params import BackfillParams
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server import submit
 from flows.server.shard_runs import SHARD_DEPLOYMENT, runs_of, shard_of

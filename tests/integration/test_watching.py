@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.backfill_params import BackfillParams
 from flows.cli import backfill_run, display
 from flows.cli.display import stderr_console
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server import watching
 from flows.server.shard_runs import cancel, run_tag, sequences_in_flight

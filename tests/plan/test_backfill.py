@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from flows import backfill
-from flows.backfill_params import BackfillParams
 from flows.cli.backfill_run import BackfillProgress
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import make_plan
 from flows.plan.plan_table import plan_rows

@@ -5,8 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 from flows import backfill
-from flows.backfill_params import BackfillParams
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.plan.names import keep_names, names_of, refuse_other_names
 from flows.plan.plan import check_writable, make_plan
