@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -130,9 +129,7 @@ class Watch(Listener):
 
         The middle has neither the start of a run nor its end, when other stages idle.
         """
-        seconds, counts = np.array(sorted(self.moments[stage])).reshape(-1, 2).T
-        if not len(seconds):
-            return {}
+        seconds, counts = np.array(sorted(self.moments[stage])).T
         passed = np.cumsum(counts)  # frames that are through by then
         low, high = np.searchsorted(passed - counts, passed[-1] * np.array([0.1, 0.9])) - 1
         found = {"first_s": seconds[0], "last_s": seconds[-1]}
@@ -186,7 +183,7 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         raise AutolabelError(f"nothing was labeled: {reasons or 'the sources hold no frame'}")
     stages = {stage: watch.rate(stage) for stage in STAGES if watch.moments[stage]}
     segmented = stages[SEGMENT]
-    rate, whole = segmented.get("frames_per_s"), watch.whole_rate()
+    rate = segmented.get("frames_per_s")
     inside = [
         share for second, share in watch.busy
         if segmented["first_s"] <= second <= segmented["last_s"]
@@ -200,7 +197,7 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         "to_first_frame_s": segmented["first_s"],
         "frames_per_s": rate,
         "ms_per_frame": round(1000 / rate, 2) if rate else None,
-        "whole_frames_per_s": whole,
+        "whole_frames_per_s": watch.whole_rate(),
         "device_busy": round(sum(inside) / len(inside), 3) if inside else None,
         "device_busy_unknown": None if inside else watch.unknown,
         "seconds": {
@@ -263,8 +260,9 @@ def rate_told(rate: float | None) -> str:
 
 def show(results: dict[str, Any]) -> None:
     """Print the figures to stderr."""
-    from rich.console import Console
     from rich.table import Table
+
+    from flows.cli.display import stderr_console
 
     table = Table("stage", "frames", "first s", "last s", "frames/s", "thread seconds")
     for stage, found in results["stages"].items():
@@ -273,7 +271,7 @@ def show(results: dict[str, Any]) -> None:
             stage, str(found["frames"]), f"{found['first_s']:.1f}", f"{found['last_s']:.1f}",
             rate_told(found.get("frames_per_s")), str(spent),
         )  # fmt: skip
-    console = Console(file=sys.stderr)
+    console = stderr_console()
     console.print(table)
     busy = results["device_busy"]
     told = results["device_busy_unknown"] if busy is None else f"device busy {busy:.0%}"

@@ -106,10 +106,9 @@ def command(**given: Any) -> None:
 
 def run_evaluation(given: dict[str, Any]) -> bool:
     """Do what `autolabel evaluate` was asked; returns whether images could not be measured."""
-    _check_options(given)
+    _refuse_wrong_options(given)
     other = read_run(given["against"]) if given["against"] else None
     save, report = given["save"], given["report"]
-    _check_places(save, report)
     truth = open_truth(given["truth"], given["images"], first_frames=given["first_frames"])
     if given["limit"]:
         truth = Truth(truth.images[: given["limit"]], truth.categories)
@@ -129,7 +128,9 @@ def run_evaluation(given: dict[str, Any]) -> bool:
         prompt = counted(given["clicks"], "click")
     result = {"model": name, "prompt": prompt, "run": _run_facts(given, engine), **last.result()}
     if other:
-        result["against"] = _of_run(other[0]) | paired(other[1], last.records)
+        facts, records = other
+        result["against"] = {name: facts.get(name) for name in ("model", "prompt", "run")}
+        result["against"] |= paired(records, last.records)
     if save:
         write_run(save, result, last.records)
     if report:
@@ -141,28 +142,22 @@ def run_evaluation(given: dict[str, Any]) -> bool:
     return bool(last.failed)
 
 
-def _check_places(save: Path | None, report: Path | None) -> None:
-    """Refuse places that cannot be written, or that hold what is not ours."""
-    if save:
-        if str(save) == "-":
+def _refuse_wrong_options(given: dict[str, Any]) -> None:
+    """Refuse options that mean nothing beside the others, and files that cannot be written."""
+    for option, changed, prompt in (
+        ("--clicks", given["clicks"] != 1, "points"),
+        ("--detector", given["detector"] != "compact", "detector"),
+        ("--min-score", given["min_score"] != 0.05, "detector"),
+    ):
+        if changed and given["prompt"] != prompt:
+            raise click.UsageError(f"{option} applies only with --prompt {prompt}")
+    if given["save"]:
+        if str(given["save"]) == "-":
             raise click.UsageError("--save takes a file; with --json results go to stdout")
-        check_writable(files=[save])
-        check_own(save, is_run, "evaluation that --save wrote")
-    if report:
-        check_report(report, PAGE, MARK, FILES)
-
-
-def _check_options(given: dict[str, Any]) -> None:
-    """Refuse options that mean nothing beside the others."""
-    unused = {
-        "--clicks": given["clicks"] != 1 and given["prompt"] != "points",
-        "--detector": given["detector"] != "compact" and given["prompt"] != "detector",
-        "--min-score": given["min_score"] != 0.05 and given["prompt"] != "detector",
-    }
-    for option, is_unused in unused.items():
-        if is_unused:
-            needed = "points" if option == "--clicks" else "detector"
-            raise click.UsageError(f"{option} applies only with --prompt {needed}")
+        check_writable(files=[given["save"]])
+        check_own(given["save"], is_run, "evaluation that --save wrote")
+    if given["report"]:
+        check_report(given["report"], PAGE, MARK, FILES)
 
 
 def _run_facts(given: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
@@ -177,22 +172,16 @@ def _run_facts(given: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_run(other: dict[str, Any]) -> dict[str, Any]:
-    """Return what the other run of a comparison was."""
-    return {"model": other.get("model"), "prompt": other.get("prompt"), "run": other.get("run")}
-
-
-def _asked(given: dict[str, Any], *, classless: bool = False) -> tuple[Asked, str, dict[str, Any]]:
+def _asked(given: dict[str, Any], *, classless: bool) -> tuple[Asked, str, dict[str, Any]]:
     """Return the function that makes masks, the model's name, and its facts.
 
     Of a truth without classes, as in DAVIS and MOSE, every detection is of its one class.
     """
-    boxes = jittered_boxes if given["prompt"] == "jittered" else true_boxes
-    by_detector = given["prompt"] == "detector"
-    found = _detector(given, classless=classless) if by_detector else None
     from tasks.masks.model import choose_model, load_segmenter
 
-    clicks = given["prompt"] == "points"
+    boxes = jittered_boxes if given["prompt"] == "jittered" else true_boxes
+    by_detector, clicks = given["prompt"] == "detector", given["prompt"] == "points"
+    found = _detector(given, classless=classless) if by_detector else None
     close_ups = False if given["whole_frames"] or clicks else None
     choice = choose_model(given["model"], given["backend"], given["precision"], close_ups=close_ups)
     segmenter = load_segmenter(choice)

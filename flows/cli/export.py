@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -29,11 +30,9 @@ def _shares(text: str | None) -> dict[str, float]:
         shares = {name: float(value) for name, value in _pairs(text, "--splits").items()}
     except ValueError as error:
         raise click.UsageError("--splits: expected shares such as train=0.8,val=0.2") from error
-    if any(not 0 <= share < float("inf") for share in shares.values()) or (
-        shares and not sum(shares.values())
-    ):
-        raise click.UsageError("--splits: shares must be positive")
     whole = sum(shares.values())
+    if not all(0 <= share < math.inf for share in shares.values()) or (shares and not whole):
+        raise click.UsageError("--splits: shares must be positive")
     if any(share % 1 for share in shares.values()) and abs(whole - 1) > 1e-3:
         raise click.UsageError(f"--splits: the shares add up to {whole:g}, not to 1")
     if not all(name.replace("-", "").replace("_", "").isalnum() for name in shares):
@@ -96,20 +95,14 @@ def command(
         )  # fmt: skip
     _say(console, report, target)
     print_json(as_json, report)
-    nothing = _nothing(report, reviewed=choice.reviewed)
+    nothing = ""
+    if choice.reviewed and not report["frames"]:
+        nothing = "nobody has reviewed a frame yet"
+    elif report["classes_not_there"] and not report["instances"]:
+        nothing = "no label has these classes"
     if nothing:
-        console.print(f"[red]{nothing}[/]")
-    if nothing or "sequences_unreadable" in report:
-        sys.exit(1)
-
-
-def _nothing(report: dict[str, Any], *, reviewed: bool) -> str:
-    """Say why an export is empty where somebody asked for something; "" where not."""
-    if reviewed and not report["frames"]:
-        return "nothing to export: nobody has reviewed a frame yet"
-    if report["classes_not_there"] and not report["instances"]:
-        return "nothing to export: no label has these classes"
-    return ""
+        console.print(f"[red]nothing to export: {nothing}[/]")
+    sys.exit(1 if nothing or "sequences_unreadable" in report else 0)
 
 
 def _say(console: Any, report: dict[str, Any], target: str) -> None:

@@ -56,7 +56,9 @@ class Metrics(Listener):
         """Count frames through a stage."""
         self._frames.labels(stage, str(kept).lower()).inc(frames)
         if stage in {DOWNLOAD, SEGMENT}:
-            self._wait(frames if stage == DOWNLOAD else -frames)
+            with self._lock:
+                self._waiting = max(self._waiting + (frames if stage == DOWNLOAD else -frames), 0)
+                self._depth.set(self._waiting)
 
     def chunk_done(self, seconds: Mapping[str, float], instances: int) -> None:
         """Count a chunk's masks and its time in every stage."""
@@ -67,11 +69,6 @@ class Metrics(Listener):
     def finished(self, sequence_id: str, text: str, good: bool) -> None:
         """Count a sequence."""
         self._sequences.labels("good" if good else "failed").inc()
-
-    def _wait(self, frames: int) -> None:
-        with self._lock:
-            self._waiting = max(self._waiting + frames, 0)
-            self._depth.set(self._waiting)
 
 
 class _GpuMemory:
@@ -97,28 +94,18 @@ class _GpuMemory:
 @contextlib.contextmanager
 def serving(progress: Progress) -> Iterator[None]:
     """Serve metrics of a run inside the block, where a port is given; a taken one is no error."""
-    try:
-        port = METRICS_PORT.read()
-    except AutolabelError as error:
-        log.warning("no metrics: %s", error)
-        port = None
-    if port is None:
-        yield
-        return
-    from prometheus_client import start_http_server
+    with contextlib.ExitStack() as ends:
+        try:
+            port = METRICS_PORT.read()
+            if port is not None:
+                from prometheus_client import start_http_server
 
-    metrics = Metrics()
-    host = os.environ.get(HOST_VARIABLE, "127.0.0.1")
-    try:
-        server, thread = start_http_server(port, host, metrics.registry)
-    except OSError as error:
-        log.warning("no metrics on %s=%s: %s", METRICS_PORT.name, port, error)
+                metrics, host = Metrics(), os.environ.get(HOST_VARIABLE, "127.0.0.1")
+                server, thread = start_http_server(port, host, metrics.registry)
+                ends.callback(thread.join, timeout=5)
+                ends.callback(server.server_close)
+                ends.callback(server.shutdown)
+                ends.enter_context(progress.listening(metrics))
+        except (AutolabelError, OSError) as error:
+            log.warning("no metrics (%s): %s", METRICS_PORT.name, error)
         yield
-        return
-    try:
-        with progress.listening(metrics):
-            yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=5)

@@ -68,25 +68,29 @@ def open_sequence(job: Job, part: SequencePart) -> Opened:
 
     """
     job.context.check()
-    found, sequence = part.found, part.found.sequence
+    found = part.found
     if not found.frames:
-        found = replace(found, frames=tuple(list_frames(sequence, part.selection)))
+        found = replace(found, frames=tuple(list_frames(found.sequence, part.selection)))
     if job.boxes_uri and not found.boxes:
         found = replace(found, boxes=job.imported().digest_of(found.frames))
     if found is not part.found:
         part = as_left(job.out_uri, job.stamp.run_key, replace(part, found=found))
         if part.manifest:
             # Planned with other frames, perhaps, for which there may be labels, too.
-            key = (part.name, part.found.content_key)
-            declare_again(job.out_uri, [ListedManifest(0.0, job.stamp.run_key, *key)])
+            manifest = ListedManifest(0.0, job.stamp.run_key, part.name, part.found.content_key)
+            declare_again(job.out_uri, [manifest])
             count_kept(job, part.manifest.frames, DOWNLOAD, DETECT, SEGMENT)
             return Opened(part)
     frames, failures = _expanded(job, found)
-    made_by = replace(job.stamp, boxes=found.boxes)
-    chunks = tuple(artifacts.chunks_of(frames, made_by.labels_key, part.chunk_frames, found.boxes))
+    key = replace(job.stamp, boxes=found.boxes).labels_key
+    chunks = tuple(artifacts.chunks_of(frames, key, part.chunk_frames, found.boxes))
     first, stop = _range(part, chunks)
     mine, rest = chunks[first:stop], chunks[:first] + chunks[stop:]
-    listed = _listed(job, mine)
+    listed = frozenset(  # one listing per camera; whether a table is whole is seen later
+        f"{folder}/{name}"
+        for folder in {chunk.stem.rpartition("/")[0] for chunk in mine}
+        for name in storage.list_names(storage.join(job.out_uri, folder))
+    )
     complete = sum(chunk.path("frames") in listed for chunk in mine)
     attempt_uri = _begin_attempt(job, part, complete, first) if job.counts_attempts else ""
     opened = Opened(part, mine, rest, listed, failures, attempt_uri)
@@ -149,8 +153,7 @@ def _range(part: SequencePart, chunks: tuple[Chunk, ...]) -> tuple[int, int]:
 
 
 def _begin_attempt(job: Job, part: SequencePart, complete: int, first: int) -> str:
-    key = (job.stamp.run_key, part.name, part.found.content_key)
-    case = quarantine.Case(job.out_uri, *key)
+    case = quarantine.Case(job.out_uri, job.stamp.run_key, part.name, part.found.content_key)
     attempt_uri = quarantine.begin(case, complete, first)
     if attempt_uri is None:
         raise AutolabelError(
@@ -158,13 +161,3 @@ def _begin_attempt(job: Job, part: SequencePart, complete: int, first: int) -> s
             "further; the same `autolabel backfill` with --retry-quarantined tries it again"
         )
     return attempt_uri
-
-
-def _listed(job: Job, chunks: tuple[Chunk, ...]) -> frozenset[str]:
-    """Paths of the tables that are there, by one listing per camera; whole or not is seen later."""
-    folders = {chunk.stem.rpartition("/")[0] for chunk in chunks}
-    return frozenset(
-        f"{folder}/{name}"
-        for folder in folders
-        for name in storage.list_names(storage.join(job.out_uri, folder))
-    )

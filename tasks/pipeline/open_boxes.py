@@ -28,10 +28,6 @@ def open_boxes(address: str, names_uri: str = "") -> ImportedBoxes:
         return import_boxes(address, names_uri)
     if names_uri:
         raise AutolabelError(f"{address} names its classes: leave out --box-names")
-    return _boxes_of_dataset(address)
-
-
-def _boxes_of_dataset(address: str) -> ImportedBoxes:
     from tasks.dataset.database import ensure_database
     from tasks.dataset.database_access import reach_database
     from tasks.dataset.schema import sample_collection
@@ -62,25 +58,23 @@ def _boxes_of_dataset(address: str) -> ImportedBoxes:
 
 def _is_of_frames(dataset: Any, field: str, address: str) -> bool:
     """Whether the field is one of the frames of videos."""
-    image_fields = dataset.get_field_schema()
-    frame_fields = dataset.get_frame_field_schema() or {}
-    for fields, of_frames in ((image_fields, False), (frame_fields, True)):
-        kind = _kind(fields.get(field))
-        if kind in _LABELS:
+    image_fields = _kinds(dataset.get_field_schema())
+    frame_fields = _kinds(dataset.get_frame_field_schema() or {})
+    for kinds, of_frames in ((image_fields, False), (frame_fields, True)):
+        if kinds.get(field) in _LABELS:
             return of_frames
-        if field in fields:
-            what = kind or type(fields[field]).__name__
+        if field in kinds:
             raise AutolabelError(
-                f"{address}: the field holds {what}; boxes are in fields of {_LABELS[0]}"
+                f"{address}: the field holds {kinds[field]}; boxes are in fields of {_LABELS[0]}"
             )
-    boxes = ", ".join(sorted(_box_fields(image_fields) | _box_fields(frame_fields))) or "none"
+    fields = image_fields | frame_fields
+    boxes = ", ".join(sorted(name for name, kind in fields.items() if kind in _LABELS)) or "none"
     raise AutolabelError(f"{address}: no field '{field}' in the dataset; with boxes it has {boxes}")
 
 
-def _box_fields(fields: dict[str, Any]) -> set[str]:
-    return {name for name, one in fields.items() if _kind(one) in _LABELS}
-
-
-def _kind(field: Any) -> str | None:
-    """Name of what documents a field holds; None where it holds none."""
-    return getattr(getattr(field, "document_type", None), "__name__", None)
+def _kinds(fields: dict[str, Any]) -> dict[str, str]:
+    """Return what each field holds: the class of its documents, else its own."""
+    return {
+        name: (getattr(one, "document_type", None) or type(one)).__name__
+        for name, one in fields.items()
+    }
