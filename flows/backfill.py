@@ -21,8 +21,6 @@ from tasks.store import quarantine
 from tasks.store.newest import declare_again
 from tasks.wording import counted
 
-PRIORITY, ORDINARY = 1, 10
-
 
 @flow(
     name="backfill",
@@ -87,21 +85,16 @@ def submit_plan(
         return {"submitted": 0, "met": 0}
     queue = None
     if params.max_concurrency or params.priority:
-        name = f"{'priority' if params.priority else 'backfill'}-{run_key[:8]}"
-        priority = PRIORITY if params.priority else ORDINARY
-        queue = ensure_queue(name, priority=priority, concurrency_limit=params.max_concurrency)
+        kind, priority = ("priority", 1) if params.priority else ("backfill", 10)
+        queue = ensure_queue(
+            f"{kind}-{run_key[:8]}", priority=priority, concurrency_limit=params.max_concurrency
+        )
     with turn_of(run_key, params.label.out):
         planned = {work.key for work in plan.works}
         met = planned & sequences_in_flight(run_key, params.label.out)
-        if params.retry_quarantined:
-            _release(plan, planned - met)
+        if params.retry_quarantined:  # workers begin them again
+            for key in quarantine.listed(params.label.out, run_key) & (planned - met):
+                quarantine.release(quarantine.Case(params.label.out, run_key, *key))
         shards = plan.shards_without(met)
         submit(shards, queue=queue, on_submitted=on_submitted)
     return {"submitted": len(shards), "met": len(met)}
-
-
-def _release(plan: BackfillPlan, wanted: set[tuple[str, str]]) -> None:
-    """Forget why sequences of the plan were given up, so that workers begin them again."""
-    out_uri, run_key = plan.params.label.out, plan.stamp.run_key
-    for sequence_id, content_key in quarantine.listed(out_uri, run_key) & wanted:
-        quarantine.release(quarantine.Case(out_uri, run_key, sequence_id, content_key))

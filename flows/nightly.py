@@ -60,7 +60,11 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
     deadline, out_uri = time.monotonic() + wait_hours * 3600, params.label.out
     label = decided(params.label, wait_s=min(WORKERS_WAIT_S, wait_hours * 3600))
     params = params.model_copy(update={"label": label})
-    given_up = _given_up_before(out_uri, stamp_of(params.label).run_key)
+    began = None  # what this night gave up before its worker died is its own
+    if flow_run.run_count > 1:
+        with connected() as client:
+            began = client.read_flow_run(UUID(flow_run.id)).start_time
+    given_up_before = _given_up(out_uri, stamp_of(params.label).run_key, before=began)
     for card in ROUNDS:
         planned = backfill(params)
         ended = submit_step("wait", "", wait_for_shards, planned, deadline, card).result()
@@ -69,10 +73,10 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
             break
     remove_abandoned(out_uri)
     message = f"{left['up_to_date']} of {counted(left['sequences'], 'sequence')} labeled"
-    loaded = True
-    if params.label.dataset_name:
-        dataset, run_key = params.label.dataset_name, planned["run_key"]
-        state = cast("State[Any]", load_dataset(dataset, out_uri, run_key, return_state=True))
+    loaded, dataset = True, params.label.dataset_name
+    if dataset:
+        load = load_dataset(dataset, out_uri, planned["run_key"], return_state=True)
+        state = cast("State[Any]", load)
         loaded = state.is_completed()
         message += "" if loaded else f"; {state.message}"
     if left["quarantined"]:
@@ -81,25 +85,12 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
         message += f", {left['hidden']} without labels outside the dates"
     if left["to_label"] or not ended:
         return Failed(message=f"{message}; `autolabel status` tells why the others are not")
-    if _quarantined(out_uri, planned["run_key"]) - given_up:
+    if _given_up(out_uri, planned["run_key"]) - given_up_before:
         return Failed(message=f"{message}, some of them this night: see `autolabel status`")
-    if not loaded:
-        return Failed(message=message)
-    return Completed(message=message)
+    return Completed(message=message) if loaded else Failed(message=message)
 
 
-def _given_up_before(out_uri: str, run_key: str) -> set[tuple[str, str]]:
-    """Return what earlier nights gave up; what this one did before its worker died is its own."""
-    began = None
-    if flow_run.run_count > 1:
-        with connected() as client:
-            began = client.read_flow_run(UUID(flow_run.id)).start_time
-    return _quarantined(out_uri, run_key, before=began)
-
-
-def _quarantined(
-    out_uri: str, run_key: str, before: datetime | None = None
-) -> set[tuple[str, str]]:
+def _given_up(out_uri: str, run_key: str, before: datetime | None = None) -> set[tuple[str, str]]:
     return patiently(
         lambda: quarantine.listed(out_uri, run_key, before=before), "looking at what was given up"
     )

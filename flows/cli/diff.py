@@ -70,7 +70,7 @@ def command(
     from flows.cli.display import stderr_console, telling
     from flows.cli.writable import check_report
     from tasks.evaluate.diff_report import FILES, MARK, PAGE, write_report
-    from tasks.evaluate.run_diff import diff_runs
+    from tasks.evaluate.run_diff import Side, diff_runs
 
     if boxes and not images:
         raise click.UsageError("--boxes goes with --images; a run has its boxes")
@@ -78,9 +78,14 @@ def command(
         raise click.UsageError("--allow-uncertified goes with --images; a run has its labels")
     if report:
         check_report(report, PAGE, MARK, FILES)
-    asked = {"images": images, "boxes": boxes, "allow_uncertified": allow_uncertified}
+    runs: contextlib.AbstractContextManager[tuple[Side, Side]]
+    if images:
+        common = {"sources": (images,), "boxes": boxes, "allow_uncertified": allow_uncertified}
+        runs = _labeled((run_a, run_b), common, report)
+    else:
+        runs = contextlib.nullcontext((Side.parse(run_a), Side.parse(run_b)))
     with (
-        _sides(run_a, run_b, asked, report) as sides,
+        runs as sides,
         _changes_file(report) as note,
         telling(stderr_console(), "comparing") as tell,
     ):
@@ -94,17 +99,6 @@ def command(
         _print(result, report)
 
 
-def _sides(
-    run_a: str, run_b: str, asked: dict[str, Any], report: Path | None
-) -> contextlib.AbstractContextManager[tuple[Side, Side]]:
-    """Return the two runs: those that are named, or those of two engines."""
-    from tasks.evaluate.run_diff import Side
-
-    if asked["images"] is None:
-        return contextlib.nullcontext((Side.parse(run_a), Side.parse(run_b)))
-    return _labeled((run_a, run_b), asked, report)
-
-
 @contextlib.contextmanager
 def _changes_file(report: Path | None) -> Iterator[Callable[[Change], object]]:
     """Return a function that writes a change to the report, if there is one."""
@@ -113,8 +107,8 @@ def _changes_file(report: Path | None) -> Iterator[Callable[[Change], object]]:
         return
     from tasks.evaluate.diff_report import CHANGES, change_line
 
-    with tempfile.TemporaryDirectory(dir=report) as place:
-        new = Path(place) / CHANGES  # an earlier report is whole until there is another
+    with tempfile.TemporaryDirectory(dir=report) as folder:
+        new = Path(folder) / CHANGES  # an earlier report is whole until there is another
         with new.open("w", encoding="utf-8") as file:
             yield lambda change: file.write(change_line(change))
         new.replace(report / CHANGES)
@@ -175,14 +169,13 @@ class Engine:
 
 @contextlib.contextmanager
 def _labeled(
-    engines: tuple[str, str], asked: dict[str, Any], report: Path | None
+    engines: tuple[str, str], common: dict[str, Any], report: Path | None
 ) -> Iterator[tuple[Side, Side]]:
     """Label pictures with both engines, and have the labels in the block.
 
     Args:
         engines: as `Engine.parse` takes them.
-        asked: `images`, a source as `label` takes it; `boxes`, imported ones, those of the bundled
-            detector when None; `allow_uncertified`, as for `label`.
+        common: parameters of both runs.
         report: the labels stay below it, as `a` and `b`, and are not made again; without one they
             are gone after the block.
 
@@ -193,7 +186,7 @@ def _labeled(
     with contextlib.ExitStack() as stack:
         folder = report or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="diff-")))
         plans = [
-            _plan(Engine.parse(one), asked, folder / name)
+            _plan(Engine.parse(one), common, folder / name)
             for one, name in zip(engines, "ab", strict=True)
         ]
         _refuse_before_labeling(plans)
@@ -223,15 +216,14 @@ def _refuse_before_labeling(plans: Sequence[Plan]) -> None:
             Segmenters().load(one.model).close()
 
 
-def _plan(engine: Engine, asked: dict[str, Any], out: Path) -> Plan:
+def _plan(engine: Engine, common: dict[str, Any], out: Path) -> Plan:
     from flows.cli.options import validated
     from flows.params import LabelParams
     from flows.plan.plan import make_plan
 
     params = validated(
-        LabelParams, sources=(asked["images"],), out=str(out), model=engine.model,
-        boxes=asked["boxes"], allow_uncertified=asked["allow_uncertified"],
-        backend=engine.backend, precision=engine.precision, load_dataset=False, tracks=False,
+        LabelParams, **common, out=str(out), model=engine.model, backend=engine.backend,
+        precision=engine.precision, load_dataset=False, tracks=False,
     )  # fmt: skip
     try:
         return make_plan(params)

@@ -140,11 +140,11 @@ def leave_overlays(summary: dict[str, Any], count: int) -> list[str]:
     console, out, run_key = stderr_console(), summary["out"], summary["run_key"]
     with spinning(console, "drawing"):
         drawn = write_overlays(out, run_key, count)
+    text = "no overlays: no frame has both a picture and labels"
     if drawn:
-        pictures, where = counted(len(drawn), "picture"), overlays_uri(out, run_key)
-        console.print(f"labels drawn over {pictures}: [bold]{escape(where)}[/]")
-    else:
-        console.print("no overlays: no frame has both a picture and labels")
+        where = escape(overlays_uri(out, run_key))
+        text = f"labels drawn over {counted(len(drawn), 'picture')}: [bold]{where}[/]"
+    console.print(text)
     return drawn
 
 
@@ -195,11 +195,9 @@ def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
 
 def announce(console: Console, plan: Plan) -> None:
     """Say what will be labeled, and with what."""
-    stamp = plan.model.stamp
-    missing = len(plan.missing)
-    done = len(plan.sequences) - missing
+    stamp, done = plan.model.stamp, len(plan.sequences) - len(plan.missing)
     console.print(
-        f"[bold]{missing}[/] of {counted(len(plan.sequences), 'sequence')} to label"
+        f"[bold]{len(plan.missing)}[/] of {counted(len(plan.sequences), 'sequence')} to label"
         + (f", {done} up to date" if done else "")
     )
     for version, count in plan.unreadable.items():
@@ -227,13 +225,13 @@ def _say_what_does_not_fit(console: Console, plan: Plan, told: Collection[str] =
 
 def _say_failed(console: Console, failed: Sequence[dict[str, Any]]) -> None:
     """Say which frames and sequences failed, and why."""
-    above = None
+    previous = None
     for one in failed[:10]:
-        reason = "for the same reason" if one["reason"] == above else one["reason"]
-        above = one["reason"]
+        reason = "for the same reason" if one["reason"] == previous else one["reason"]
+        previous = one["reason"]
         name = one.get("uri", "").rpartition("/")[2]
-        place = " ".join(filter(None, (one["sequence"], one.get("camera"), name)))
-        console.print(f"  [red]{escape(place)}[/] {one['stage']}: {escape(reason)}")
+        frame = " ".join(filter(None, (one["sequence"], one.get("camera"), name)))
+        console.print(f"  [red]{escape(frame)}[/] {one['stage']}: {escape(reason)}")
     if len(failed) > 10:
         console.print(f"  and {len(failed) - 10} more; --json lists all")
 
@@ -260,10 +258,9 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
         )
     if summary["nothing"]:
         console.print(f"[red]{escape(summary['nothing'])}[/]")
-    failed_whole = {one["sequence"] for one in failed if "uri" not in one}
-    if summary["dataset"] and summary["frames"] and len(failed_whole) < summary["sequences"]:
-        command = as_typed("review", summary["dataset"])
-        console.print(f"look at it: [bold]{escape(command)}[/]")
+    failed_sequences = {one["sequence"] for one in failed if "uri" not in one}
+    if summary["dataset"] and summary["frames"] and len(failed_sequences) < summary["sequences"]:
+        console.print(f"look at it: [bold]{escape(as_typed('review', summary['dataset']))}[/]")
 
 
 def dry_run(params: LabelParams) -> dict[str, Any]:
@@ -275,7 +272,7 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
         state = "up to date" if one.manifest else "to label"
         frames = sum(isinstance(frame, FrameRef) for frame in one.found.frames)
         size = f", {counted(frames, 'frame')}" if frames else ""  # those of videos are not known
-        console.print(f"  {escape(one.found.sequence.sequence_id)}: {state}{size}")
+        console.print(f"  {escape(one.name)}: {state}{size}")
     outcomes = [complete_before(one) for one in plan.sequences if one.manifest]
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     _say_failed(console, summary["failed"])  # before: whoever runs it for its exit code is told why
@@ -286,5 +283,5 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
         "dry_run": True,
         "nothing": nothing,
         "sequences": len(plan.sequences),
-        "to_label": [one.found.sequence.sequence_id for one in plan.missing],
+        "to_label": [one.name for one in plan.missing],
     }
