@@ -29,13 +29,13 @@ from tasks.pipeline.run_context import Job
 from tasks.store import quarantine
 from tasks.wording import counted
 
-# Of tasks: pieces that are labeled, one that downloads, and what waits; for as many processes as
+# Of tasks: blocks that are labeled, one that downloads, and what waits; for as many processes as
 # cores may have beside a GPU (tasks/pipeline/device_processes.py).
 THREADS = max(8, 2 * usable_cores())
 # Sequences under way for each process, besides the oldest; one more is opened in advance. If the
 # worker dies, that counts against all of them.
 UNDER_WAY, OPENED = 2, 1
-# Chunks of a run's pieces: the first are small, so that the device begins early. A task run costs
+# Chunks of a run's blocks: the first are small, so that the device begins early. A task run costs
 # Prefect's server up to 0.1 s of CPU, whatever it does.
 FIRST_SIZES, SIZE = (1, 1, 2, 4), 8
 MOST_TRIES = 3

@@ -8,7 +8,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import dated
-from tasks.errors import redacted_errors, told
+from tasks.errors import error_text, redacted_errors
 from tasks.observe.progress import LOAD
 from tasks.pipeline.load import load_labels, prepare_load
 from tasks.store.manifests import Manifest
@@ -28,7 +28,7 @@ LONGEST = 1000
 def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool = False) -> Any:
     """Load what is missing; with `anew` load everything again, decisions included.
 
-    A sequence that cannot be loaded is told with its reason, and the others are loaded; the run
+    The reason why a sequence cannot be loaded is in the log, and the others are loaded; the run
     then ends Failed.
 
     Args:
@@ -75,7 +75,7 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
             count += 1
         else:
             bad: Any = future if prepared.state.is_completed() else prepared
-            reason = told(bad.result(raise_on_failure=False))
+            reason = error_text(bad.result(raise_on_failure=False))
             failed.append(f"{manifest.sequence_id}: {reason}")
     return count, failed
 

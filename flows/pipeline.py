@@ -54,7 +54,7 @@ def run_sequence(
         job: for every step.
         part: the sequence.
         submit: see `Submit`.
-        sizes: chunks of the next piece; a piece is what one task downloads and labels.
+        sizes: chunks of the next block; a block is what one task downloads and labels.
         prepared: gives what the dataset holds; None where labels are not loaded.
 
     Raises:
@@ -64,13 +64,13 @@ def run_sequence(
     name = part.name
     outcome: Any = complete_before(part)
     if part.manifest is None:
-        opening = submit(OPEN, name, open_sequence, job, part)
-        yield OPEN, opening  # others are opened before this one goes on
-        pieces = []
-        for first, stop, piece in _pieces(name, len(opening.result().chunks), sizes):
-            pieces.append(submit(LABEL, piece, label_piece, job, opening, first, stop))
-            yield LABEL, pieces[-1]
-        outcome = submit(CHECK, name, check_sequence, job, opening, pieces)
+        opened = submit(OPEN, name, open_sequence, job, part)
+        yield OPEN, opened  # others are opened before this one goes on
+        labeled = []
+        for first, stop, block in _blocks(name, len(opened.result().chunks), sizes):
+            labeled.append(submit(LABEL, block, label_block, job, opened, first, stop))
+            yield LABEL, labeled[-1]
+        outcome = submit(CHECK, name, check_sequence, job, opened, labeled)
         yield CHECK, outcome
     if job.tracks and not part.tracked:
         outcome = submit(TRACK, name, track_sequence, job, outcome)
@@ -80,9 +80,11 @@ def run_sequence(
         yield LOAD, submit(LOAD, name, load_sequence, job, outcome, prepared)
 
 
-def label_piece(job: Job, opened: Opened, first: int, stop: int) -> list[ChunkState]:
+def label_block(job: Job, opened: Opened, first: int, stop: int) -> list[ChunkState]:
     """Download, detect and segment some chunks of a sequence, those from `first` to `stop`."""
-    states = [download_chunk(job, chunk, opened.listed) for chunk in opened.chunks[first:stop]]
+    states = [
+        download_chunk(job, chunk, opened.stored_paths) for chunk in opened.chunks[first:stop]
+    ]
     with job.context.labeling:
         processes = job.context.processes
         if processes and not all(one.record for one in states):
@@ -110,8 +112,8 @@ def detect_and_segment(job: Job, state: ChunkState) -> ChunkState:
         raise
 
 
-def _pieces(name: str, chunks: int, sizes: Iterator[int]) -> Iterator[tuple[int, int, str]]:
-    """First chunk, the one after the last, and name of every piece of a sequence."""
+def _blocks(name: str, chunks: int, sizes: Iterator[int]) -> Iterator[tuple[int, int, str]]:
+    """First chunk, the one after the last, and name of every block of a sequence."""
     first = 0
     while first < chunks:
         stop = min(first + next(sizes), chunks)

@@ -27,7 +27,7 @@ from flows.server.watching import signs_of_life
 from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.dataset.loaded import refuse_before_labeling
-from tasks.errors import redacted_errors, told
+from tasks.errors import error_text, redacted_errors
 from tasks.frames.discover import Discovered, discover
 from tasks.observe import metrics_server, tracing
 from tasks.pipeline.outcome import (
@@ -70,9 +70,9 @@ def label_shard(params: ShardParams) -> Any:
             return _label_shard(params)
         except Exception as error:
             if is_absent_server(error):
-                hand_on(told(error))
+                hand_on(error_text(error))
             elif is_this_machines(error) and not isinstance(error, UncertifiedEngineError):
-                machine_failed(params, told(error))
+                machine_failed(params, error_text(error))
             raise
 
 
@@ -134,8 +134,8 @@ def machine_failed(shard: ShardParams, why: str) -> None:
         Abort: the shard was given back.
 
     """
-    places = [one.frames_uri for one in shard.pieces if is_local(one.frames_uri)]
-    read = {str(local_path(one).parent) for one in places}
+    local = [one.frames_uri for one in shard.pieces if is_local(one.frames_uri)]
+    read = {str(local_path(one).parent) for one in local}
     written = [absolute(shard.label.out)] if is_local(shard.label.out) else []
     note_sick(why, sorted(read)[:MOST_FOLDERS], written)  # before anything that takes time
     hand_on(why)

@@ -9,8 +9,8 @@ from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 
 
-def told(error: BaseException) -> str:
-    """Return what a person needs to know: our own messages say it all, others need their type."""
+def error_text(error: BaseException) -> str:
+    """Return what a person needs to know; errors of libraries need their type, ours do not."""
     if isinstance(error, AutolabelError):
         return str(error)
     words = redact(str(error))
@@ -31,6 +31,6 @@ def redacted_errors() -> Iterator[None]:
         words = str(error)
         if redact(words) == words:
             raise
-        failed = AutolabelError(told(error))
+        failed = AutolabelError(error_text(error))
         failed.explains_itself = isinstance(error, AutolabelError)
         raise failed from error

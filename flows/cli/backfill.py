@@ -20,7 +20,7 @@ from flows.params import BackfillParams
 @click.option("--wait", is_flag=True, help="Watch until every shard has ended.")
 @click.option("--cancel", is_flag=True, help="Cancel this backfill's unfinished shards instead.")
 @json_option
-def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **given: Any) -> None:
+def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **options: Any) -> None:
     """Submit what is in SOURCE and not yet labeled in --out to GPU workers, in shards of minutes.
 
     Nothing is submitted or labeled twice: repeat it after an interruption, or every hour. A worker
@@ -33,7 +33,7 @@ def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **given: Any
 
     if cancel and (dry_run or wait):
         raise click.UsageError(f"--cancel excludes {'--dry-run' if dry_run else '--wait'}")
-    params = backfill_params(given)
+    params = backfill_params(options)
     if not dry_run:
         use_api()
     result = run_backfill(params, dry_run=dry_run, wait=wait, cancel=cancel)

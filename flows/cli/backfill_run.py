@@ -147,12 +147,12 @@ def _load_missing(
     names = sorted((lacked or set()) - {work.sequence_id for work in plan.works})
     if not names or not label.dataset_name:
         return [], None
-    told = escape(f"{label.dataset_name} lacks {counted(len(names), 'labeled sequence')}")
+    lacks = escape(f"{label.dataset_name} lacks {counted(len(names), 'labeled sequence')}")
     if dry_run:
-        console.print(f"{told} and would be loaded")
+        console.print(f"{lacks} and would be loaded")
         return names, None
     run = loading.submit_load(label.dataset_name, label.out, run_key)
-    console.print(f"{told}: [bold]{escape(run.name)}[/] loads it")
+    console.print(f"{lacks}: [bold]{escape(run.name)}[/] loads it")
     return names, run
 
 
@@ -161,7 +161,7 @@ def watch(console: Console, plan: BackfillPlan, loads: FlowRun | None = None) ->
 
     Ctrl-C stops watching; the shards go on.
     """
-    run_key, out_uri, began = plan.stamp.run_key, plan.params.label.out, datetime.now(UTC)
+    run_key, out_uri, started = plan.stamp.run_key, plan.params.label.out, datetime.now(UTC)
 
     def warn(text: str) -> None:
         console.print(f"[yellow]{escape(text)}[/]")
@@ -186,7 +186,7 @@ def watch(console: Console, plan: BackfillPlan, loads: FlowRun | None = None) ->
     gone = sorted({work.sequence_id for work in plan.works} - left.names)
     remaining = left.to_label + left.quarantined + len(gone)
     runs = list(runs_of(run_key, out_uri))
-    recent = {run.id: shard_of(run) for run in runs if run.state and run.state.timestamp >= began}
+    recent = {run.id: shard_of(run) for run in runs if run.state and run.state.timestamp >= started}
     failed = [
         _failure(run)
         for run in runs

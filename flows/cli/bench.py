@@ -79,7 +79,7 @@ class Watch(Listener):
     """When frames went through each stage, and how busy the device and this process were."""
 
     def __init__(self) -> None:
-        self.began = time.perf_counter()
+        self.started = time.perf_counter()
         self.moments: dict[str, list[tuple[float, int]]] = {stage: [] for stage in STAGES}
         self.busy: list[tuple[float, float]] = []
         self.unknown = ""  # why nothing is known of the device, should that be so
@@ -90,7 +90,7 @@ class Watch(Listener):
         """Note frames that are through a stage and needed work."""
         if not kept and stage in self.moments:
             with self._lock:
-                self.moments[stage].append((time.perf_counter() - self.began, frames))
+                self.moments[stage].append((time.perf_counter() - self.started, frames))
 
     def __enter__(self) -> Watch:
         smi, none = which("nvidia-smi"), no_gpu()
@@ -117,7 +117,7 @@ class Watch(Listener):
         assert self._process is not None  # noqa: S101 - started before this thread
         for line in self._process.stdout or ():
             if line.strip().isdigit():
-                self.busy.append((time.perf_counter() - self.began, int(line) / 100))
+                self.busy.append((time.perf_counter() - self.started, int(line) / 100))
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
@@ -274,7 +274,7 @@ def show(results: dict[str, Any]) -> None:
     console = stderr_console()
     console.print(table)
     busy = results["device_busy"]
-    told = results["device_busy_unknown"] if busy is None else f"device busy {busy:.0%}"
+    busy_text = results["device_busy_unknown"] if busy is None else f"device busy {busy:.0%}"
     segmented = "too few frames for a rate of the segment stage; measure with more\n"
     if results["frames_per_s"]:
         rate = rate_told(results["frames_per_s"])
@@ -282,7 +282,7 @@ def show(results: dict[str, Any]) -> None:
     console.print(
         f"{counted(results['frames'], 'frame')}, {counted(results['instances'], 'mask')}, "
         f"{results['failed']} failed; "
-        f"first frame after {results['to_first_frame_s']:.1f} s; {told}\n"
+        f"first frame after {results['to_first_frame_s']:.1f} s; {busy_text}\n"
         f"{segmented}"
         f"{rate_told(results['whole_frames_per_s'])} frames/s in this run, from the first frame "
         "fetched to the last one through all stages, with the loading of models"

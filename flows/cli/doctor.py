@@ -152,8 +152,8 @@ def _workers() -> Finding:
     refused = refused_workers()
     if not refused:
         return Finding("workers", "ok", "none of this machine is refused")
-    told = "; ".join(f"{name} takes no work: {reason}" for name, reason in refused.items())
-    return Finding("workers", "note", told, ADVICE)
+    found = "; ".join(f"{name} takes no work: {reason}" for name, reason in refused.items())
+    return Finding("workers", "note", found, ADVICE)
 
 
 def _schedules() -> Finding:
@@ -204,7 +204,7 @@ def _credentials() -> Finding:
     """Say which S3 credentials are found, never what they are."""
     of = os.environ.get
     shared = of("AWS_SHARED_CREDENTIALS_FILE") or str(Path.home() / ".aws" / "credentials")
-    places = {
+    sources = {
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY": of("AWS_ACCESS_KEY_ID")
         and of("AWS_SECRET_ACCESS_KEY"),
         f"AWS_PROFILE {of('AWS_PROFILE')}": of("AWS_PROFILE"),
@@ -212,7 +212,7 @@ def _credentials() -> Finding:
         "a role of this container": of("AWS_WEB_IDENTITY_TOKEN_FILE")
         or of("AWS_CONTAINER_CREDENTIALS_FULL_URI"),
     }
-    found = [name for name, there in places.items() if there]
+    found = [name for name, there in sources.items() if there]
     if not found:
         advice = "for s3:// sources set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE"
         return Finding("credentials", "note", "none for S3 (local files need none)", advice)

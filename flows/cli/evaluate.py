@@ -90,7 +90,7 @@ NUMBERS = {
 )
 @click.option("--report", type=FOLDER, help="Write a page with tables, plots and the worst masks.")
 @json_option
-def command(**given: Any) -> None:
+def command(**options: Any) -> None:
     """Measure masks and boxes against TRUTH.
 
     TRUTH is a COCO instances json, a folder of indexed PNGs (DAVIS, MOSE, Cityscapes), or
@@ -101,19 +101,19 @@ def command(**given: Any) -> None:
     `ap50` are those of the masks. Sequences also get DAVIS's J and F. Exit code 1: some images
     could not be measured.
     """
-    sys.exit(1 if run_evaluation(given) else 0)
+    sys.exit(1 if run_evaluation(options) else 0)
 
 
-def run_evaluation(given: dict[str, Any]) -> bool:
+def run_evaluation(options: dict[str, Any]) -> bool:
     """Do what `autolabel evaluate` was asked; returns whether images could not be measured."""
-    _refuse_wrong_options(given)
-    other = read_run(given["against"]) if given["against"] else None
-    save, report = given["save"], given["report"]
-    truth = open_truth(given["truth"], given["images"], first_frames=given["first_frames"])
-    if given["limit"]:
-        truth = Truth(truth.images[: given["limit"]], truth.categories)
-    folder = given["images"] or Path("/")  # a dataset's paths are absolute
-    asked, name, engine = _asked(given, classless=truth.categories == (OBJECT,))
+    _refuse_wrong_options(options)
+    other = read_run(options["against"]) if options["against"] else None
+    save, report = options["save"], options["report"]
+    truth = open_truth(options["truth"], options["images"], first_frames=options["first_frames"])
+    if options["limit"]:
+        truth = Truth(truth.images[: options["limit"]], truth.categories)
+    folder = options["images"] or Path("/")  # a dataset's paths are absolute
+    asked, name, engine = _asked(options, classless=truth.categories == (OBJECT,))
     steps = evaluate(truth, folder, asked)
     for evaluation in tracked(stderr_console(), steps, "evaluating images", len(truth.images)):
         last = evaluation
@@ -123,10 +123,10 @@ def run_evaluation(given: dict[str, Any]) -> bool:
             f"no picture could be measured ({counted(len(last.failed), 'picture')}). The first, "
             f"{first.file_name}: {first.reason}"
         )
-    prompt = given["prompt"]
+    prompt = options["prompt"]
     if prompt == "points":
-        prompt = counted(given["clicks"], "click")
-    result = {"model": name, "prompt": prompt, "run": _run_facts(given, engine), **last.result()}
+        prompt = counted(options["clicks"], "click")
+    result = {"model": name, "prompt": prompt, "run": _run_facts(options, engine), **last.result()}
     if other:
         facts, records = other
         result["against"] = {name: facts.get(name) for name in ("model", "prompt", "run")}
@@ -137,56 +137,58 @@ def run_evaluation(given: dict[str, Any]) -> bool:
         draw = partial(_draw, truth, folder, asked)
         page = write_report(report, result, last.records, draw, result.get("against"))
         click.echo(f"report: {page}", err=True)
-    if not print_json(given["as_json"], result):
+    if not print_json(options["as_json"], result):
         _print(result)
     return bool(last.failed)
 
 
-def _refuse_wrong_options(given: dict[str, Any]) -> None:
+def _refuse_wrong_options(options: dict[str, Any]) -> None:
     """Refuse options that mean nothing beside the others, and files that cannot be written."""
     for option, changed, prompt in (
-        ("--clicks", given["clicks"] != 1, "points"),
-        ("--detector", given["detector"] != "compact", "detector"),
-        ("--min-score", given["min_score"] != 0.05, "detector"),
+        ("--clicks", options["clicks"] != 1, "points"),
+        ("--detector", options["detector"] != "compact", "detector"),
+        ("--min-score", options["min_score"] != 0.05, "detector"),
     ):
-        if changed and given["prompt"] != prompt:
+        if changed and options["prompt"] != prompt:
             raise click.UsageError(f"{option} applies only with --prompt {prompt}")
-    if given["save"]:
-        if str(given["save"]) == "-":
+    if options["save"]:
+        if str(options["save"]) == "-":
             raise click.UsageError("--save takes a file; with --json results go to stdout")
-        check_writable(files=[given["save"]])
-        check_own(given["save"], is_run, "evaluation that --save wrote")
-    if given["report"]:
-        check_report(given["report"], PAGE, MARK, FILES)
+        check_writable(files=[options["save"]])
+        check_own(options["save"], is_run, "evaluation that --save wrote")
+    if options["report"]:
+        check_report(options["report"], PAGE, MARK, FILES)
 
 
-def _run_facts(given: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
+def _run_facts(options: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
     """Return what was measured and with what, to compare evaluations later."""
     kept = ("truth", "prompt", "first_frames", "limit", "whole_frames")
-    more = {"points": ("clicks",), "detector": ("detector", "min_score")}.get(given["prompt"], ())
+    more = {"points": ("clicks",), "detector": ("detector", "min_score")}.get(options["prompt"], ())
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": product_version(),
-        **{name: given[name] for name in (*kept, *more) if given[name]},
+        **{name: options[name] for name in (*kept, *more) if options[name]},
         "engine": engine,
     }
 
 
-def _asked(given: dict[str, Any], *, classless: bool) -> tuple[Asked, str, dict[str, Any]]:
+def _asked(options: dict[str, Any], *, classless: bool) -> tuple[Asked, str, dict[str, Any]]:
     """Return the function that makes masks, the model's name, and its facts.
 
     Of a truth without classes, as in DAVIS and MOSE, every detection is of its one class.
     """
     from tasks.masks.model import choose_model, load_segmenter
 
-    boxes = jittered_boxes if given["prompt"] == "jittered" else true_boxes
-    by_detector, clicks = given["prompt"] == "detector", given["prompt"] == "points"
-    found = _detector(given, classless=classless) if by_detector else None
-    close_ups = False if given["whole_frames"] or clicks else None
-    choice = choose_model(given["model"], given["backend"], given["precision"], close_ups=close_ups)
+    boxes = jittered_boxes if options["prompt"] == "jittered" else true_boxes
+    by_detector, clicks = options["prompt"] == "detector", options["prompt"] == "points"
+    found = _detector(options, classless=classless) if by_detector else None
+    close_ups = False if options["whole_frames"] or clicks else None
+    choice = choose_model(
+        options["model"], options["backend"], options["precision"], close_ups=close_ups
+    )
     segmenter = load_segmenter(choice)
     info = segmenter.backend.info
-    clicked = partial(clicked_masks, segmenter, clicks=given["clicks"]) if clicks else None
+    clicked = partial(clicked_masks, segmenter, clicks=options["clicks"]) if clicks else None
     return (
         Asked(lambda image, some: segmenter.segment([image], [some])[0], boxes, found, clicked),
         choice.stamp.name,
@@ -194,14 +196,14 @@ def _asked(given: dict[str, Any], *, classless: bool) -> tuple[Asked, str, dict[
     )
 
 
-def _detector(given: dict[str, Any], *, classless: bool) -> Detect:
+def _detector(options: dict[str, Any], *, classless: bool) -> Detect:
     """Return what finds boxes."""
     from tasks.boxes.detectors import load_detector
 
-    loaded = load_detector(given["detector"])
+    loaded = load_detector(options["detector"])
 
     def detect(image: ImageArray) -> Boxes:
-        (found,) = loaded.detect([loaded.letterbox(image)], (), given["min_score"])
+        (found,) = loaded.detect([loaded.letterbox(image)], (), options["min_score"])
         return replace(found, labels=(OBJECT,) * len(found)) if classless else found
 
     return detect

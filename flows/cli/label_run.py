@@ -83,7 +83,7 @@ def run_label(
             plan.begin()
         remove_abandoned(params.out, plan.stamp.run_key, [one.name for one in plan.sequences])
         announce(console, plan)
-        told = set(plan.matching.lines() if plan.matching else ())
+        printed = set(plan.matching.lines() if plan.matching else ())
         job, outcomes = job_of(plan, context), _nothing_to_do(plan)
         if outcomes is None and plan.is_small and not configured_api():
             with _ready_here(job, plan) as prepared, _bars(console, plan, job):
@@ -95,7 +95,7 @@ def run_label(
         else:
             summary = _under_prefect(console, plan, job, api)
     conclude(console, summary)
-    _say_what_does_not_fit(console, plan, told)
+    _say_what_does_not_fit(console, plan, printed)
     summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
     return summary
 
@@ -216,10 +216,10 @@ def announce(console: Console, plan: Plan) -> None:
     _say_what_does_not_fit(console, plan)
 
 
-def _say_what_does_not_fit(console: Console, plan: Plan, told: Collection[str] = ()) -> None:
-    """Say which imported boxes and frames do not fit, but for lines that were told before."""
+def _say_what_does_not_fit(console: Console, plan: Plan, printed: Collection[str] = ()) -> None:
+    """Say which imported boxes and frames do not fit, but for lines that are printed already."""
     for line in plan.matching.lines() if plan.matching else ():
-        if line not in told:
+        if line not in printed:
             console.print(f"       [yellow]{escape(line)}[/]")
 
 
@@ -264,7 +264,7 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
 
 
 def dry_run(params: LabelParams) -> dict[str, Any]:
-    """Say what a run would do, and do nothing; returns the summary that it would begin with."""
+    """Say what a run would do, and do nothing; returns the summary that it would start with."""
     console, started = stderr_console(), time.perf_counter()
     plan = make_plan(params)
     announce(console, plan)
@@ -275,7 +275,7 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
         console.print(f"  {escape(one.name)}: {state}{size}")
     outcomes = [complete_before(one) for one in plan.sequences if one.manifest]
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
-    _say_failed(console, summary["failed"])  # before: whoever runs it for its exit code is told why
+    _say_failed(console, summary["failed"])  # before: the exit code has its reason above
     nothing = "" if plan.missing else summary["nothing"]  # what is missing may have masks
     if nothing:
         console.print(f"[red]{escape(nothing)}[/]")

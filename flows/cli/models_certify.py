@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 )
 @click.option("--quick", is_flag=True, help="Only what labeling does before its first frame.")
 @json_option
-def certify_model(**given: Any) -> None:
+def certify_model(**options: Any) -> None:
     """Run MODEL as `label` would and compare its masks with PyTorch's in float32.
 
     Writes a certificate into the cache; `label` and workers refuse an engine that failed. A failure
@@ -60,10 +60,10 @@ def certify_model(**given: Any) -> None:
     """
     from flows.cli.display import spinning, stderr_console
 
-    if given["quick"] and given["frames"]:
+    if options["quick"] and options["frames"]:
         raise click.UsageError("--quick takes the bundled pictures only, no --frames")
     with spinning(stderr_console(), "certifying"):
-        certificate = _certified(given)
+        certificate = _certified(options)
         counts, path = certificate.keep(), certificate.path()
     facts = {name: counts.calibration[name] for name in ("kind", "pictures", "boxes")}
     result = certificate.as_json() | {
@@ -72,7 +72,7 @@ def certify_model(**given: Any) -> None:
         "verdict": counts.verdict,
         "verdict_on_these": certificate.verdict,
     }
-    if not print_json(given["as_json"], result):
+    if not print_json(options["as_json"], result):
         lesser = certificate.made != counts.made
         _print(certificate, "on these pictures" if lesser else str(path))
         if lesser:
@@ -92,19 +92,21 @@ def _earlier(counts: Certificate, path: Path) -> str:
     )
 
 
-def _certified(given: dict[str, Any]) -> Certificate:
+def _certified(options: dict[str, Any]) -> Certificate:
     from sam2_core.trust.calibration import bundled_calibration
     from sam2_core.trust.certificate import certificate_path, engine_facts
     from sam2_core.trust.certify import certify, recorded_answers, with_pictures
     from tasks.evaluate.certifying import NoJudgeError, answers_to, more_pictures
     from tasks.masks.model import choose_model, load_segmenter
 
-    close_ups = False if given["whole_frames"] else None
-    choice = choose_model(given["model"], given["backend"], given["precision"], close_ups=close_ups)
-    scenes = 4 if given["scenes"] is None else given["scenes"]
-    more = [] if given["quick"] else more_pictures(given["frames"], given["limit"], scenes)
-    if given["frames"] and not given["quick"] and len(more) == scenes:
-        raise AutolabelError(f"no frame in {given['frames']} in which the detector finds a box")
+    close_ups = False if options["whole_frames"] else None
+    choice = choose_model(
+        options["model"], options["backend"], options["precision"], close_ups=close_ups
+    )
+    scenes = 4 if options["scenes"] is None else options["scenes"]
+    more = [] if options["quick"] else more_pictures(options["frames"], options["limit"], scenes)
+    if options["frames"] and not options["quick"] and len(more) == scenes:
+        raise AutolabelError(f"no frame in {options['frames']} in which the detector finds a box")
     with load_segmenter(choice) as segmenter, _naming(choice.source):
         path = certificate_path(engine_facts(segmenter.backend.info))
         check_writable(folders=[path.parent, path.with_suffix("")])
@@ -117,7 +119,7 @@ def _certified(given: dict[str, Any]) -> Certificate:
                 answers = answers_to(choice, segmenter, calibration, answers, more)
                 calibration = calibration.with_more(more)
             except NoJudgeError as error:
-                if given["frames"] or given["scenes"]:
+                if options["frames"] or options["scenes"]:
                     raise
                 more = []
                 click.echo(f"on the bundled pictures only: {error}", err=True)

@@ -50,7 +50,7 @@ from flows.cli.models_build import numbers
     help="Number of this version; other versions stay.",
 )
 @json_option
-def triton_repository(models: tuple[str, ...], out: Path, **given: Any) -> None:
+def triton_repository(models: tuple[str, ...], out: Path, **options: Any) -> None:
     """Write a Triton model repository: the graphs, config.pbtxt and a line of Python for each.
 
     The server needs sam2-autolabel installed, as in deploy/triton/Dockerfile.
@@ -59,17 +59,17 @@ def triton_repository(models: tuple[str, ...], out: Path, **given: Any) -> None:
     from sam2_core.serving.python_model import ModelSettings
     from sam2_core.serving.repository import RepositoryOptions, copy_graphs, write_repository
 
-    precision = precision_for(given["backend"], given["precision"])
+    precision = precision_for(options["backend"], options["precision"])
     settings = ModelSettings(
-        backend=given["backend"], precision=precision, embedding_bytes=given["cache_mb"] << 20,
-        loading_s=given["load_timeout"],
+        backend=options["backend"], precision=precision, embedding_bytes=options["cache_mb"] << 20,
+        loading_s=options["load_timeout"],
     )  # fmt: skip
-    options = RepositoryOptions(settings, given["gpus"], given["instances"])
-    version = given["version"]
+    version = options["version"]
     names = write_repository(
-        out, models, options, version=version,
-        where_is=lambda model: copy_graphs(out, model, version, given["backend"], precision),
+        out, models, RepositoryOptions(settings, options["gpus"], options["instances"]),
+        version=version,
+        where_is=lambda model: copy_graphs(out, model, version, options["backend"], precision),
     )  # fmt: skip
-    if not print_json(given["as_json"], {"folder": str(out), "models": names}):
+    if not print_json(options["as_json"], {"folder": str(out), "models": names}):
         for name in names:
             click.echo(f"{name}: {out / name}")

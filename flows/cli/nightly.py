@@ -25,7 +25,7 @@ def _time_of_day(ctx: click.Context, param: click.Parameter, value: str) -> tupl
 
 
 def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Turn the nights off and end: nothing else has to be given for that."""
+    """Turn the nights off and end: no other option is needed."""
     if not value or ctx.resilient_parsing:
         return
     from flows.server.api import use_api
@@ -48,7 +48,7 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     "--off", is_flag=True, is_eager=True, expose_value=False, callback=_off,
     help="Turn the nights off; needs no SOURCE.",
 )  # fmt: skip
-def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
+def command(at: tuple[int, int], timezone: str, **options: Any) -> None:
     """Label what is new in SOURCE every night, and load it.
 
     Sets the parameters and the schedule of the deployment nightly/nightly and prints the next runs.
@@ -62,7 +62,7 @@ def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
     from flows.server.submit import workers_online
     from tasks.dataset.loaded import refuse_before_labeling
 
-    params = backfill_params(given)
+    params = backfill_params(options)
     use_api()
     if params.label.dataset_name:
         refuse_before_labeling(params.label.dataset_name, params.label.out)

@@ -104,21 +104,21 @@ def _text_of(source: str) -> str:
     return storage.read_bytes(checked(source[1:])).decode("utf-8-sig", "replace")
 
 
-def label_params(given: dict[str, Any]) -> LabelParams:
+def label_params(options: dict[str, Any]) -> LabelParams:
     """Return the parameters that the options of `label_options` say."""
-    _refuse_empty(given)
-    if given["no_dataset"] and given.get("dataset"):
+    _refuse_empty(options)
+    if options["no_dataset"] and options.get("dataset"):
         raise click.UsageError("--no-dataset excludes --dataset: labels are either loaded or not")
-    lists = {name: _split(given.get(name)) for name in ("classes", "triton_urls")}
-    sources, wanted = tuple(_addresses(given["sources"])), not given["no_dataset"]
+    lists = {name: _split(options.get(name)) for name in ("classes", "triton_urls")}
+    sources, wanted = tuple(_addresses(options["sources"])), not options["no_dataset"]
     own = {"sources": sources, "load_dataset": wanted, **lists}
-    others = {name: value for name, value in given.items() if name != "no_dataset"}
+    others = {name: value for name, value in options.items() if name != "no_dataset"}
     return validated(LabelParams, **others | own)
 
 
-def _refuse_empty(given: dict[str, Any]) -> None:
+def _refuse_empty(options: dict[str, Any]) -> None:
     """Refuse empty values, as unset shell variables produce them."""
-    for name, value in given.items():
+    for name, value in options.items():
         if isinstance(value, str) and not value.strip(" ,"):
             raise click.UsageError(
                 f"--{name.replace('_', '-')} is empty: give a value, or leave the option out"
@@ -129,11 +129,11 @@ def _split(text: str | None) -> tuple[str, ...]:
     return tuple(one.strip() for one in (text or "").split(",") if one.strip())
 
 
-def backfill_params(given: dict[str, Any]) -> BackfillParams:
+def backfill_params(options: dict[str, Any]) -> BackfillParams:
     """Return the parameters that those options and the ones of BackfillParams say."""
-    _refuse_empty(given)
-    own = {name: given[name] for name in given if name in BackfillParams.model_fields}
+    _refuse_empty(options)
+    own = {name: options[name] for name in options if name in BackfillParams.model_fields}
     if (own.get("sequences") or "").startswith("@"):  # as `autolabel diff` writes them
         own["sequences"] = "\n".join(_addresses([own["sequences"]], "--sequences"))
-    label = label_params({name: given[name] for name in given if name not in own})
+    label = label_params({name: options[name] for name in options if name not in own})
     return validated(BackfillParams, label=label.absolute(), **own)

@@ -66,7 +66,7 @@ _PORT, _ANY = click.IntRange(0, 65535), "0: any free one."
     help="Also serve a page on this machine to click on this picture.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout when ready.")
-def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
+def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     """Serve SAM 2 to labeling on other machines and to interactive tools.
 
     A MODEL is one that `autolabel label --model` takes; with `:whole` behind it a model of
@@ -88,32 +88,34 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
     from sam2_core.serving.supervised import SupervisedServer
     from tasks.review.door import Door
 
-    _refuse_wrong_options(models, given)
+    _refuse_wrong_options(models, options)
     console, prefix = stderr_console(), new_prefix()
     remove_left_over()
     installed = find_server()
-    if given["picture"]:
-        open_image(given["picture"])  # errors come before the server starts
-    host = given["host"]
+    if options["picture"]:
+        open_image(options["picture"])  # errors come before the server starts
+    host = options["host"]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(own_folder()))
-        repository = given["repository"] or folder / "repository"
-        names = _written(repository, models or ("compact", "compact:whole"), given)
-        log = (given["log"] or folder / "server.log").absolute()
+        repository = options["repository"] or folder / "repository"
+        names = _written(repository, models or ("compact", "compact:whole"), options)
+        log = (options["log"] or folder / "server.log").absolute()
         http, metrics, grpc = (
-            stack.enter_context(listen(host, given[name], f"--{name.replace('_', '-')}"))
+            stack.enter_context(listen(host, options[name], f"--{name.replace('_', '-')}"))
             for name in ("http_port", "metrics_port", "grpc_port")
         )
-        options = ServerOptions(
-            host, grpc.getsockname()[1], *(given[f"tls_{one}"] for one in _TLS_FILES)
+        server_options = ServerOptions(
+            host, grpc.getsockname()[1], *(options[f"tls_{one}"] for one in _TLS_FILES)
         )
         grpc.close()  # Triton listens there
 
         def start() -> RunningServer:
-            return start_server(installed, repository, names, options, prefix=prefix, log=log)
+            return start_server(
+                installed, repository, names, server_options, prefix=prefix, log=log
+            )
 
         stack.callback(remove_shared_memory, prefix)
-        supervised = SupervisedServer(start, repository, given["load_timeout"], console.print)
+        supervised = SupervisedServer(start, repository, options["load_timeout"], console.print)
         stack.callback(lambda: supervised.server.stop(now=True))
         for number in (signal.SIGINT, signal.SIGTERM):  # the waiting thread then continues
             signal.signal(number, lambda *_: supervised.end())
@@ -122,14 +124,14 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
         if not supervised.told_to_end:
             front = triton_http(socket_of(prefix, "http"), socket_of(prefix, "metrics"))
             door = Door(front, is_ours=_names_of(host))
-            stack.enter_context(answering(door, http, metrics, **_tls_of(given)))
+            stack.enter_context(answering(door, http, metrics, **_tls_of(options)))
             where = {}
-            if given["picture"]:
-                where["page"] = _serve_page(given["picture"], prefix, names, stack)
-            tls = "s" if given["tls_certificate"] else ""
+            if options["picture"]:
+                where["page"] = _serve_page(options["picture"], prefix, names, stack)
+            tls = "s" if options["tls_certificate"] else ""
             at = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - as asked for
             where |= {
-                "grpc": f"grpc{tls}://{at}:{options.grpc_port}",
+                "grpc": f"grpc{tls}://{at}:{server_options.grpc_port}",
                 "http": f"http{tls}://{at}:{http.getsockname()[1]}",
                 "metrics": f"http{tls}://{at}:{metrics.getsockname()[1]}/metrics",
             }
@@ -139,7 +141,7 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
                 "Ctrl-C ends it. Label with it: [bold]autolabel label ... --backend triton "
                 f"--triton-urls {where['grpc']}"
             )
-            if given["as_json"]:  # on one line, for whoever waits for it
+            if options["as_json"]:  # on one line, for whoever waits for it
                 ready = where | {"models": names, "pid": supervised.server.process.pid}
                 click.echo(json.dumps(ready))
         supervised.wait()
@@ -164,39 +166,39 @@ def _names_of(host: str) -> Callable[[str], bool]:
     return is_ours
 
 
-def _tls_of(given: dict[str, Any]) -> dict[str, Any]:
+def _tls_of(options: dict[str, Any]) -> dict[str, Any]:
     """Return what HTTP and metrics speak: TLS, and with whom, as gRPC does."""
-    if not given["tls_certificate"]:
+    if not options["tls_certificate"]:
         return {}
-    found = {"ssl_certfile": given["tls_certificate"], "ssl_keyfile": given["tls_key"]}
-    if given["tls_clients"]:
-        found |= {"ssl_ca_certs": given["tls_clients"], "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    found = {"ssl_certfile": options["tls_certificate"], "ssl_keyfile": options["tls_key"]}
+    if options["tls_clients"]:
+        found |= {"ssl_ca_certs": options["tls_clients"], "ssl_cert_reqs": ssl.CERT_REQUIRED}
     return found
 
 
-def _refuse_wrong_options(models: tuple[str, ...], given: dict[str, Any]) -> None:
+def _refuse_wrong_options(models: tuple[str, ...], options: dict[str, Any]) -> None:
     """Refuse what the server would refuse later, and in words of its own."""
-    certificate, key = given["tls_certificate"], given["tls_key"]
+    certificate, key = options["tls_certificate"], options["tls_key"]
     if bool(certificate) != bool(key):
         raise click.UsageError("--tls-certificate and --tls-key go together")
-    if given["tls_clients"] and not certificate:
+    if options["tls_clients"] and not certificate:
         raise click.UsageError("--tls-clients needs --tls-certificate and --tls-key")
-    if models and given["repository"]:
+    if models and options["repository"]:
         raise click.UsageError("--repository serves the models in it: name none")
-    if given["log"] and not given["log"].absolute().parent.is_dir():
-        raise click.UsageError(f"--log: there is no folder {given['log'].absolute().parent}")
+    if options["log"] and not options["log"].absolute().parent.is_dir():
+        raise click.UsageError(f"--log: there is no folder {options['log'].absolute().parent}")
     try:
         if certificate:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-        if given["tls_clients"]:
-            ssl.create_default_context(cafile=given["tls_clients"])
+        if options["tls_clients"]:
+            ssl.create_default_context(cafile=options["tls_clients"])
     except ssl.SSLError as error:
         raise click.UsageError(
             f"the TLS files are not PEM files, or the key belongs to another certificate: {error}"
         ) from error
 
 
-def _written(repository: Path, models: tuple[str, ...], given: dict[str, Any]) -> list[str]:
+def _written(repository: Path, models: tuple[str, ...], options: dict[str, Any]) -> list[str]:
     """Return what to load; write a repository unless one is given."""
     from sam2_core.serving.contract import WHOLE_FRAMES
     from sam2_core.serving.python_model import ModelSettings
@@ -204,7 +206,7 @@ def _written(repository: Path, models: tuple[str, ...], given: dict[str, Any]) -
     from sam2_core.serving.supervised import models_in
     from tasks.masks.model import choose_model
 
-    if given["repository"]:
+    if options["repository"]:
         found = models_in(repository)
         if not found:
             raise AutolabelError(
@@ -213,13 +215,13 @@ def _written(repository: Path, models: tuple[str, ...], given: dict[str, Any]) -
             )
         return found
     for model in models:  # refuse before Triton starts what `autolabel label` would refuse
-        choose_model(model.removesuffix(WHOLE_FRAMES), given["backend"], given["precision"])
+        choose_model(model.removesuffix(WHOLE_FRAMES), options["backend"], options["precision"])
     settings = ModelSettings(
-        backend=given["backend"], precision=given["precision"], threads=given["threads"],
-        embedding_bytes=given["cache_mb"] << 20, loading_s=given["load_timeout"],
+        backend=options["backend"], precision=options["precision"], threads=options["threads"],
+        embedding_bytes=options["cache_mb"] << 20, loading_s=options["load_timeout"],
     )  # fmt: skip
-    options = RepositoryOptions(settings, given["gpus"])
-    return write_repository(repository, models, options, where_is=_absolute)
+    placed = RepositoryOptions(settings, options["gpus"])
+    return write_repository(repository, models, placed, where_is=_absolute)
 
 
 def _absolute(model: str) -> str:

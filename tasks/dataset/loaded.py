@@ -17,7 +17,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.database import URI_VARIABLE, database_folder, is_at_hand
 from tasks.dataset.database_access import reach_database, waits_for_database
 from tasks.dataset.schema import OTHER_DATASET, refuse_other_out, stored_dataset
-from tasks.errors import told
+from tasks.errors import error_text
 from tasks.store.manifests import PARTIAL, Manifest
 from tasks.store.newest import list_manifests, newest_of
 
@@ -89,7 +89,7 @@ def missing_manifests(
         try:
             manifest = newest.read(out_uri)
         except AutolabelError as error:
-            failed.append(f"{name}: {told(error)}")
+            failed.append(f"{name}: {error_text(error)}")
             continue
         if manifest.version not in loaded:
             missing.append(manifest)

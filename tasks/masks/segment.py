@@ -13,7 +13,7 @@ from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.preprocess import StagedFrame
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes, ImageArray, Masks
-from tasks.errors import told
+from tasks.errors import error_text
 from tasks.frames.images import NotReadError
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
@@ -62,7 +62,7 @@ def segment_frames(
             # The stage has the same name where a detector reads the frame.
             stage = "decode" if result.stage == "read" else result.stage
             stage = "download" if isinstance(result.error, NotReadError) else stage
-            reason = told(result.error) if result.error else "unknown"
+            reason = error_text(result.error) if result.error else "unknown"
             yield LabeledFrame(frame, boxes, None, FrameFailure.of(frame, stage, reason))
 
 

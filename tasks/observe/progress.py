@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
 OPEN, DOWNLOAD, DETECT = "open", "download", "detect"
-LABEL = "label"  # the task of a piece: DOWNLOAD, DETECT and SEGMENT
+LABEL = "label"  # the task of a block of chunks: DOWNLOAD, DETECT and SEGMENT
 SEGMENT, CHECK, TRACK, LOAD = "segment", "check", "track", "load"
 
 
@@ -42,7 +42,7 @@ class Progress:
         for listener in tuple(self._listeners):
             listener.advanced(stage, frames, kept)
 
-    def complete_chunk(self, seconds: Mapping[str, float], instances: int) -> None:
+    def finish_chunk(self, seconds: Mapping[str, float], instances: int) -> None:
         """Report what a computed chunk cost."""
         for listener in tuple(self._listeners):
             listener.chunk_done(seconds, instances)

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def check_sequence(
-    job: Job, opened: Opened, pieces: Sequence[Sequence[ChunkState]]
+    job: Job, opened: Opened, blocks: Sequence[Sequence[ChunkState]]
 ) -> SequenceOutcome:
     """Sum up a sequence's chunks, write its report, and declare it complete.
 
@@ -37,7 +37,7 @@ def check_sequence(
     if part.manifest:
         return complete_before(part)
     started = time.perf_counter()
-    states = [state for piece in pieces for state in piece]
+    states = [state for block in blocks for state in block]
     others = _of_others(job, opened.rest)
     together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
     outcome = outcome_so_far(part.name, together, opened.failures)

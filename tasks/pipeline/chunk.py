@@ -58,8 +58,8 @@ class ChunkState:
     computed: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
 
-    def complete(self, stored: StoredChunk, *, computed: bool) -> ChunkState:
-        """Return the chunk with its labels complete, without what only making them needed."""
+    def with_labels(self, stored: StoredChunk, *, computed: bool) -> ChunkState:
+        """Return the chunk with its labels, without what only making them needed."""
         labeled = stored.labeled
         return replace(
             self,
@@ -76,10 +76,10 @@ class ChunkState:
 def stored_chunk(job: Job, chunk: Chunk) -> ChunkState | None:
     """Return a chunk whose labels are complete in storage, else None."""
     stored = artifacts.complete_chunk(job.out_uri, chunk)
-    return None if stored is None else ChunkState(chunk).complete(stored, computed=False)
+    return None if stored is None else ChunkState(chunk).with_labels(stored, computed=False)
 
 
-def download_chunk(job: Job, chunk: Chunk, listed: Collection[str]) -> ChunkState:
+def download_chunk(job: Job, chunk: Chunk, stored_paths: Collection[str]) -> ChunkState:
     """Download a chunk's frames, unless its labels are complete.
 
     Labels whose frames failed to download are an answer only for as long as they still fail.
@@ -87,14 +87,14 @@ def download_chunk(job: Job, chunk: Chunk, listed: Collection[str]) -> ChunkStat
     Args:
         job: what every step knows.
         chunk: the chunk.
-        listed: paths of tables in the run's storage: what is not among them is not asked for.
+        stored_paths: of tables in the run's storage: what is not among them is not asked for.
 
     """
     from tasks.frames.download import download
 
     job.context.check()
     started, advance = time.perf_counter(), job.context.progress.advance
-    stored = stored_chunk(job, chunk) if chunk.path("frames") in listed else None
+    stored = stored_chunk(job, chunk) if chunk.path("frames") in stored_paths else None
     absent = {one.index for one in stored.failures if one.may_yet_come} if stored else set()
     if stored and not absent:
         count_kept(job, len(chunk.frames), DOWNLOAD, DETECT, SEGMENT)
@@ -108,7 +108,7 @@ def download_chunk(job: Job, chunk: Chunk, listed: Collection[str]) -> ChunkStat
         count_kept(job, len(chunk.frames), DETECT, SEGMENT)
         return replace(stored, seconds=seconds)
     frames = tuple(one for one in outcomes if isinstance(one, FrameRef))
-    has_boxes = chunk.path("boxes") in listed
+    has_boxes = chunk.path("boxes") in stored_paths
     return ChunkState(chunk, frames, failures, has_boxes=has_boxes, seconds=seconds)
 
 
@@ -199,9 +199,9 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
         stored = artifacts.write_labels(job.out_uri, state.chunk, labeled, job.stamp)
         job.context.keep_fresh(state.chunk.stem, stored)
     # Else another worker was first: a manifest may name its files already.
-    made = state.complete(stored, computed=True)
+    made = state.with_labels(stored, computed=True)
     spent = {**state.seconds, SEGMENT: time.perf_counter() - started - turn.waited_s}
-    job.context.progress.complete_chunk(spent, made.record.instances if made.record else 0)
+    job.context.progress.finish_chunk(spent, made.record.instances if made.record else 0)
     return replace(made, seconds=spent)
 
 

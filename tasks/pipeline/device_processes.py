@@ -31,7 +31,7 @@ from sam2_core.backend_choice import TESTED_VARIABLE, tested_backends
 from sam2_core.machine import DEVICE_PROCESSES, share_of, usable_cores
 from sam2_core.machine_errors import causes, is_machine_error
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
-from tasks.errors import told
+from tasks.errors import error_text
 from tasks.observe.progress import DETECT, SEGMENT
 from tasks.pipeline.chunk import ChunkState, detect_chunk
 from tasks.pipeline.run_context import Job, RunContext
@@ -302,7 +302,7 @@ def carried(error: BaseException) -> list[BaseException]:
             chain.append(pickle.loads(pickle.dumps(one)))  # noqa: S301 - our own
         except Exception:  # noqa: BLE001 - libraries' errors want whatever they want
             kind = MachineError if is_machine_error(one) else AutolabelError
-            chain.append(kind(told(one)))
+            chain.append(kind(error_text(one)))
             for note in getattr(one, "__notes__", ()):
                 chain[-1].add_note(note)
     return chain
@@ -334,7 +334,7 @@ Step = Callable[[Job, Sequence[ChunkState]], list[ChunkState]]
 def labeled_beside(
     processes: DeviceProcesses, job: Job, states: Sequence[ChunkState], step: Step
 ) -> list[ChunkState]:
-    """Detect and segment a piece's chunks in a process beside this one.
+    """Detect and segment a block's chunks in a process beside this one.
 
     Its seconds are divided by the number of processes.
     """
@@ -356,6 +356,6 @@ def labeled_beside(
         if not before.record:
             for stage in (SEGMENT,) if job.boxes_uri else (DETECT, SEGMENT):
                 context.progress.advance(stage, len(after.chunk.frames))
-            context.progress.complete_chunk(spent, after.record.instances if after.record else 0)
+            context.progress.finish_chunk(spent, after.record.instances if after.record else 0)
         labeled.append(replace(after, seconds=spent))
     return labeled

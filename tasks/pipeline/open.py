@@ -36,7 +36,7 @@ class Opened:
         part: which, with its frames listed, and with its manifest when it is complete by now.
         chunks: to label.
         rest: the sequence's other chunks, which other shards do.
-        listed: paths of the tables that storage has of the sequence.
+        stored_paths: of the tables that storage has of the sequence.
         failures: videos that could not be opened.
         attempt_uri: for `quarantine.end`; "" where attempts are not counted.
 
@@ -45,7 +45,7 @@ class Opened:
     part: SequencePart
     chunks: tuple[Chunk, ...] = ()
     rest: tuple[Chunk, ...] = ()
-    listed: frozenset[str] = frozenset()
+    stored_paths: frozenset[str] = frozenset()
     failures: tuple[FrameFailure, ...] = ()
     attempt_uri: str = ""
 
@@ -86,14 +86,14 @@ def open_sequence(job: Job, part: SequencePart) -> Opened:
     chunks = tuple(artifacts.chunks_of(frames, key, part.chunk_frames, found.boxes))
     first, stop = _range(part, chunks)
     mine, rest = chunks[first:stop], chunks[:first] + chunks[stop:]
-    listed = frozenset(  # one listing per camera; whether a table is whole is seen later
+    stored_paths = frozenset(  # one listing per camera; whether a table is whole is seen later
         f"{folder}/{name}"
         for folder in {chunk.stem.rpartition("/")[0] for chunk in mine}
         for name in storage.list_names(storage.join(job.out_uri, folder))
     )
-    complete = sum(chunk.path("frames") in listed for chunk in mine)
+    complete = sum(chunk.path("frames") in stored_paths for chunk in mine)
     attempt_uri = _begin_attempt(job, part, complete, first) if job.counts_attempts else ""
-    opened = Opened(part, mine, rest, listed, failures, attempt_uri)
+    opened = Opened(part, mine, rest, stored_paths, failures, attempt_uri)
     log.info("%s in %s", counted(opened.frames, "frame"), counted(len(mine), "chunk"))
     return opened
 

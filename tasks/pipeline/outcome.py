@@ -10,7 +10,7 @@ from sam2_core.machine_errors import causes, is_host_full, is_machine_error
 from sam2_core.serving.transport import ServerAbsentError
 from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError
-from tasks.errors import told
+from tasks.errors import error_text
 from tasks.frames.discover import Discovered
 from tasks.observe.progress import LOAD, SEGMENT, TRACK, summed
 from tasks.pipeline.chunk import ChunkState
@@ -267,7 +267,7 @@ def with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> Sequen
         stage = SEGMENT  # a refusal that is known already ends the other sequences in any stage
     return replace(
         outcome,
-        error=told(error),
+        error=error_text(error),
         stage=stage,
         transient=is_transient(error)
         or isinstance(error, (NotFetchedError, UncertifiedEngineError)),

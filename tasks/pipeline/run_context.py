@@ -64,7 +64,7 @@ class RunContext:
         stop: set when it is to finish the chunk at hand and start nothing more.
         segmenters, detectors: models that were loaded.
         device: held by the chunk whose turn with the device it is.
-        labeling: entered by a piece that is detected and segmented. Two may (or one more than
+        labeling: entered by a block that is detected and segmented. Two may (or one more than
             there are `processes`), so that one reads and writes beside the other's turn. With
             more, all would finish at once and the device would wait for the next download.
         processes: those that detect and segment for this one; None: it does so itself.
@@ -129,7 +129,7 @@ class RunContext:
         self._lost = self._lost or error
 
     def check(self) -> None:
-        """Call before beginning a piece of work.
+        """Call before starting work.
 
         Raises:
             DeviceLostError: the device is lost: what is fetched now would be fetched in vain.
@@ -152,7 +152,7 @@ class Job:
         model: the model, resolved but not loaded.
         detector: name or path, "" where boxes are imported.
         boxes_uri: imported boxes, "" where a detector finds them.
-        boxes_version: `ImportedBoxes.version` of those that the run began with.
+        boxes_version: `ImportedBoxes.version` of those that the run started with.
         tiles: above 1, the detector also sees tiles x tiles parts of each frame.
         box_names_uri: names of their classes where they are in YOLO's text form.
         classes: only these; all when empty.

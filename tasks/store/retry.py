@@ -17,7 +17,7 @@ from tenacity import (
 )
 
 from sam2_core.machine_errors import causes
-from tasks.errors import told
+from tasks.errors import error_text
 
 ATTEMPTS = 5
 FIRST_DELAY_S = 0.2
@@ -104,7 +104,7 @@ def until_answered(
     """
 
     def tell_reason(error: BaseException, pause_s: float) -> None:
-        tell(f"{what}: {told(error)}; trying again in {pause_s:.0f} s")
+        tell(f"{what}: {error_text(error)}; trying again in {pause_s:.0f} s")
 
     wait = wait_exponential_jitter(FIRST_PAUSE_S, LONGEST_PAUSE_S, jitter=FIRST_PAUSE_S)
     return _retried(call, stop_after_delay(patience_s), wait, tell_reason)

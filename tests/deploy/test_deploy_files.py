@@ -94,7 +94,7 @@ def test_metrics_count_what_is_told_and_the_dashboard_asks_for_them(served):
     run.advance(progress.DOWNLOAD, 10)  # pictures are announced by nobody
     run.advance(progress.SEGMENT, 4)
     run.advance(progress.SEGMENT, 2, kept=True)
-    run.complete_chunk({progress.SEGMENT: 0.7}, 31)
+    run.finish_chunk({progress.SEGMENT: 0.7}, 31)
     run.finish("drive", "", good=False)
     told = scrape()
     for line in (

@@ -9,7 +9,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from flows.pipeline import label_piece
+from flows.pipeline import label_block
 from sam2_core.machine import DEVICE_PROCESSES
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
 from tasks.observe.progress import DETECT, SEGMENT, Listener
@@ -61,11 +61,11 @@ def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypat
     monkeypatch.setenv(DEVICE_PROCESSES.name, "2")
     with beside.context.progress.listening(heard), ready(beside):
         opened = Opened(None, (chunk_of(beside, source),))
-        (state,) = label_piece(beside, opened, 0, 1)
+        (state,) = label_block(beside, opened, 0, 1)
         assert not beside.context.segmenters._loaded  # it was not this process
         beside.context.processes.run = None  # a chunk that is complete goes to no process
         there = Opened(None, opened.chunks, listed={state.chunk.path("frames")})
-        (again,) = label_piece(beside, there, 0, 1)
+        (again,) = label_block(beside, there, 0, 1)
         assert (again.record, again.computed) == (state.record, False)
         beside.context.processes.__dict__.pop("run")
     assert beside.context.processes is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sam2_core.redaction import RedactedRecord, redact
 from sam2_core.types import AutolabelError, MachineError
-from tasks.errors import redacted_errors, told
+from tasks.errors import error_text, redacted_errors
 from tasks.store import storage
 from tasks.store.addresses import checked
 from tasks.types import FrameFailure
@@ -72,7 +72,7 @@ def test_messages_show_no_secret(address, text):
     assert redact(shown) == shown
     assert "***" in shown
     for error in (AutolabelError(f"cannot open {address}"), OSError(f"cannot open {address}")):
-        assert PLANTED not in told(error)
+        assert PLANTED not in error_text(error)
     assert PLANTED not in repr(AutolabelError(f"cannot open {address}"))
     assert PLANTED not in FrameFailure("a", "", 0, "x", "download", f"{address}: 410").reason
 
