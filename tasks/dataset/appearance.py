@@ -30,6 +30,12 @@ EDITABLE = "reviewed"
 # FiftyOne 1.22 saves an edit by the label's place in the list that the view shows, and most of our
 # views show a part of the machine's labels: the edit would land on another one.
 _NEVER_EDITABLE = "detections"
+_LABEL_SCHEMA: dict[str, Any] = {
+    "type": "detections", "component": "dropdown", "attributes": [
+        {"name": name, "type": kind, "component": "text", "read_only": True}
+        for name, kind in (("confidence", "float"), ("risk", "float"), ("reasons", "list<str>"))
+    ],
+}  # fmt: skip
 _CLOSED = ("origin", "metadata", "other")
 
 
@@ -39,11 +45,13 @@ def arrange_app(dataset: Any) -> None:
 
     config = dataset.app_config
     if config.color_scheme is None:
+        colours = [{"value": name, "color": colour} for name, colour in CLASS_COLOURS.items()]
+        by_class = {"colorByAttribute": "label", "valueColors": colours}
         config.color_scheme = fo.ColorScheme(
             color_by="value",
             color_pool=COLOUR_POOL,
             opacity=0.55,
-            fields=[_class_colours(field) for field in SIDEBAR["labels"]],
+            fields=[{"path": field, **by_class} for field in SIDEBAR["labels"]],
         )
     if config.sidebar_groups is None:
         config.sidebar_groups = _sidebar(dataset)
@@ -56,16 +64,12 @@ def colour_classes(dataset: Any, classes: Iterable[str]) -> None:
     scheme = dataset.app_config.color_scheme
     for field in (scheme.fields or ()) if scheme else ():
         if field.get("colorByAttribute") == "label":
-            known = {one["value"] for one in field.get("valueColors") or ()}
-            field["valueColors"] = [
-                *(field.get("valueColors") or ()),
-                *(_value_colour(name) for name in sorted({*classes} - known)),
-            ]
-
-
-def _value_colour(name: str) -> dict[str, str]:
-    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
-    return {"value": name, "color": OTHER_COLOURS[number % len(OTHER_COLOURS)]}
+            colours = list(field.get("valueColors") or ())
+            for name in sorted({*classes} - {one["value"] for one in colours}):
+                number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+                colour = OTHER_COLOURS[number % len(OTHER_COLOURS)]
+                colours.append({"value": name, "color": colour})
+            field["valueColors"] = colours
 
 
 def offer_classes(dataset: Any, classes: Iterable[str]) -> None:
@@ -74,7 +78,7 @@ def offer_classes(dataset: Any, classes: Iterable[str]) -> None:
     They edit reviewed labels only. Measurements are shown and cannot be changed; whatever else
     somebody has set stays.
     """
-    schema = dict(dataset.label_schemas.get(EDITABLE) or _label_schema())
+    schema = dict(dataset.label_schemas.get(EDITABLE) or _LABEL_SCHEMA)
     wanted = sorted({*classes, *(schema.get("classes") or ())})
     if wanted != schema.get("classes"):
         dataset.update_label_schema(EDITABLE, {**schema, "classes": wanted})
@@ -86,19 +90,6 @@ def offer_classes(dataset: Any, classes: Iterable[str]) -> None:
 def offered_classes(dataset: Any) -> list[str]:
     """Classes that the App's own tools offer; none before a queue was built."""
     return list((dataset.label_schemas.get(EDITABLE) or {}).get("classes") or ())
-
-
-def _label_schema() -> dict[str, Any]:
-    shown = [("confidence", "float"), ("risk", "float"), ("reasons", "list<str>")]
-    attributes = [
-        {"name": name, "type": kind, "component": "text", "read_only": True} for name, kind in shown
-    ]
-    return {"type": "detections", "component": "dropdown", "attributes": attributes}
-
-
-def _class_colours(field: str) -> dict[str, Any]:
-    colours = [{"value": name, "color": colour} for name, colour in CLASS_COLOURS.items()]
-    return {"path": field, "colorByAttribute": "label", "valueColors": colours}
 
 
 def _sidebar(dataset: Any) -> list[Any]:

@@ -288,7 +288,9 @@ def refuse_other_out(database: Any, name: str, out_uri: str, advice: str = OTHER
     others = [one for one in known if _place(one) != _place(out_uri)]
     if not others:
         return
-    if len(known) == 1 and _has_moved(info.get("first_root"), known[0], out_uri):
+    first = info.get("first_root")
+    has_moved = first and first_root(out_uri) == first != first_root(known[0])
+    if len(known) == 1 and has_moved:
         moved = {"$set": {"info.out_uris": [storage.canonical(out_uri)]}}
         database["datasets"].update_one({"name": name}, moved)
         return
@@ -298,11 +300,6 @@ def refuse_other_out(database: Any, name: str, out_uri: str, advice: str = OTHER
         f"dataset '{name}' holds the labels of {own}, and a dataset is for one --out: "
         + advice.format(free=free, out=storage.redact(out_uri), own=own)
     )
-
-
-def _has_moved(first: str | None, old_uri: str, new_uri: str) -> bool:
-    """Whether what is at an address now was at another one, where it is no more."""
-    return bool(first) and first_root(new_uri) == first != first_root(old_uri)
 
 
 def _place(uri: str) -> str:

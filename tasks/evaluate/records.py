@@ -218,6 +218,8 @@ def paired(first: Sequence[Record], second: Sequence[Record], seed: int = 0) -> 
         AutolabelError: they have no instance in common.
 
     """
+    from scipy.stats import wilcoxon
+
     before: dict[object, list[Record]] = {}
     for one in first:
         before.setdefault(one.instance, []).append(one)
@@ -230,12 +232,6 @@ def paired(first: Sequence[Record], second: Sequence[Record], seed: int = 0) -> 
         "instances": len(pairs), "only_in_one": len(first) + len(second) - 2 * len(pairs),
         "miou_gain": round(float(gain.mean()), 4), "miou_gain_interval": _resampled(values, seed),
         "better": int((gain > 0.01).sum()), "worse": int((gain < -0.01).sum()),
-        "p_value": _p_value(gain),
+        # Two-sided; without any difference there is nothing to test.
+        "p_value": float(f"{wilcoxon(gain).pvalue:.3g}") if np.any(gain != 0) else None,
     }  # fmt: skip
-
-
-def _p_value(gain: FloatArray) -> float | None:
-    """Wilcoxon's signed-rank test, two-sided; None where nothing differs."""
-    from scipy.stats import wilcoxon
-
-    return float(f"{wilcoxon(gain).pvalue:.3g}") if np.any(gain != 0) else None

@@ -43,7 +43,9 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
     """
     started = time.perf_counter()
     refuse_before_labeling(name, out_uri, "rebuild it under another name, such as '{free}'")
-    manifests, unreadable = _readable(out_uri, _to_load(out_uri, run_key))
+    # Earlier runs' are loaded for the comparison of their labels with those that replaced them.
+    newest = {(one.run_key, one.sequence_id): one for one in list_manifests(out_uri, run_key)}
+    manifests, unreadable = _readable(out_uri, sorted(newest.values()))
     if not manifests:
         raise AutolabelError(f"{storage.redact(out_uri)} holds no complete sequence to load")
     cameras = dict.fromkeys(chunk.camera for one in manifests for chunk in one.chunks)
@@ -79,12 +81,3 @@ def _readable(
     if unreadable and not found:
         raise next(iter(unreadable.values()))
     return found, unreadable
-
-
-def _to_load(out_uri: str, run_key: str) -> list[ListedManifest]:
-    """Return the newest manifest of each sequence in each run, oldest first.
-
-    Earlier runs' are loaded for the comparison of their labels with those that replaced them.
-    """
-    listed = list_manifests(out_uri, run_key)
-    return sorted({(one.run_key, one.sequence_id): one for one in listed}.values())

@@ -69,7 +69,7 @@ class Event:
         run_key: run whose machine labels were decided on.
         model: its model, in one line.
         decisions: machine label id -> decision ("" takes one back).
-        upserts: instances that are now in `reviewed`, as `dataset.reviewed_instances` has them.
+        upserts: instances that are now in `reviewed`, as `dataset.documents` has them.
         removed: ids that are no longer in `reviewed`.
         overrides: machine label id -> what a relabeling made of it.
         changes: what changed, for people and statistics.

@@ -239,15 +239,6 @@ def _box_of(frame: Chosen) -> FloatArray:
     return np.array(box, np.float32)
 
 
-@functools.lru_cache(maxsize=4)
-def click_model(name: str) -> Any:
-    """Choose the model that clicks go to.
-
-    ONNX Runtime, whatever there is: PyTorch compiles for minutes before its first mask on a GPU.
-    """
-    return choose_model(name, "onnxruntime")
-
-
 # FiftyOne makes operators anew for every call: what they keep is the App's process's.
 _models = Segmenters(certified=False)
 
@@ -283,7 +274,8 @@ def _opened(model: str, frame: FrameRef) -> OpenImage:
             f"{frame.local_path} is {pixels.shape[1]}x{pixels.shape[0]} and was labeled as "
             f"{width}x{height}: label it again"
         )
-    return OpenImage(_models.load(click_model(model)).backend, pixels)
+    # ONNX Runtime, whatever there is: PyTorch compiles for minutes before its first mask on a GPU.
+    return OpenImage(_models.load(choose_model(model, "onnxruntime")).backend, pixels)
 
 
 # Parts and holes under this share of the largest part are crumbs and pinholes.

@@ -106,7 +106,10 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
             views[name] = (changed_labels(dataset, field), "one by one, most changed first")
     with dataset_lock(dataset.name):
         dataset.reload()
-        _drop_old_views(dataset, views)
+        # Views of ours that hold nothing by now, as the control sample of a smaller queue.
+        ours = {CONTROL, DIFFERENCES, *CHANGED.values(), *(f"reason {one}" for one in DESCRIPTIONS)}
+        for name in set(dataset.list_saved_views()) & (ours - set(views)):
+            dataset.delete_saved_view(name)
         for name, (view, text) in views.items():
             dataset.save_view(name, view, description=text, overwrite=True)
         classes = known_classes(dataset)
@@ -116,13 +119,6 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
         dataset.save()
     labels = count_labels(dataset, queued)
     return Queue(len(doubts), len(set(wanted.values())), labels, threshold, len(drawn))
-
-
-def _drop_old_views(dataset: Any, wanted: Collection[str]) -> None:
-    """Drop views of ours that hold nothing by now, as the control sample of a smaller queue."""
-    ours = {CONTROL, DIFFERENCES, *CHANGED.values(), *(f"reason {one}" for one in DESCRIPTIONS)}
-    for name in set(dataset.list_saved_views()) & (ours - set(wanted)):
-        dataset.delete_saved_view(name)
 
 
 def known_classes(dataset: Any) -> list[str]:

@@ -149,19 +149,14 @@ def measure_frames(
 
 def _of_one_size(frames: Sequence[LabeledFrame], wanted: Sequence[int]) -> list[list[int]]:
     """Frames whose masks can be decoded in one go: of one size, not too many."""
-    parts: list[list[int]] = []
-    open_parts: dict[tuple[int, int], tuple[list[int], int]] = {}
+    parts: dict[tuple[tuple[int, int], int], list[int]] = {}
+    count = 0
     for i in wanted:
         masks = frames[i].masks
-        if masks is None or not len(masks):
-            continue
-        part, count = open_parts.get(masks.size_hw, ([], MASKS_AT_ONCE))
-        if count + len(masks) > MASKS_AT_ONCE:
-            part, count = [], 0
-            parts.append(part)
-        part.append(i)
-        open_parts[masks.size_hw] = (part, count + len(masks))
-    return parts
+        if masks is not None and len(masks):
+            parts.setdefault((masks.size_hw, count // MASKS_AT_ONCE), []).append(i)
+            count += len(masks)
+    return [*parts.values()]
 
 
 def _scores(values: Numbers, measured: Measured, frames: Sequence[LabeledFrame]) -> None:

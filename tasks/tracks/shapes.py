@@ -47,7 +47,9 @@ def shapes_of(masks: Masks, boxes_xyxy_px: Numbers) -> ShapeArray:
     starts = np.flatnonzero(np.diff(group, prepend=-1)).tolist()
     for start, stop in itertools.pairwise([*starts, len(masks)]):
         part = slice(start, stop)
-        found[part] = _packed(_sampled(masks.rle[part], boxes[part], masks.size_hw))
+        grids = _sampled(masks.rle[part], boxes[part], masks.size_hw)
+        bits = np.packbits(grids.reshape(len(grids), -1), axis=1)
+        found[part] = np.ascontiguousarray(bits).view(np.uint64)
     return found
 
 
@@ -64,11 +66,6 @@ def _sampled(rle: Sequence[bytes], boxes: Numbers, size_hw: tuple[int, int]) -> 
     before = np.searchsorted(run_edges(rle, size_hw), every.reshape(-1), side="right")
     odd = (before & 1).astype(np.bool_).reshape(every.shape)
     return np.asarray(odd & inside).transpose(0, 2, 1)
-
-
-def _packed(grids: BoolArray) -> ShapeArray:
-    bits = np.packbits(grids.reshape(len(grids), -1), axis=1)
-    return np.ascontiguousarray(bits).view(np.uint64).reshape(len(grids), WORDS)
 
 
 def agreements(first: ShapeArray, second: ShapeArray) -> Numbers:

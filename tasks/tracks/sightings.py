@@ -64,11 +64,19 @@ class Associator:
             int64 (N,), equal for boxes of one object.
 
         """
+        from trackforge import OCSORT
+
         numbers = np.full(len(labels), -1, np.int64)
         groups = [group_of(label) for label in labels]
         for group in groups:
             if group not in self._trackers:
-                self._trackers[group] = _tracker()
+                self._trackers[group] = OCSORT(
+                    max_age=MOST_MISSED,
+                    min_hits=1,  # every box is somebody's: none waits to be believed
+                    iou_threshold=LEAST_IOU,
+                    delta_t=DIRECTION_FRAMES,
+                    inertia=DIRECTION_WEIGHT,
+                )
         for group, tracker in self._trackers.items():
             rows = [row for row, name in enumerate(groups) if name == group]
             left, top, right, bottom = boxes_xyxy_px[rows].T.tolist() if rows else ([],) * 4
@@ -80,18 +88,6 @@ class Associator:
                 key = (group, int(found))
                 numbers[rows[place]] = self._numbers.setdefault(key, len(self._numbers))
         return numbers
-
-
-def _tracker() -> Any:
-    from trackforge import OCSORT
-
-    return OCSORT(
-        max_age=MOST_MISSED,
-        min_hits=1,  # every box is somebody's: none waits to be believed
-        iou_threshold=LEAST_IOU,
-        delta_t=DIRECTION_FRAMES,
-        inertia=DIRECTION_WEIGHT,
-    )
 
 
 _Columns: TypeAlias = tuple[IntArray, IntArray, Numbers, Numbers, ShapeArray]
