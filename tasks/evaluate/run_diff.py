@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,21 +137,14 @@ class Change:
 OnChange = Callable[[Change], object]
 
 
-@dataclass
-class _Counts:
-    instances: int = 0
-    changed: int = 0
-    matched: int = 0
-    iou: float = 0.0
-    gain: float = 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        matched = self.matched
-        return {
-            "instances": self.instances, "changed": self.changed,
-            "miou": round(self.iou / matched, 4) if matched else None,
-            "predicted_iou_gain": round(self.gain / matched, 4) + 0.0 if matched else None,
-        }  # fmt: skip
+def _means(sums: Mapping[str, float]) -> dict[str, Any]:
+    """Return counts of instances and means over those that both runs have."""
+    matched = sums.get("matched")
+    return {
+        "instances": sums.get("instances", 0), "changed": sums.get("changed", 0),
+        "miou": round(sums["iou"] / matched, 4) if matched else None,
+        "predicted_iou_gain": round(sums["gain"] / matched, 4) + 0.0 if matched else None,
+    }  # fmt: skip
 
 
 @dataclass
@@ -177,7 +171,9 @@ class RunDiff:
     frames: int = 0
     only_in_a: int = 0
     only_in_b: int = 0
-    _counts: dict[tuple[str, str], _Counts] = field(default_factory=dict)
+    _sums: defaultdict[tuple[str, str], Counter[str]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
     _kinds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
 
     def add_sequence(
@@ -213,12 +209,9 @@ class RunDiff:
             kind = self._kind(one, other, iou)
         size = size_class(shown.area_px)
         for key in (("all", ""), ("class", shown.label), ("size", size)):
-            entry = self._counts.setdefault(key, _Counts())
-            entry.instances += 1
-            entry.changed += bool(kind)
-            entry.matched += bool(one and other)
-            entry.iou += iou
-            entry.gain += gain
+            matched = int(bool(one and other))
+            found: Any = {"matched": matched, "changed": int(bool(kind)), "iou": iou, "gain": gain}
+            self._sums[key].update(found, instances=1)
         if kind:
             rle = one.rle if one else b"", other.rle if other else b""
             change = Change(kind, frame, shown, iou, rle)
@@ -248,13 +241,11 @@ class RunDiff:
         """Return every number, JSON-able."""
 
         def table(what: str) -> dict[str, Any]:
-            return {
-                name: entry.as_dict() for (of, name), entry in self._counts.items() if of == what
-            }
+            return {name: _means(sums) for (of, name), sums in self._sums.items() if of == what}
 
         sizes = table("size")
         return {
-            "frames": self.frames, **self._counts.get(("all", ""), _Counts()).as_dict(),
+            "frames": self.frames, **_means(self._sums["all", ""]),
             "threshold": self.threshold, "by_kind": self._kinds,
             "by_class": dict(sorted(table("class").items())),
             "by_size": {name: sizes[name] for name in SIZES if name in sizes},

@@ -120,15 +120,15 @@ def load_sequence(
     objects = ObjectNames(
         stored.by_frame if stored else make_tracks(out_uri, manifest, fresh=fresh).by_frame
     )
-    counted = [0, 0]
+    frames = instances = 0
     for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
         parts = recorded_parts(out_uri, manifest, camera, stored, fresh)
         for labeled, judgements in compute_risk_of_parts(parts):
-            counted[0] += len(labeled)
-            counted[1] += write_frames(dataset, labeled, origin, judgements, place, objects=objects)
+            frames += len(labeled)
+            instances += write_frames(dataset, labeled, origin, judgements, place, objects=objects)
     set_aside_unlisted(dataset, manifest.sequence_id, place.listed)
     changed, seconds = len(place.changed), time.perf_counter() - started
-    return LoadReport(counted[0] - changed, counted[1], seconds, changed)
+    return LoadReport(frames - changed, instances, seconds, changed)
 
 
 def chosen_mask_folder() -> Path | None:
@@ -196,8 +196,8 @@ def _write_part(
     ids = [sample_id(key) for key in keys]
     harvest(dataset, ids)
     coming_back = peoples_fields(dataset, ids)
-    before = history_of(collection, ids, coming_back)
-    origin = replace(origin, decisions=before.decisions, overrides=before.overrides)
+    decisions, overrides = history_of(collection, ids, coming_back)
+    origin = replace(origin, decisions=decisions, overrides=overrides)
     now = datetime.datetime.now(datetime.UTC)
     default_slice = default_slice_of(dataset)
     replaced = replaced_labels(collection, ids, origin.run_key)
@@ -221,7 +221,7 @@ def _write_part(
     _keep_previous(collection, replaced, origin.run_key)
     _bulk_write(collection, writes)
     forget(dataset, coming_back.keys() - place.changed)
-    _mirror_late_decisions(collection, ids, before.decisions)
+    _mirror_late_decisions(collection, ids, decisions)
     return total
 
 
@@ -251,17 +251,9 @@ def _keep_previous(collection: Any, replaced: Mapping[Any, list[Any]], run_key: 
         collection.bulk_write(writes, ordered=False)
 
 
-@dataclass(frozen=True)
-class History:
-    """What happened to the machine labels of some samples since they were first loaded."""
-
-    decisions: Mapping[str, str]
-    overrides: Mapping[str, Mapping[str, Any]]
-
-
 def history_of(
     collection: Any, ids: Sequence[Any], coming_back: Mapping[Any, Mapping[str, Any]] | None = None
-) -> History:
+) -> tuple[dict[str, str], dict[str, Mapping[str, Any]]]:
     """Read what people decided on labels, and what relabelings made of them, by label id.
 
     Args:
@@ -278,12 +270,12 @@ def history_of(
         for event in log_of(sample):
             decisions.update(event.get("decisions") or {})
             overrides.update(event.get("overrides") or {})
-    return History(decisions, overrides)
+    return decisions, overrides
 
 
 def _mirror_late_decisions(collection: Any, ids: Sequence[Any], before: Mapping[str, str]) -> None:
     """Show decisions that were made while the load was writing."""
-    for label, decision in history_of(collection, ids).decisions.items():
+    for label, decision in history_of(collection, ids)[0].items():
         if before.get(label) != decision:
             collection.update_one(
                 {"_id": {"$in": list(ids)}, f"{MACHINE_FIELD}.detections._id": ObjectId(label)},

@@ -94,15 +94,11 @@ def redrawn(dataset: Any, events: Sequence[Event]) -> dict[str, Any]:
         made = {str(one["id"]) for one in event.upserts}
         changed = {*event.decisions, *event.overrides, *event.removed} | made
         wanted.setdefault(sample_id(event.frame_key), set()).update(changed)
-    return _as_shown(dataset, wanted)
+    return labels_as_stored(dataset, wanted)
 
 
-def as_stored(dataset: Any, sample: str, label: str) -> dict[str, Any]:
-    """Return the same of one machine label, whatever has happened to it."""
-    return _as_shown(dataset, {ObjectId(sample): {label}})
-
-
-def _as_shown(dataset: Any, wanted: Mapping[Any, Collection[str]]) -> dict[str, Any]:
+def labels_as_stored(dataset: Any, wanted: Mapping[Any, Collection[str]]) -> dict[str, Any]:
+    """Return the same of labels by their samples' ids, whatever has happened to them."""
     from fiftyone.core.json import stringify
 
     projection = dict.fromkeys((MACHINE_FIELD, REVIEWED_FIELD, *SHOWN), 1)

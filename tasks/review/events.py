@@ -185,10 +185,15 @@ def read_events(out_uri: str, dataset_name: str) -> list[Event]:
         AutolabelError: a file is damaged; says which.
 
     """
+    files = map(read_file, event_uris(out_uri, dataset_name))
+    return sorted((event for file in files for event in file), key=lambda event: event.at)
+
+
+def event_uris(out_uri: str, dataset_name: str) -> list[str]:
+    """Return the addresses of a dataset's files of events, oldest first."""
     folder = storage.join(reviews_uri(out_uri, dataset_name), "events")
     names = [one for one in storage.list_names(folder) if one.endswith(".json") and one[0] != "."]
-    files = [read_file(storage.join(folder, name)) for name in sorted(names)]
-    return sorted((event for file in files for event in file), key=lambda event: event.at)
+    return [storage.join(folder, name) for name in sorted(names)]
 
 
 def read_file(uri: str) -> list[Event]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import fiftyone.operators as foo
+from bson import ObjectId
 
 from sam2_core.machine_errors import is_machine_error
 from sam2_core.types import AutolabelError
@@ -22,9 +23,9 @@ from tasks.dataset.schema import MACHINE_FIELD, open_dataset
 from tasks.review import actions
 from tasks.review.actions import Chosen, as_corrected, choose
 from tasks.review.app_samples import (
-    as_stored,
     frames_of,
     is_patches,
+    labels_as_stored,
     labels_of_patches,
     redrawn,
 )  # fmt: skip
@@ -96,7 +97,8 @@ class Review(foo.Operator):  # type: ignore[misc]
             return {"ok": False, "question": str(question)}
         except AutolabelError as error:
             focus = ctx.params.get("focus")
-            stored = as_stored(ctx.dataset, focus["sample_id"], focus["label_id"]) if focus else {}
+            asked = {ObjectId(focus["sample_id"]): {focus["label_id"]}} if focus else {}
+            stored = labels_as_stored(ctx.dataset, asked)
             return {"ok": False, "message": str(error), "samples": stored}
         except Exception as error:
             if not is_machine_error(error):

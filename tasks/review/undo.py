@@ -17,13 +17,12 @@ from tasks.dataset.schema import sample_collection
 from tasks.review.events import (
     Event,
     decisions_on,
+    event_uris,
     read_file,
     record,
     reviewer,
-    reviews_uri,
     storage_of,
 )
-from tasks.store import storage
 
 UNDO, REDO = "undo", "redo"
 
@@ -43,14 +42,8 @@ def undo(dataset: Any) -> list[Event]:
 
 def last_act(dataset: Any) -> tuple[Event, ...]:
     """Return the last act of this reviewer that stands; empty where there is none."""
-    cancelled: set[str] = set()
-    for act in _acts_newest_first(dataset):
-        if act[0].event_id in cancelled:
-            continue
-        cancelled |= {event.reverts for event in act}
-        if act[0].action not in {UNDO, REDO} and act[0].before:
-            return act
-    return ()
+    acts = _acts_that_stand(dataset)
+    return next((act for act in acts if act[0].action not in {UNDO, REDO} and act[0].before), ())
 
 
 def redo(dataset: Any) -> list[Event]:
@@ -60,29 +53,23 @@ def redo(dataset: Any) -> list[Event]:
         AutolabelError: there is nothing to redo.
 
     """
-    cancelled: set[str] = set()
-    for act in _acts_newest_first(dataset):
-        if act[0].event_id in cancelled:
-            continue
-        if act[0].action == UNDO:
-            return _revert(dataset, act, REDO)
-        if act[0].action != REDO:
-            break
-        cancelled |= {event.reverts for event in act}
+    act = next((act for act in _acts_that_stand(dataset) if act[0].action != REDO), ())
+    if act and act[0].action == UNDO:
+        return _revert(dataset, act, REDO)
     raise AutolabelError("there is nothing to redo")
 
 
-def _acts_newest_first(dataset: Any) -> Iterator[tuple[Event, ...]]:
-    """Acts of this reviewer; those in copies of older versions (`carried-*`) are none."""
+def _acts_that_stand(dataset: Any) -> Iterator[tuple[Event, ...]]:
+    """Yield the acts of this reviewer that were not taken back, newest first."""
     out_uri, me = storage_of(dataset), reviewer()
     if not out_uri:
         raise AutolabelError("this dataset knows no storage, where decisions are kept")
-    folder = storage.join(reviews_uri(out_uri, dataset.name), "events")
-    for name in sorted(storage.list_names(folder), reverse=True):
-        if name[:1].isdigit() and name.endswith(".json"):
-            act = _read(storage.join(folder, name))
-            if act and act[0].by == me:
-                yield act
+    taken_back: set[str] = set()
+    for uri in reversed(event_uris(out_uri, dataset.name)):
+        act = _read(uri)
+        if act and act[0].by == me and act[0].event_id not in taken_back:
+            taken_back |= {event.reverts for event in act}
+            yield act
 
 
 @lru_cache(maxsize=4096)  # files of events never change
