@@ -121,7 +121,7 @@ class LabelParams(BaseModel):
     triton_urls: tuple[str, ...] = Field(
         default=(),
         description="Servers of the backend triton (`autolabel serve`), tried in this order: "
-        "grpc://HOST:PORT or http://HOST:PORT. Default: AUTOLABEL_TRITON_URLS, else "
+        "grpc://HOST:PORT or grpcs://HOST:PORT. Default: AUTOLABEL_TRITON_URLS, else "
         "grpc://127.0.0.1:8001.",
     )
     precision: Literal["auto", "fp32", "fp16"] = Field(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sam2_core.cache import cache_folder, file_sha256, make_folder
 from sam2_core.checkpoints import PYTORCH
-from sam2_core.export_graphs import extract, graph_jobs, save, single_image, traced, windows_of
+from sam2_core.export_graphs import extract, graph_jobs, save, single_image, traced
 from sam2_core.presets import Preset, preset_named
 from sam2_core.types import CLOSE_UP, FORMAT_VERSION, AutolabelError
 
@@ -62,8 +62,8 @@ def export_model(
         weights: what to tell a user the weights are (a file name, "random, seed 0").
         graph: "restructured" (fast) or "published" (as SAM 2's own modules compute).
         precision: "fp32" or "fp16" (halves throughout, float32 where fidelity needs it).
-        only: modules to export, of "encoder", "decoder", "decoder_mask", the windowed decoders and
-            "encoder_close_up", "decoder_close_up"; all when empty.
+        only: modules to export, of "encoder", "decoder", "decoder_mask", "encoder_close_up" and
+            "decoder_close_up"; all when empty.
         progress: called with each graph's name before it is written.
 
     Returns:
@@ -92,7 +92,6 @@ def export_model(
         "weights": weights,
         "graph": graph,
         "precision": precision,
-        "windows": list(windows_of(preset)) if graph == "restructured" else [],
         "close_up_size": 0 if partly else close_up_size(preset, graph),
         "files": {},
     }

@@ -26,7 +26,6 @@ DYNAMIC = {
     "labels": {0: "P", 1: "K"},
     "image_index": {0: "P"},
     "mask_input": {0: "P"},
-    "window_yx": {0: "P"},
 }
 # A file's name, the outputs that it keeps, and whether it is for features of one image.
 File = tuple[str, tuple[str, ...], bool]
@@ -40,11 +39,6 @@ class Job(NamedTuple):
     inputs: dict[str, Any]
     outputs: tuple[str, ...]
     files: tuple[File, ...]
-
-
-def windows_of(preset: Preset) -> tuple[int, ...]:
-    """Sides of the window buckets in cells: a quarter and half of the embedding's grid."""
-    return (preset.embedding_grid // 4, preset.embedding_grid // 2)
 
 
 def graph_jobs(model: Sam2, graph: str, dtype: Any) -> Iterator[Job]:
@@ -67,8 +61,6 @@ def graph_jobs(model: Sam2, graph: str, dtype: Any) -> Iterator[Job]:
             "decoder": Finished(LeanDecoder(model)),
             "decoder_mask": Finished(LeanDecoder(model, masked=True)),
         }
-        for side in windows_of(preset):
-            decoders[f"decoder_w{side}"] = Finished(LeanDecoder(model, window=side))
     for module in (model, encoder, *decoders.values()):
         cast(module, dtype)
     yield _encoder_job(preset, encoder, "encoder")
@@ -77,12 +69,9 @@ def graph_jobs(model: Sam2, graph: str, dtype: Any) -> Iterator[Job]:
         files = [(name, DECODED, False)]
         if name == "decoder_mask":
             inputs["mask_input"] = torch.randn(3, 1, preset.grid, preset.grid)
-        elif lean:
-            files.append((name.replace("decoder", "decoder_single"), DECODED, True))
-        if name == "decoder":
+        else:
+            files += [("decoder_single", DECODED, True)] if lean else []
             files.append(("decoder_multi", MULTI, False))
-        elif name != "decoder_mask":
-            inputs["window_yx"] = torch.zeros(3, 2, dtype=torch.int32)
         yield Job(name, module, inputs, (*DECODED, *DECODED_MULTI), tuple(files))
     if close_up is not None:  # every prompt has an image of its own
         encoder = cast(LeanEncoder(close_up, early=early), dtype)

@@ -75,10 +75,10 @@ class _Pending:
 _PROBE_PX = 64
 
 # How to wait for a frame's low-resolution masks, or why there are none.
-_Outcome = Callable[[], LowResMasks] | Exception
+_Outcome = Callable[[], LowResMasks | Masks] | Exception
 
 
-def _arrived(outcome: Callable[[], LowResMasks]) -> LowResMasks:
+def _arrived(outcome: Callable[[], LowResMasks | Masks]) -> LowResMasks | Masks:
     """Wait for what was queued on the device; when it does not come, no frame is to blame."""
     try:
         return outcome()
@@ -227,7 +227,8 @@ class FrameLoop:
         corners = np.array([[0.25, 0.25, 0.75, 0.75]], np.float32) * _PROBE_PX
         frame = self.segmenter.prepare(plain, Boxes(corners, np.ones(1, np.float32), ("probe",)))
         try:
-            self.segmenter.run([frame])
+            (later,) = self.segmenter.start([frame])
+            later()
         except Exception:  # noqa: BLE001 - whatever it is, it is no frame's
             raise as_machine_error(error, "segmenting") from error
 

@@ -24,7 +24,6 @@ def load_backend(
     graph: str = "restructured",
     *,
     threads: int | None = None,
-    windows: bool = False,
     close_ups: bool | None = None,
     cache: str | Path | None = None,
     progress: Callable[[str], object] = lambda _: None,
@@ -39,10 +38,7 @@ def load_backend(
         precision: one of `PRECISIONS`; what "auto" is, `precision_for` says.
         graph: "restructured", or "published" for comparison.
         threads: CPU threads of one operator; every core when None.
-        windows: on the CPU, decode boxes only in windows around them: 1.3 to 1.6 times faster, but
-            what a mask has far from its box is lost. Off: the masks of the whole grid.
         close_ups: take each box in a crop of its own, not whole frames; None: where the model can.
-            In windows, None is whole frames.
         cache: cache folder; the default one when None.
         progress: called with what is being done, when it takes long.
         triton_urls: servers of the backend "triton", see `sam2_core.backends.triton_backend`.
@@ -59,7 +55,6 @@ def load_backend(
         return load_triton(model, precision, triton_urls)
     if chosen in ON_GPU:
         refuse_if_gone()  # PyTorch would go on on the CPU
-    close_ups = False if windows and close_ups is None else close_ups
     exact = precision_for(chosen, precision, model, close_ups)
     logger.info("backend %s (%s), precision %s", chosen, reason, exact)
     wanted = Wanted(exact, graph, cache_folder(cache), progress)
@@ -72,7 +67,7 @@ def load_backend(
     if chosen == "onnxruntime-cpu":
         from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 
-        return OnnxRuntimeBackend(folder, threads, windows=windows)
+        return OnnxRuntimeBackend(folder, threads)
     if chosen == "tensorrt":
         from sam2_core.backends.tensorrt_backend import load_tensorrt
 

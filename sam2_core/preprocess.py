@@ -105,6 +105,7 @@ class PreparedFrame:
         rows: int64 (V,), the caller's row of each.
         reasons: N reasons, "" for a valid row.
         regions_xyxy_px: int64 (V, 4), what each close-up shows; None for the whole frame.
+        boxes_xyxy_px: float32 (N, 4), as the caller gave them.
 
     """
 
@@ -114,6 +115,7 @@ class PreparedFrame:
     rows: npt.NDArray[np.int64]
     reasons: tuple[str, ...]
     regions_xyxy_px: IntArray | None = None
+    boxes_xyxy_px: FloatArray = field(default_factory=lambda: np.zeros((0, 4), np.float32))
 
     def __post_init__(self) -> None:
         freeze_arrays(

@@ -105,6 +105,14 @@ class PointPrompts:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def chosen(self, rows: slice) -> PointPrompts:
+        """Return some of them."""
+        boxes, logits = self.xyxy_px, self.mask_logits
+        return PointPrompts(
+            self.points_px[rows], self.labels[rows],
+            None if boxes is None else boxes[rows], None if logits is None else logits[rows],
+        )  # fmt: skip
+
 
 def point_prompts(
     given: PointPrompts, size_hw: tuple[int, int], image_size: int

@@ -31,6 +31,7 @@ from sam2_core.preprocess import (
     whole_frame,
 )
 from sam2_core.types import (
+    AutolabelError,
     Boxes,
     DeviceMemoryError,
     EncoderImage,
@@ -164,7 +165,8 @@ class Segmenter:
         if frame.regions_xyxy_px is not None:
             regions = [tuple(one) for one in frame.regions_xyxy_px.tolist()]
         if staged is not None:  # the device itself cuts and resizes
-            return replace(frame, images_model=[View(staged, one) for one in regions])
+            views = [View(staged, one) for one in regions]
+            return replace(frame, images_model=views, boxes_xyxy_px=boxes.xyxy_px)
         squares = [
             resize_square(image[top:bottom, left:right], self.image_size)
             for left, top, right, bottom in regions
@@ -185,17 +187,25 @@ class Segmenter:
 
         Raises:
             DeviceMemoryError: a single frame, or a single prompt, does not fit.
+            AutolabelError: a server segments the frames.
 
         """
-        return [later() for later in self.start(frames, times)]
+        found = [later() for later in self.start(frames, times)]
+        low_res = [one for one in found if isinstance(one, LowResMasks)]
+        if len(low_res) < len(found):
+            raise AutolabelError("a server gives whole masks only: name another --backend")
+        return low_res
 
     def start(
         self, frames: Sequence[PreparedFrame], times: StageTimes | None = None
-    ) -> list[Callable[[], LowResMasks]]:
+    ) -> list[Callable[[], LowResMasks | Masks]]:
         """Queue prepared frames on the device; frames without prompts are not encoded.
 
-        As `run`, but returns functions that wait for each frame's result, on any thread.
+        As `run`, but returns functions that wait for each frame's result, on any thread. A server
+        makes whole masks.
         """
+        if (served := self.backend.segment_later(frames)) is not None:
+            return [*served]
         times = times or StageTimes()
         images: list[EncoderImage] = []
         image_of = []  # each prompt's image among those
@@ -265,10 +275,14 @@ class Segmenter:
         return min(now, tried // 2)
 
     @staticmethod
-    def finish(frame: PreparedFrame, decoded: LowResMasks | Callable[[], LowResMasks]) -> Masks:
-        """Make a frame's masks of the decoder's output, waiting for it first where needed."""
-        low_res = decoded() if callable(decoded) else decoded
-        return finish(low_res, frame.size_hw, frame.rows, frame.reasons, frame.regions_xyxy_px)
+    def finish(
+        frame: PreparedFrame, decoded: LowResMasks | Masks | Callable[[], LowResMasks | Masks]
+    ) -> Masks:
+        """Make a frame's masks of what `start` or `run` returned, waiting for it where needed."""
+        found = decoded() if callable(decoded) else decoded
+        if isinstance(found, Masks):
+            return found
+        return finish(found, frame.size_hw, frame.rows, frame.reasons, frame.regions_xyxy_px)
 
     def segment(self, images: Sequence[ImageArray], boxes: Sequence[Boxes]) -> list[Masks]:
         """Segment every box of every image.

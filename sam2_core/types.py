@@ -168,6 +168,17 @@ class Masks:
             tuple(self.reasons[row] for row in kept),
         )  # fmt: skip
 
+    @staticmethod
+    def joined(parts: Sequence[Masks]) -> Masks:
+        """Put masks of one image, one part at least, into one."""
+        iou, stability, score, area_px = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("predicted_iou", "stability", "object_score", "area_px")
+        )
+        rle = tuple(one for part in parts for one in part.rle)
+        reasons = tuple(one for part in parts for one in part.reasons)
+        return Masks(rle, parts[0].size_hw, iou, stability, score, area_px, reasons)
+
     def to_array(self, row: int) -> npt.NDArray[np.bool_]:
         """Pixels of one mask: bool (H, W)."""
         from pycocotools import mask as coco_mask

@@ -114,7 +114,7 @@ def serve(folder, picture):
     region = {"key": "/x", "offset": 0, "byte_size": 1}
     describe = {"inputs": [{"name": "describe", "shape": [1, 1], "datatype": "UINT8", "data": [1]}],
                 "outputs": [{"name": "info"}]}  # fmt: skip
-    model = "models/sam2_encoder_compact"
+    model = "models/sam2_compact"
     with serving("compact", "--threads", "1", "--demo", str(picture)) as told:
         page, _, token = told["page"].partition("?")
         doors = {told["http"], told["metrics"].removesuffix("/metrics"), page.rstrip("/")}
@@ -144,8 +144,7 @@ def serve(folder, picture):
 
         def traces():
             assert not mark.exists(), "code of a page has run"
-            names = ("sam2_encoder_compact", "sam2_compact")
-            return [statistics(told, name)["success"]["count"] for name in names]
+            return statistics(told, "sam2_compact")["success"]["count"]
 
         yield Target(f"{page}picture", asked, traces, told["page"], closed=closed)
 

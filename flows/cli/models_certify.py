@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 def certify_model(**options: Any) -> None:
     """Run MODEL as `label` would and compare its masks with PyTorch's in float32.
 
-    Writes a certificate into the cache; `label` and workers refuse an engine that failed. A failure
-    counts until the same pictures, or more, pass. Exit code 1: failed. Pictures other than the
-    bundled ones need PyTorch, or certified float32 graphs on the CPU, as judge.
+    Writes a certificate into the cache; `label` and workers refuse an engine that failed. The
+    last check counts. Exit code 1: failed. Pictures other than the bundled ones need PyTorch, or
+    certified float32 graphs on the CPU, as judge.
     """
     from flows.cli.display import spinning, stderr_console
 
@@ -64,32 +64,11 @@ def certify_model(**options: Any) -> None:
         raise click.UsageError("--quick takes the bundled pictures only, no --frames")
     with spinning(stderr_console(), "certifying"):
         certificate = _certified(options)
-        counts, path = certificate.keep(), certificate.path()
-    facts = {name: counts.calibration[name] for name in ("kind", "pictures", "boxes")}
-    result = certificate.as_json() | {
-        "file": str(path),
-        "counts": {"verdict": counts.verdict, "made": counts.made, **facts},
-        "verdict": counts.verdict,
-        "verdict_on_these": certificate.verdict,
-    }
-    if not print_json(options["as_json"], result):
-        lesser = certificate.made != counts.made
-        _print(certificate, "on these pictures" if lesser else str(path))
-        if lesser:
-            click.echo(_earlier(counts, path))
-    sys.exit(0 if counts.passed else 1)
-
-
-def _earlier(counts: Certificate, path: Path) -> str:
-    pictures = counted(counts.calibration["pictures"], "picture")
-    if counts.passed:
-        return f"the certificate of {counts.made} still counts: it covers more, {pictures}"
-    return (
-        f"but it failed on {counts.made}, on {pictures} of which some are not among these; that "
-        f"counts until all that it has failed on pass at once: certify with those --frames and "
-        f"--scenes together, or remove "
-        f"{path}"
-    )
+        certificate.keep()
+    path = certificate.path()
+    if not print_json(options["as_json"], certificate.as_json() | {"file": str(path)}):
+        _print(certificate, path)
+    sys.exit(0 if certificate.passed else 1)
 
 
 def _certified(options: dict[str, Any]) -> Certificate:
@@ -141,7 +120,7 @@ def _naming(source: str) -> Iterator[None]:
         raise AutolabelError(f"{source} cannot be run: {first_line(error)}") from error
 
 
-def _print(certificate: Certificate, where: str) -> None:
+def _print(certificate: Certificate, path: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -174,4 +153,4 @@ def _print(certificate: Certificate, where: str) -> None:
     for failure in certificate.failures:
         console.print(failure, style="red")
     colour = "green" if certificate.passed else "red"
-    console.print(Text(certificate.verdict, colour), f"  {where}", sep="", soft_wrap=True)
+    console.print(Text(certificate.verdict, colour), f"  {path}", sep="", soft_wrap=True)

@@ -38,10 +38,10 @@ from flows.cli.models_build import numbers
 @click.option(
     "--instances",
     type=click.IntRange(1),
-    default=1,
-    help="Processes of encoder and decoder per device.",
+    default=2,
+    help="Processes of a model per device; while one segments, another answers clicks.",
 )
-@click.option("--cache-mb", type=click.IntRange(16), default=1024, help="Memory for embeddings.")
+@click.option("--cache-mb", type=click.IntRange(16), default=1024, help="Memory for open images.")
 @load_timeout_option
 @click.option(
     "--version",
@@ -56,12 +56,12 @@ def triton_repository(models: tuple[str, ...], out: Path, **options: Any) -> Non
     The server needs sam2-autolabel installed, as in deploy/triton/Dockerfile.
     """
     from sam2_core.backend_choice import precision_for
-    from sam2_core.serving.python_model import ModelSettings
     from sam2_core.serving.repository import RepositoryOptions, copy_graphs, write_repository
+    from sam2_core.serving.server_model import ModelSettings
 
     precision = precision_for(options["backend"], options["precision"])
     settings = ModelSettings(
-        backend=options["backend"], precision=precision, embedding_bytes=options["cache_mb"] << 20,
+        backend=options["backend"], precision=precision, image_bytes=options["cache_mb"] << 20,
         loading_s=options["load_timeout"],
     )  # fmt: skip
     version = options["version"]

@@ -32,12 +32,14 @@ _PORT, _ANY = click.IntRange(0, 65535), "0: any free one."
 @click.option("--backend", default="auto", help="What runs the models.")
 @click.option("--precision", default="auto", help="auto, fp32 or fp16.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: every core.")
-@click.option("--gpus", callback=numbers, metavar="0,1", help="CUDA devices; one instance on each.")
+@click.option(
+    "--gpus", callback=numbers, metavar="0,1", help="CUDA devices, each with two processes."
+)
 @click.option(
     "--cache-mb",
     type=click.IntRange(16),
     default=1024,
-    help="Memory for embeddings; the least recently used go first.",
+    help="Memory for open images; the least recently used go first.",
 )
 @load_timeout_option
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
@@ -125,13 +127,14 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
             front = triton_http(socket_of(prefix, "http"), socket_of(prefix, "metrics"))
             door = Door(front, is_ours=_names_of(host))
             stack.enter_context(answering(door, http, metrics, **_tls_of(options)))
-            where = {}
-            if options["picture"]:
-                where["page"] = _serve_page(options["picture"], prefix, names, stack)
             tls = "s" if options["tls_certificate"] else ""
             at = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - as asked for
+            grpc_url = f"grpc{tls}://{at}:{server_options.grpc_port}"
+            where = {}
+            if options["picture"]:
+                where["page"] = _serve_page(options["picture"], grpc_url, names, stack)
             where |= {
-                "grpc": f"grpc{tls}://{at}:{server_options.grpc_port}",
+                "grpc": grpc_url,
                 "http": f"http{tls}://{at}:{http.getsockname()[1]}",
                 "metrics": f"http{tls}://{at}:{metrics.getsockname()[1]}/metrics",
             }
@@ -183,6 +186,8 @@ def _refuse_wrong_options(models: tuple[str, ...], options: dict[str, Any]) -> N
         raise click.UsageError("--tls-certificate and --tls-key go together")
     if options["tls_clients"] and not certificate:
         raise click.UsageError("--tls-clients needs --tls-certificate and --tls-key")
+    if options["picture"] and certificate:
+        raise click.UsageError("--demo is for a look on this machine: leave the TLS options out")
     if models and options["repository"]:
         raise click.UsageError("--repository serves the models in it: name none")
     if options["log"] and not options["log"].absolute().parent.is_dir():
@@ -201,9 +206,8 @@ def _refuse_wrong_options(models: tuple[str, ...], options: dict[str, Any]) -> N
 def _written(repository: Path, models: tuple[str, ...], options: dict[str, Any]) -> list[str]:
     """Return what to load; write a repository unless one is given."""
     from sam2_core.serving.contract import WHOLE_FRAMES
-    from sam2_core.serving.python_model import ModelSettings
-    from sam2_core.serving.repository import RepositoryOptions, write_repository
-    from sam2_core.serving.supervised import models_in
+    from sam2_core.serving.repository import RepositoryOptions, models_in, write_repository
+    from sam2_core.serving.server_model import ModelSettings
     from tasks.masks.model import choose_model
 
     if options["repository"]:
@@ -218,7 +222,7 @@ def _written(repository: Path, models: tuple[str, ...], options: dict[str, Any])
         choose_model(model.removesuffix(WHOLE_FRAMES), options["backend"], options["precision"])
     settings = ModelSettings(
         backend=options["backend"], precision=options["precision"], threads=options["threads"],
-        embedding_bytes=options["cache_mb"] << 20, loading_s=options["load_timeout"],
+        image_bytes=options["cache_mb"] << 20, loading_s=options["load_timeout"],
     )  # fmt: skip
     placed = RepositoryOptions(settings, options["gpus"])
     return write_repository(repository, models, placed, where_is=_absolute)
@@ -233,16 +237,14 @@ def _absolute(model: str) -> str:
     return str(path.absolute()) + model[len(name) :] if path.exists() else model
 
 
-def _serve_page(picture: Path, prefix: str, names: list[str], stack: contextlib.ExitStack) -> str:
+def _serve_page(picture: Path, grpc_url: str, names: list[str], stack: contextlib.ExitStack) -> str:
     """Serve the page of a picture on 127.0.0.1 until the stack ends; return its link."""
     from sam2_core.serving.client import Sam2Client
     from sam2_core.serving.http_front import answering, demo_page
-    from sam2_core.serving.server_process import socket_of
-    from sam2_core.serving.supervised import PARTS
     from tasks.review.door import TOKEN, Door, bind
 
-    model = next(one for one in names if not one.startswith(PARTS)).removeprefix("sam2_")
-    client = stack.enter_context(Sam2Client(f"unix:{socket_of(prefix, 'http')}", model))
+    model = names[0].removeprefix("sam2_")
+    client = stack.enter_context(Sam2Client(grpc_url, model))
     listener, token = bind(0), secrets.token_urlsafe(32)
     stack.enter_context(answering(Door(demo_page(client, picture), token), listener))
     return f"http://127.0.0.1:{listener.getsockname()[1]}/?{TOKEN}={token}"

@@ -34,10 +34,6 @@ def compare_frames(run: Session) -> dict[str, Any]:
     cases: dict[str, Callable[[], object]] = {
         "autolabel": lambda: segment_frame(run.frames, run.frame)
     }
-    windowed = f"autolabel {run.windowed[0]}" if run.windowed else ""
-    if run.windowed:
-        in_windows = run.of_frames(run.windowed[1])
-        cases[windowed] = lambda: segment_frame(in_windows, run.frame)
     crops = run.close_ups
     if crops is not None:
         cases["autolabel close-ups"] = lambda: segment_frame(crops, run.frame)
@@ -50,14 +46,9 @@ def compare_frames(run: Session) -> dict[str, Any]:
         note=run.noting("whole frame"),
     )  # fmt: skip
     fast = timings["autolabel"]
-    found = {}
-    if windowed:
-        name = windowed.replace("autolabel", "frame").replace(" ", "_")
-        found[f"{name}_vs_torch"] = ratio(timings.get("torch eager"), timings[windowed])
     return {
         "whole_frame": timings_as_dict(timings),
         "frame_vs_torch": ratio(timings.get("torch eager"), fast),
-        **found,
         "frame_vs_peers": {name: ratio(timings[name], fast) for name in peers},
         **_agreements(run, ours, masks),
     }

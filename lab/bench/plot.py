@@ -54,10 +54,7 @@ def _bars(axes: Any, timings: dict[str, Any], title: str, ours: str) -> None:
         return
     order = sorted(timings, key=lambda name: -timings[name]["median_ms"])
     values = [timings[name]["median_ms"] for name in order]
-    colours = [
-        OURS if name == ours or name.startswith(("autolabel", "windowed")) else OTHERS
-        for name in order
-    ]
+    colours = [OURS if name == ours or name.startswith("autolabel") else OTHERS for name in order]
     spread = [
         [value - timings[name]["low_ms"] for name, value in zip(order, values, strict=True)],
         [timings[name]["high_ms"] - value for name, value in zip(order, values, strict=True)],

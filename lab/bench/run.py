@@ -144,8 +144,6 @@ def _decoders(run: Session, image_model: ImageArray) -> dict[str, Decoder]:
             backends["published"] = run.load("published")
         except AutolabelError as error:
             run.skipped["published"] = str(error)
-    if run.windowed:
-        name, backends[name] = run.windowed
     backends[run.graph] = run.backend
     for name, backend in backends.items():
         found[name] = Decoder(backend, encode_and_wait(backend, [image_model]), chunk)

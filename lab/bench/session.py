@@ -14,7 +14,6 @@ from lab.bench.published import PublishedDecoderOnly
 from lab.bench.timing import Note
 from sam2_core.backend_choice import choose_backend, precision_for
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.protocol import Backend
 from sam2_core.load import load_backend
 from sam2_core.presets import preset_named
@@ -94,21 +93,6 @@ class Session:
         )
 
     @cached_property
-    def windowed(self) -> tuple[str, Backend] | None:
-        """The model with boxes decoded in windows around them, where its graphs can, and a name.
-
-        Masks of random weights fill the image, and every window would grow. What windows cost where
-        masks keep to their boxes is measured by not growing them.
-        """
-        if self.graph == "published" or self.backend.info.device != "cpu":
-            return None
-        backend = self.load(self.graph, windows=True)
-        if not isinstance(backend, OnnxRuntimeBackend) or not backend.window_sides:
-            return None
-        backend.grow_windows = not self.random
-        return "windowed_not_grown" if self.random else "windowed", backend
-
-    @cached_property
     def close_ups(self) -> Segmenter | None:
         """The model with each box in a crop of its own, where it has such graphs."""
         size = preset_named(self.preset).close_up_size if self.folder is None else 0
@@ -134,8 +118,8 @@ class Session:
         """Graph that is measured: restructured, or published where it was asked for by path."""
         return self.backend.info.stamp.name.split("/")[-1]
 
-    def load(self, graph: str, threads: int | None = None, *, windows: bool = False) -> Backend:
-        """Load this model again, as another graph, with other threads or in windows."""
+    def load(self, graph: str, threads: int | None = None) -> Backend:
+        """Load this model again, as another graph or with other threads."""
         model: str | Path = self.options.model
         if self.folder is not None:
             wanted = Wanted(self.precision, graph, self.options.cache, self.note)
@@ -147,7 +131,7 @@ class Session:
             model = folder.path
         return load_backend(
             model, self.backend_name, self.precision, graph, cache=self.options.cache,
-            threads=threads or self.options.threads, windows=windows, close_ups=False,
+            threads=threads or self.options.threads, close_ups=False,
             progress=self.note,
         )  # fmt: skip
 

@@ -15,8 +15,6 @@ NAMES = {
     "prototype": "prototype: one box per call",
     "published": "published graph, batched",
     "restructured": "restructured, whole grid",
-    "windowed": "restructured, in windows",
-    "windowed_not_grown": "in windows, never grown",
 }
 
 
@@ -96,12 +94,8 @@ def _summary(results: dict[str, Any]) -> Text:
     for key, text in (
         ("decoder_vs_published", "decoder against the published graph"),
         ("frame_vs_torch", "whole frame against PyTorch eager"),
-        ("frame_windowed_vs_torch", "the same in windows"),
-        ("frame_windowed_not_grown_vs_torch", "the same in windows that are not grown"),
     ):
         value = results.get(key)
-        if value is None and "windowed" in key:
-            continue
         lines.append(f"{text}: {'not measured' if value is None else f'{value:.2f} times faster'}")
     memory = results["memory"]
     if "beyond_loaded_mb" in memory:

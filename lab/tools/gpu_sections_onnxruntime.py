@@ -36,7 +36,7 @@ def smoke() -> None:
     found = backend.decode(features, frame.prompts)
     again = backend.decode(backend.encode([frame.square]), frame.prompts)
     assert np.array_equal(np.asarray(found.logits), np.asarray(again.logits)), "a replay differs"
-    cpu = OnnxRuntimeBackend(folder, windows=False)
+    cpu = OnnxRuntimeBackend(folder)
     expected = cpu.decode(cpu.encode([frame.square]), frame.prompts)
     iou = mask_iou(found, expected)
     apart = float(np.abs(found.predicted_iou - expected.predicted_iou).max())

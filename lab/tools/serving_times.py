@@ -15,13 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from sam2_core.backends.triton_backend import TritonBackend
+from sam2_core.backends.triton_backend import load_triton
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.async_client import AsyncSam2Client
 from sam2_core.serving.client import Sam2Client, as_prompts
-from sam2_core.serving.failover import Servers
-from sam2_core.serving.transport import connect
 from sam2_core.types import Boxes
 from tests.sam2_core.serving.conftest import metric, serving, statistics
 
@@ -47,9 +45,9 @@ def labeling_ms(backend, count, boxes, seed):
         return 1000 * (time.perf_counter() - started) / count
 
 
-def click_ms(url, repeats=50, **options):
+def click_ms(url, repeats=50):
     """Median milliseconds of another click on an open image."""
-    with Sam2Client(url, "compact", **options) as client:
+    with Sam2Client(url, "compact") as client:
         image = client.set_image(frames_of(1, 1)[0][0])
         times = []
         for number in range(repeats):
@@ -94,14 +92,10 @@ def main():
         load_backend("compact", "onnxruntime-cpu"), given.frames, given.boxes, 1
     )
     with serving("compact") as server:
-        ways = {
-            "http": (server["http"], {}), "grpc": (server["grpc"], {}),
-        }  # fmt: skip
-        for seed, (name, (url, options)) in enumerate(ways.items(), 2):
-            backend = TritonBackend(Servers([connect(url, **options)], "compact"))
-            found[name] = labeling_ms(backend, given.frames, given.boxes, seed)
-            backend.close()
-            found[f"click, {name}"] = click_ms(url, **options)
+        backend = load_triton("compact", urls=[server["grpc"]])
+        found["served"] = labeling_ms(backend, given.frames, given.boxes, 2)
+        backend.close()
+        found["click"] = click_ms(server["grpc"])
         before = statistics(server, "sam2_compact")
         latencies, counts, left = asyncio.run(stress(server["grpc"], given.moves))
         after = statistics(server, "sam2_compact")

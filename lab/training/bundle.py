@@ -31,7 +31,7 @@ GRAPH_FOLDER = "restructured"
 HALF = "_fp16"
 # Smaller tensors stay in their graph: pointing to them takes nearly as much.
 SMALLEST_SHARED_BYTES = 256
-# What a GPU runs: windows are for CPUs.
+# What a GPU runs.
 ON_GPU = ("encoder", "decoder", "decoder_mask", "encoder_close_up", "decoder_close_up")
 PUBLISHED_DECODER = "decoder_published.onnx"  # for `autolabel bench`, which compares with it
 

@@ -9,7 +9,7 @@ All exact up to rounding (x are the E*E image tokens of a prompt, T its tokens, 
   same for image-to-token attention, with the output projection folded into the token values;
 - trim: the last attention is read at the six output tokens only; the hypernetworks are one batch;
 - upscaling is pointwise (a transposed convolution of size and stride 2 sends each cell to its own
-  four), so it runs on token-major products, on all cells or on those of a window around each box.
+  four), so it runs on token-major products.
 """
 
 from __future__ import annotations
@@ -80,20 +80,17 @@ class LeanDecoder(nn.Module):
 
     Args:
         model: with its weights in float32; unchanged.
-        window: side of the window in cells in which masks are made; 0 makes whole masks.
         masked: every prompt has a mask prompt; then nothing of the first layer is shared.
         baked: hold the image's position encoding as a constant; a compiler would otherwise compute
             it again for every prompt.
 
     """
 
-    def __init__(
-        self, model: Sam2, *, window: int = 0, masked: bool = False, baked: bool = False
-    ) -> None:
+    def __init__(self, model: Sam2, *, masked: bool = False, baked: bool = False) -> None:
         super().__init__()
         preset = model.preset
         decoder = model.sam_mask_decoder
-        self.cells, self.window, self.masked = preset.embedding_grid, window, masked
+        self.cells, self.masked = preset.embedding_grid, masked
         first, second = decoder.transformer.layers
         with torch.no_grad():
             self.tokens = TokenSide(model)
@@ -120,13 +117,6 @@ class LeanDecoder(nn.Module):
         """(in, out, 2, 2) -> (in, 4 * out), sub-pixel major."""
         return conv.weight.permute(0, 2, 3, 1).reshape(conv.weight.shape[0], -1).contiguous()
 
-    def window_cells(self, window_yx: Tensor) -> Tensor:
-        """(P, 2) first row and column -> (P, window * window) indices of cells."""
-        steps = torch.arange(self.window, device=window_yx.device)
-        rows = window_yx[:, :1].long() + steps
-        columns = window_yx[:, 1:].long() + steps
-        return (rows[:, :, None] * self.cells + columns[:, None]).flatten(1)
-
     def masks(self, x: Tensor, high_res_s0: Tensor, high_res_s1: Tensor, hyper: Tensor) -> Tensor:
         """Cells (P, n, w) and their fine features -> logits (P, 4, n, 16) in upscaling's order."""
         cells, narrow = x.shape[1], high_res_s1.shape[-1]
@@ -138,13 +128,13 @@ class LeanDecoder(nn.Module):
 
     def laid_out(self, logits: Tensor) -> Tensor:
         """Logits by cell, (P, M, n, 16) -> (P, M, 4 * side, 4 * side)."""
-        side, masks = self.window or self.cells, logits.shape[1]
+        side, masks = self.cells, logits.shape[1]
         logits = logits.reshape(-1, masks, side, side, 2, 2, 2, 2)
         logits = logits.permute(0, 1, 2, 4, 6, 3, 5, 7)
         return logits.reshape(-1, masks, 4 * side, 4 * side)
 
     def forward(self, *inputs: Tensor, **more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Decode as `by_cell` does; logits (P, 4, 4 * window, 4 * window)."""
+        """Decode as `by_cell` does; logits (P, 4, G, G)."""
         logits, iou, object_score = self.by_cell(*inputs, **more)
         return self.laid_out(logits), iou, object_score
 
@@ -156,7 +146,6 @@ class LeanDecoder(nn.Module):
         points: Tensor,
         labels: Tensor,
         image_index: Tensor,
-        window_yx: Tensor | None = None,
         mask_input: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Decode; features as `LeanEncoder` returns them, the rest as in `Sam2.decode`.
@@ -168,7 +157,6 @@ class LeanDecoder(nn.Module):
             points: float32 (P, K, 2).
             labels: int32 (P, K).
             image_index: int64 (P,).
-            window_yx: int32 (P, 2) first cell of each window, when `window` is set.
             mask_input: (P, 1, G, G) logits to refine, when `masked`.
 
         Returns:
@@ -188,20 +176,6 @@ class LeanDecoder(nn.Module):
         tokens, x = self.second(tokens, prompt, x, position)
         hyper, iou, object_score = self.tokens(tokens, prompt, x, position)
         hyper = hyper.to(x.dtype)
-        if window_yx is None:
-            high_res_s0 = high_res_s0.index_select(0, image_index)
-            high_res_s1 = high_res_s1.index_select(0, image_index)
-        else:
-            cells = self.window_cells(window_yx)
-            prompts = torch.arange(cells.shape[0], device=cells.device)[:, None]
-            x = self._cells_at(x, cells + prompts * self.cells**2)
-            places = cells + image_index[:, None] * self.cells**2
-            high_res_s0 = self._cells_at(high_res_s0, places)
-            high_res_s1 = self._cells_at(high_res_s1, places)
+        high_res_s0 = high_res_s0.index_select(0, image_index)
+        high_res_s1 = high_res_s1.index_select(0, image_index)
         return self.masks(x, high_res_s0, high_res_s1, hyper), iou, object_score
-
-    @staticmethod
-    def _cells_at(features: Tensor, places: Tensor) -> Tensor:
-        """(B, N, ...) at (P, k) places among B * N -> (P, k, ...)."""
-        flat = features.flatten(0, 1).index_select(0, places.flatten())
-        return flat.reshape(-1, places.shape[1], *features.shape[2:])

@@ -35,7 +35,6 @@ class Finished(nn.Module):
         points: Tensor,
         labels: Tensor,
         image_index: Tensor,
-        window_yx: Tensor | None = None,
         mask_input: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """Decode P prompts; see `Sam2.decode` and `LeanDecoder`.
@@ -51,7 +50,7 @@ class Finished(nn.Module):
         if isinstance(self.decoder, LeanDecoder):
             # Logits are put in the order of the image last: of the chosen mask only, where no more
             # is asked for.
-            decoded = self.decoder.by_cell(*features, *prompts, window_yx, mask_input)
+            decoded = self.decoder.by_cell(*features, *prompts, mask_input)
             laid_out = self.decoder.laid_out
         else:
             decoded = self.decoder.decode(features, *prompts, mask_input)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sam2_core.backends.device_memory import Slot
 from sam2_core.backends.gpu import Gpu, Graph
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.protocol import Backend, BackendInfo, HostFeatures, PendingMasks
+from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
 from sam2_core.batching import bucket_for, collect, gather
 from sam2_core.preprocess import StagedFrame, View, size_hw_of
 from sam2_core.types import (
@@ -216,11 +216,8 @@ class CudaBackend(Backend):
         grid = (self._grid, self._grid)
         return LowResMasks(logits, np.zeros((len(logits), 2), np.int32), grid, *scores)
 
-    def features_to_host(self, features: Features) -> HostFeatures:
+    def _features_on_host(self, features: Features) -> dict[str, npt.NDArray[Any]]:
         """Copy features to this machine's memory."""
-        return self._on_device(partial(self._features_on_host, features))
-
-    def _features_on_host(self, features: Features) -> HostFeatures:
         found = {}
         for name in FEATURES:
             one = self._graphs["encoder"].declared[name]
@@ -235,24 +232,6 @@ class CudaBackend(Backend):
             self.gpu.device.synchronize(self.gpu.stream)
             found[name] = np.stack(parts)
         return found
-
-    def features_from_host(
-        self, arrays: HostFeatures, sizes_hw: Sequence[tuple[int, int]]
-    ) -> Features:
-        """Copy features to the device."""
-
-        def queued(start: int) -> dict[str, Slot]:
-            slots, kept = {}, []
-            for name, array in arrays.items():
-                some = np.ascontiguousarray(array[start : start + self._most_images])
-                slots[name] = self.gpu.memory(some.nbytes)
-                kept.append(self.gpu.upload(slots[name].address, some))
-            self.gpu.queued(kept)
-            return slots
-
-        starts = range(0, len(sizes_hw), self._most_images)
-        data = self._on_device(lambda: [queued(start) for start in starts])
-        return Features(data, len(sizes_hw), tuple(sizes_hw))
 
     def _decode_freely(self, features: Features, prompts: Prompts) -> LowResMasks:
         """Decode any prompts: features go through the host, nothing is captured. Rarely used."""

@@ -28,12 +28,10 @@ def problem_of(facts: dict[str, Any]) -> str:
     for name in ("image_size", "close_up_size"):
         if not _is_count(facts.get(name, 0)):
             return f"{name} is {facts[name]!r}, which is no number of pixels"
-    kinds = {"checkpoint_sha256": str, "also": dict, "files": dict, "windows": list}
+    kinds = {"checkpoint_sha256": str, "also": dict, "files": dict}
     for name, kind in kinds.items():
         if not isinstance(facts.get(name, kind()), kind):
             return f"{name} is {facts[name]!r}, which is not what an export writes"
-    if not all(map(_is_count, facts.get("windows", ()))):
-        return f"windows is {facts['windows']!r}, which are no numbers of cells"
     return ""
 
 
@@ -137,11 +135,6 @@ class ModelFolder:
         if not path.is_file():
             raise AutolabelError(f"{path} is missing: export the model again")
         return path
-
-    def window_sides(self) -> tuple[int, ...]:
-        """Sides, in cells, of the windows that the folder has decoders for, ascending."""
-        sides = () if self.close_ups or self.suffix else self.facts.get("windows", ())
-        return tuple(sorted(int(side) for side in sides))
 
     def engine_sha256(self) -> str:
         """Hash over every graph file, external weights included; of a pinned folder, as pinned.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 from sam2_core.backend_choice import quiet_onnxruntime
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.protocol import Backend, BackendInfo
-from sam2_core.batching import CELL_MODEL_PX, MASK_CELLS, Cells, decode_in_windows
 from sam2_core.machine import usable_cores
 from sam2_core.preprocess import planes_of, resize_square
 from sam2_core.types import (
@@ -33,7 +31,7 @@ from sam2_core.types import (
 # sixteen. More cores were not tried.
 MOST_CALLS = 16
 # Inputs with a row for each prompt or each encoded image; those of features go whole to every call.
-_OF_ROWS = ("points", "labels", "image_index", "window_yx", "mask_input", "image")
+_OF_ROWS = ("points", "labels", "image_index", "mask_input", "image")
 _OUT_OF_MEMORY = (
     "failed to allocate", "allocaterawinternal", "out of memory", "bad_alloc",
     # cuBLAS and cuDNN on a device that is nearly full, seen while a session was opened.
@@ -98,19 +96,15 @@ class OnnxRuntimeBackend(Backend):
     """A model folder on ONNX Runtime's CPU provider.
 
     ONNX Runtime sessions may be run from several threads at once. Decoders are opened when they are
-    first needed: for one image or several, in windows or not, with mask prompts or without.
+    first needed: for one image or several, with mask prompts or without.
 
     Args:
         folder: an exported model.
         threads: cores to use; all that the process may use when None.
-        windows: decode boxes only in windows around them, where the folder has such decoders.
-            The masks are the same inside; what is far from its box is lost.
 
     """
 
-    def __init__(
-        self, folder: ModelFolder, threads: int | None = None, *, windows: bool = False
-    ) -> None:
+    def __init__(self, folder: ModelFolder, threads: int | None = None) -> None:
         self.folder = folder = folder.pinned()
         cores = threads or usable_cores()
         self._calls = min(cores, MOST_CALLS)
@@ -123,9 +117,6 @@ class OnnxRuntimeBackend(Backend):
         folder.hold_against(self._encoder.get_modelmeta().custom_metadata_map)
         self._single = folder.has("decoder_single")
         self._session("decoder_single" if self._single else "decoder")
-        self.window_sides = folder.window_sides() if windows else ()
-        # Off only to measure what growing costs: masks are then cut at their first window.
-        self.grow_windows = True
         self._info = BackendInfo(
             stamp=folder.stamp("onnxruntime-cpu"),
             image_size=folder.image_size,
@@ -161,16 +152,7 @@ class OnnxRuntimeBackend(Backend):
         return Features(dict(zip(FEATURES, data, strict=True)), len(images), sizes)
 
     def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
-        """Decode P prompts, boxes in windows around them."""
-        cells = self._info.image_size // CELL_MODEL_PX
-        return decode_in_windows(
-            prompts, partial(self._decode, features), self.window_sides, cells,
-            grow=self.grow_windows,
-        )  # fmt: skip
-
-    def _decode(
-        self, features: Features, prompts: Prompts, side: int, window_yx: Cells | None
-    ) -> LowResMasks:
+        """Decode P prompts, some on each core."""
         inputs = dict(features.data)
         inputs["points"] = np.ascontiguousarray(prompts.points_model, np.float32)
         inputs["labels"] = np.ascontiguousarray(prompts.labels, np.int32)
@@ -179,17 +161,12 @@ class OnnxRuntimeBackend(Backend):
         if prompts.mask_logits is not None:
             name = "decoder_mask"
             inputs["mask_input"] = np.ascontiguousarray(prompts.mask_logits[:, None], np.float32)
-        origin = np.zeros((len(prompts), 2), np.int32)
-        if window_yx is not None:
-            name = f"{name}_w{side}"
-            inputs["window_yx"] = window_yx
-            origin = window_yx * MASK_CELLS
         session = self._session(name)
         taken = {node.name for node in session.get_inputs()}
         inputs = {key: value for key, value in inputs.items() if key in taken}
         calls = min(self._calls, len(prompts))
         logits, iou, score, stability = self._run_in_calls(session, DECODED, inputs, calls)
-        grid = self._info.image_size // 4
+        grid, origin = self._info.image_size // 4, np.zeros((len(prompts), 2), np.int32)
         return LowResMasks(logits[:, 0], origin, (grid, grid), iou, score, stability)
 
     def _run_in_calls(

@@ -5,21 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy.typing as npt
-
-from sam2_core.preprocess import StagedFrame
+from sam2_core.preprocess import PreparedFrame, StagedFrame
 from sam2_core.types import (
     EncoderImage,
     Features,
     ImageArray,
     LowResMasks,
+    Masks,
     ModelStamp,
     Prompts,
 )
-
-HostFeatures = dict[str, npt.NDArray[Any]]
 
 
 class PendingMasks:
@@ -112,15 +109,13 @@ class Backend(Protocol):
         """Return a frame that was staged for a device, another one's maybe, as `stage` would."""
         return self.stage(frame.pixels)
 
-    def features_to_host(self, features: Features) -> HostFeatures:
-        """Copy features to this machine's memory, for another process: arrays (B, ...) by name."""
-        return dict(features.data)
+    def segment_later(self, frames: Sequence[PreparedFrame]) -> list[Callable[[], Masks]] | None:
+        """Send frames with boxes to where they are segmented, and return what waits for each.
 
-    def features_from_host(
-        self, arrays: HostFeatures, sizes_hw: Sequence[tuple[int, int]]
-    ) -> Features:
-        """Make features of what `features_to_host` returned, in any process."""
-        return Features(dict(arrays), len(sizes_hw), tuple(sizes_hw))
+        None: this backend encodes and decodes here.
+        """
+        del frames
+        return None
 
     def warm_up(self) -> None:
         """Do before the first frame what would keep it waiting; nothing where nothing would."""

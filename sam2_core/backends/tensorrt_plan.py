@@ -136,7 +136,6 @@ _DYNAMIC = {
     "labels": "PK",
     "image_index": "P",
     "mask_input": "P",
-    "window_yx": "P",
 }
 
 

@@ -18,7 +18,7 @@ import torch
 from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.gpu import opened_gpu
 from sam2_core.backends.model_folder import CLOSE_UPS
-from sam2_core.backends.protocol import Backend, BackendInfo, HostFeatures, PendingMasks
+from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
 from sam2_core.backends.torch_compiled import (
     BOX_BUCKETS,
     BOX_LABELS,
@@ -185,18 +185,6 @@ class TorchBackend(Backend):
         graph.graph.replay()
         # The graph's outputs are overwritten by its next run; the copy costs microseconds.
         return tuple(output[:count].clone() for output in graph.outputs)
-
-    def features_to_host(self, features: Features) -> HostFeatures:
-        """Copy features to this machine's memory: arrays (B, ...) by position."""
-        return {str(index): one.cpu().numpy() for index, one in enumerate(features.data)}
-
-    def features_from_host(
-        self, arrays: HostFeatures, sizes_hw: Sequence[tuple[int, int]]
-    ) -> Features:
-        """Copy features to the device."""
-        tensors = (torch.from_numpy(np.array(arrays[str(index)])) for index in range(len(arrays)))
-        data = tuple(one.to(self._device) for one in tensors)
-        return Features(data, len(sizes_hw), tuple(sizes_hw))
 
     def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
         """Decode P prompts in one call."""

@@ -50,17 +50,6 @@ class _Decode(nn.Module):
         return self.model.decode((embedding, high_res_s0, high_res_s1), *prompts)
 
 
-class _WithMasks(nn.Module):
-    """A restructured decoder for mask prompts."""
-
-    def __init__(self, decoder: LeanDecoder) -> None:
-        super().__init__()
-        self.decoder = decoder
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.decoder(*inputs[:6], None, inputs[6])
-
-
 class OneImageLayer(nn.Module):
     """A `SharedLayer` for prompts of one image: all their tokens are one long sequence.
 
@@ -138,7 +127,7 @@ def build_modules(model: Sam2, graph: str, dtype: torch.dtype, device: str) -> M
     else:
         single = LeanDecoder(model, baked=True)
         single.first = OneImageLayer(single.first)
-        masked = _WithMasks(LeanDecoder(model, masked=True, baked=True))
+        masked = LeanDecoder(model, masked=True, baked=True)
         parts = [LeanEncoder(model, fused=True), LeanDecoder(model, baked=True), single, masked]
     # Folded in float32, cast afterwards.
     encoder, *decoders = (cast(part.eval(), dtype).to(device) for part in parts)

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from sam2_core.prompts import PointPrompts
-from sam2_core.serving.client import Requests, SentImage, as_list, as_prompts
-from sam2_core.serving.contract import DEFAULT_URL, ServedModel, served_as
-from sam2_core.serving.failover import Servers
-from sam2_core.serving.transport import Access, Cancellation, DeadlineError, connect, split_url
+from sam2_core.serving.client import Requests, SentImage, as_prompts
+from sam2_core.serving.contract import DEFAULT_URL, ServedModel
+from sam2_core.serving.transport import Access, Cancellation, DeadlineError
 from sam2_core.types import AutolabelError, ImageArray, Masks
 
 Result = TypeVar("Result")
@@ -72,14 +71,7 @@ class AsyncSam2Client:
         deadline_s: float = 10.0,
         grace_s: float = 0.25,
     ) -> None:
-        for url in as_list(urls):
-            if not split_url(url).scheme.startswith("grpc"):
-                raise AutolabelError(f"{url}: only grpc:// can cancel what is on its way")
-        transports = [connect(url, access) for url in as_list(urls)]
-        servers = Servers(
-            transports, served_as(model), patience_s=deadline_s, first_patience_s=deadline_s
-        )
-        self._requests = Requests(servers, deadline_s)
+        self._requests = Requests(urls, model, access, deadline_s, (deadline_s, deadline_s))
         self._threads = ThreadPoolExecutor(most_at_once, "sam2-client")
         self._deadline_s, self.grace_s, self.counts = deadline_s, grace_s, Counts()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
@@ -99,7 +91,7 @@ class AsyncSam2Client:
 
     async def served(self) -> ServedModel:
         """Ask what the server runs."""
-        return await self._run(lambda _: self._requests.servers.served)
+        return await self._run(lambda _: self._requests.served)
 
     async def set_image(self, image: ImageArray | bytes) -> SentImage:
         """Make an image known to the server: uint8 (H, W, 3) RGB or a JPEG."""
@@ -170,7 +162,7 @@ class AsyncSam2Client:
         for session in list(self._sessions.values()):
             session.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._requests.servers.close()
+        self._requests.close()
 
     async def __aenter__(self) -> AsyncSam2Client:
         return self

@@ -33,12 +33,12 @@ from sam2_core.serving.transport import (
     Cancellation,
     ExpiredOnServerError,
     Tensors,
-    connect,
+    Transport,
 )
 from sam2_core.types import AutolabelError, FloatArray, ImageArray, Masks
 
-_MASKS = (
-    "image_id", "size_hw", "rle", "rle_bytes", "reasons", "predicted_iou", "stability",
+MASKS = (
+    "size_hw", "rle", "rle_bytes", "reasons", "predicted_iou", "stability",
     "object_score", "area_px",
 )  # fmt: skip
 _OPENED = ("image_id", "size_hw")
@@ -66,10 +66,9 @@ class SentImage:
             freeze_arrays(self, content="uint8 (H, W, 3)")
 
 
-def _sent_image(found: Tensors, content: ImageArray | bytes) -> SentImage:
-    """Read the answer to a request for `_OPENED`."""
+def _size_hw(found: Tensors) -> tuple[int, int]:
     height, width = (int(size) for size in found["size_hw"].reshape(-1))
-    return SentImage(text_in(found["image_id"]), (height, width), content)
+    return height, width
 
 
 def _prompt_tensors(prompts: PointPrompts) -> Tensors:
@@ -84,16 +83,15 @@ def _prompt_tensors(prompts: PointPrompts) -> Tensors:
     return inputs
 
 
-def _masks_in(found: Tensors) -> Masks:
-    """Read the answer to a request for `_MASKS`."""
-    height, width = (int(size) for size in found["size_hw"].reshape(-1))
+def masks_in(found: Tensors) -> Masks:
+    """Read the answer to a request for `MASKS`."""
     names = ("predicted_iou", "stability", "object_score", "area_px")
     iou, stability, score, area = (found[name][0] for name in names)
     text, ends = found["rle"].tobytes(), np.cumsum(found["rle_bytes"][0])
     starts = [0, *ends[:-1].tolist()]
     return Masks(
         tuple(text[start:end] for start, end in zip(starts, ends.tolist(), strict=True)),
-        (height, width), iou, stability, score, area, tuple(json.loads(text_in(found["reasons"]))),
+        _size_hw(found), iou, stability, score, area, tuple(json.loads(text_in(found["reasons"]))),
     )  # fmt: skip
 
 
@@ -158,41 +156,70 @@ def mask_logits(masks: npt.NDArray[np.bool_], grid: int) -> FloatArray:
     return logits.astype(np.float32)
 
 
-def as_list(urls: str | Sequence[str]) -> list[str]:
-    """Return one address or several as a list."""
-    return [urls] if isinstance(urls, str) else list(urls)
-
-
 class Requests:
-    """What both clients send, about images that a server may have forgotten."""
+    """Requests about images that a server may have forgotten; nothing is sent before the first.
 
-    def __init__(self, servers: Servers, deadline_s: float) -> None:
-        self.servers, self._deadline_s = servers, deadline_s
+    Args:
+        urls, model, access: as `Sam2Client` takes them.
+        deadline_s: how long to wait for an answer.
+        patience_s: how long to go on while no server answers; at first and later.
 
-    def set_image(self, image: ImageArray | bytes, cancellation: Cancellation) -> SentImage:
-        """Make an image known to the server."""
+    """
+
+    def __init__(
+        self, urls: str | Sequence[str], model: str | Path, access: Access | None,
+        deadline_s: float, patience_s: tuple[float, float],
+    ) -> None:  # fmt: skip
+        every = [urls] if isinstance(urls, str) else urls
+        transports = [Transport(url, access) for url in every]
+        first, later = patience_s
+        self._servers = Servers(
+            transports, served_as(model), patience_s=later, first_patience_s=first
+        )
+        self._deadline_s = deadline_s
+
+    @property
+    def served(self) -> ServedModel:
+        """What the servers run; `AutolabelError` where none serves the model."""
+        return self._servers.served
+
+    def set_image(
+        self, image: ImageArray | bytes, cancellation: Cancellation | None = None
+    ) -> SentImage:
+        """Make an image known to the server, which keeps it for as long as it has room.
+
+        Args:
+            image: uint8 (H, W, 3) RGB, or a JPEG. One that the server knows is not sent again.
+            cancellation: gives the request up.
+
+        """
         # Of a JPEG only the server knows the pixels.
         name = "" if isinstance(image, bytes) else image_id(checked_image(image))
-        return _sent_image(self._ask(name, image, {}, _OPENED, cancellation), image)
+        found = self._ask(name, image, {}, _OPENED, cancellation)
+        return SentImage(text_in(found["image_id"]), _size_hw(found), image)
 
-    def segment(self, image: SentImage, prompts: PointPrompts, cancellation: Cancellation) -> Masks:
-        """Return the masks of prompts."""
+    def segment(
+        self, image: SentImage, prompts: PointPrompts, cancellation: Cancellation | None = None
+    ) -> Masks:
+        """Return the masks of prompts; as `OpenImage.segment` without a server."""
         if not len(prompts):
             nothing = np.zeros(0, np.float32)
             return Masks((), image.size_hw, nothing, nothing, nothing, np.zeros(0, np.int64), ())
         given = _prompt_tensors(prompts)
-        return _masks_in(self._ask(image.name, image.content, given, _MASKS, cancellation))
+        outputs = ("image_id", *MASKS)  # of an image that is to be kept
+        return masks_in(self._ask(image.name, image.content, given, outputs, cancellation))
 
     def _ask(
         self, name: str, image: ImageArray | bytes, given: Tensors, outputs: Sequence[str],
-        cancellation: Cancellation,
+        cancellation: Cancellation | None,
     ) -> Tensors:  # fmt: skip
         """Send a request about an image by its id; with the image where that is not known."""
 
         def infer(about: Tensors) -> Tensors:
-            model = self.servers.names.image
-            call = Call(model, about | given, outputs, self._deadline_s, cancellation=cancellation)
-            return self.servers.infer(call)
+            until = cancellation or Cancellation()
+            inputs = about | given
+            call = Call(self._servers.model, inputs, outputs, self._deadline_s, cancellation=until)
+            return self._servers.infer(call)
 
         if name:
             with contextlib.suppress(ExpiredOnServerError):
@@ -201,13 +228,17 @@ class Requests:
             return infer({"jpeg": text_tensor(image)[None]})
         return infer({"image": image[None]})
 
+    def close(self) -> None:
+        """Let go of connections."""
+        self._servers.close()
 
-class Sam2Client:
+
+class Sam2Client(Requests):
     """A model on Triton servers; any thread may ask.
 
     Args:
-        urls: address of a server, or several in the order in which they are tried: grpc://HOST:PORT,
-            grpcs://, http:// or https://.
+        urls: address of a server, or several in the order in which they are tried: grpc://HOST:PORT
+            or grpcs://.
         model: as it was given to `autolabel serve`.
         access: TLS and headers.
         deadline_s: how long to wait for an answer.
@@ -227,19 +258,8 @@ class Sam2Client:
         deadline_s: float = 30.0,
         patience_s: float = 10.0,
     ) -> None:
-        transports = [connect(url, access) for url in as_list(urls)]
-        servers = Servers(transports, served_as(model), patience_s=patience_s)
-        self._requests = Requests(servers, deadline_s)
-        self.served: ServedModel = servers.served
-
-    def set_image(self, image: ImageArray | bytes) -> SentImage:
-        """Make an image known to the server, which keeps it for as long as it has room.
-
-        Args:
-            image: uint8 (H, W, 3) RGB, or a JPEG. One that the server knows is not sent again.
-
-        """
-        return self._requests.set_image(image, Cancellation())
+        super().__init__(urls, model, access, deadline_s, (min(patience_s, 5.0), patience_s))
+        _ = self.served
 
     def predict(
         self,
@@ -269,14 +289,6 @@ class Sam2Client:
             )
         grid = self.served.image_size // 4
         return self.segment(image, as_prompts(boxes_xyxy_px, points_px, labels, masks, grid=grid))
-
-    def segment(self, image: SentImage, prompts: PointPrompts) -> Masks:
-        """Return the masks of prompts; as `OpenImage.segment` without a server."""
-        return self._requests.segment(image, prompts, Cancellation())
-
-    def close(self) -> None:
-        """Let go of connections."""
-        self._requests.servers.close()
 
     def __enter__(self) -> Sam2Client:
         return self

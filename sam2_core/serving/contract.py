@@ -1,4 +1,4 @@
-"""What the server's models and their clients agree on: names, tensors, ids, reasons.
+"""What a server and its clients agree on: names, tensors, ids, limits.
 
 Every tensor has a first dimension of 1: a request is about one image, and Triton batches requests.
 """
@@ -17,77 +17,10 @@ import numpy.typing as npt
 
 from sam2_core.backends.protocol import BackendInfo
 from sam2_core.trust.certificate import UncertifiedEngineError
-from sam2_core.types import AutolabelError, FloatArray, ImageArray, LowResMasks, ModelStamp
-
-
-def cropped(
-    masks: LowResMasks, rows: slice, *, whole: bool = False
-) -> tuple[np.ndarray[Any, np.dtype[np.int32]], FloatArray]:
-    """Cut masks to their positive cells and one more on every side.
-
-    Args:
-        masks: of a decoder.
-        rows: which of them.
-        whole: leave them as they are.
-
-    Returns:
-        int32 (P, 4) top, left, height and width in the mask grid of each window, and the windows'
-        float32 logits one after another.
-
-    """
-    windows, parts = [], []
-    for logits, origin in zip(masks.logits[rows], masks.origin_yx[rows], strict=True):
-        window = np.asarray(logits)
-        top, bottom, left, right = (
-            (0, window.shape[0], 0, window.shape[1]) if whole else _extent(window)
-        )
-        windows.append((int(origin[0]) + top, int(origin[1]) + left, bottom - top, right - left))
-        parts.append(window[top:bottom, left:right].astype(np.float32, copy=False).reshape(-1))
-    flat = np.concatenate(parts) if parts else np.zeros(0, np.float32)
-    return np.array(windows, np.int32).reshape(-1, 4), flat
-
-
-def _extent(window: np.ndarray[Any, Any]) -> tuple[int, int, int, int]:
-    """First row, last + 1, first column, last + 1; one cell where nothing is positive."""
-    if not np.isfinite(window).all():  # whoever makes the mask says so
-        return 0, window.shape[0], 0, window.shape[1]
-    positive = window > 0
-    rows, columns = np.flatnonzero(positive.any(1)), np.flatnonzero(positive.any(0))
-    if not len(rows):
-        return 0, 1, 0, 1
-    return (
-        max(int(rows[0]) - 1, 0), min(int(rows[-1]) + 2, window.shape[0]),
-        max(int(columns[0]) - 1, 0), min(int(columns[-1]) + 2, window.shape[1]),
-    )  # fmt: skip
-
-
-def pasted(
-    windows: np.ndarray[Any, Any], flat: np.ndarray[Any, Any], scores: np.ndarray[Any, Any],
-    grid: int,
-) -> LowResMasks:  # fmt: skip
-    """Return masks again from what `cropped` made.
-
-    Args:
-        windows: int32 (P, 4).
-        flat: their logits.
-        scores: float32 (3, P), predicted IoU, object score, stability.
-        grid: G, side of the mask grid.
-
-    """
-    sizes = windows[:, 2].astype(np.int64) * windows[:, 3]
-    ends = np.cumsum(sizes)
-    bad = (windows < 0).any() or (windows[:, :2] + windows[:, 2:] > grid).any()
-    if bad or (len(ends) and int(ends[-1]) != flat.size):
-        raise AutolabelError("the server's masks do not fit their windows: it runs another version")
-    found = [
-        flat[end - size : end].reshape(height, width)
-        for end, size, (_, _, height, width) in zip(ends, sizes, windows, strict=True)
-    ]
-    return LowResMasks(found, windows[:, :2].astype(np.int32), (grid, grid), *scores)
-
+from sam2_core.types import AutolabelError, ImageArray, ModelStamp
 
 ByteArray = npt.NDArray[np.uint8]
-# The input of a request that asks an encoder what it is: Triton wants one.
+# The input of a request that asks for `info`: Triton wants one.
 DESCRIBE = {"describe": np.ones((1, 1), np.uint8)}
 # Behind a model's name in a list of models to serve: whole frames, where it would take close-ups.
 WHOLE_FRAMES = ":whole"
@@ -97,8 +30,6 @@ EXPIRED = "expired: "
 MOST_PROMPTS, MOST_POINTS = 4096, 64
 # Most pixels of an image. A JPEG is held against it before it is decoded.
 MOST_PIXELS = 64_000_000
-# Most cells of the encoder's regions in one request.
-MOST_REGIONS = 4096
 TOKEN_VARIABLE = "AUTOLABEL_TRITON_TOKEN"  # noqa: S105 - the variable's name
 CA_VARIABLE = "AUTOLABEL_TRITON_CA"
 CERTIFICATE_VARIABLE, KEY_VARIABLE = "AUTOLABEL_TRITON_CERTIFICATE", "AUTOLABEL_TRITON_KEY"
@@ -106,29 +37,8 @@ URLS_VARIABLE = "AUTOLABEL_TRITON_URLS"
 DEFAULT_URL = "grpc://127.0.0.1:8001"
 
 
-@dataclass(frozen=True)
-class ModelNames:
-    """What a served model's parts are called on the server.
-
-    Attributes:
-        encoder: pixels to features, which stay on the server.
-        decoder: prompts to low-resolution masks.
-        image: an image, or its id, and prompts in its pixels to masks of the image.
-
-    """
-
-    encoder: str
-    decoder: str
-    image: str
-
-
-def names_of(model: str) -> ModelNames:
-    """Return the names of the parts of a model that is served as `model`."""
-    return ModelNames(f"sam2_encoder_{model}", f"sam2_decoder_{model}", f"sam2_{model}")
-
-
 def served_as(model: str | Path) -> str:
-    """Return what a model is served as: a preset's name, a folder's or a file's.
+    """Return a model's name on servers: `sam2_` and a preset's name, a folder's or a file's.
 
     Args:
         model: as `load_backend` takes it; with `:whole` behind it where whole frames are meant.
@@ -139,7 +49,7 @@ def served_as(model: str | Path) -> str:
     name = re.sub(r"[^A-Za-z0-9]+", "_", Path(text.removesuffix(WHOLE_FRAMES)).name).strip("_")
     if not name:
         raise AutolabelError(f"{text!r} is no name of a model")
-    return f"{name}_whole" if whole else name
+    return f"sam2_{name}_whole" if whole else f"sam2_{name}"
 
 
 @dataclass(frozen=True)
@@ -181,12 +91,6 @@ class ServedModel:
             )
         return self.certificate
 
-    @property
-    def key(self) -> str:
-        """Short hash of what makes its features: they fit no other model's decoder."""
-        text = json.dumps(asdict(self.stamp), sort_keys=True) + str(self.image_size)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
-
     def to_json(self) -> str:
         """Return it as a text."""
         return json.dumps(asdict(self))
@@ -221,11 +125,3 @@ def image_id(image: ImageArray) -> str:
     digest = hashlib.blake2b(repr(image.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(image).data)
     return digest.hexdigest()
-
-
-def embedding_id(key: str, image: str, regions_xyxy_px: np.ndarray | None) -> str:
-    """Return the id of the features of an image's regions, made by the model of a key."""
-    if regions_xyxy_px is None:
-        return f"{key}-{image}"
-    regions = np.ascontiguousarray(regions_xyxy_px, np.int32).tobytes()
-    return f"{key}-{image}-{hashlib.blake2b(regions, digest_size=8).hexdigest()}"

@@ -6,9 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from sam2_core.serving.contract import DESCRIBE, ServedModel, names_of, text_in
+from sam2_core.serving.contract import DESCRIBE, ServedModel, text_in
 from sam2_core.serving.transport import (
     Call,
     DeadlineError,
@@ -26,14 +26,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 # Triton's words for a model, or a version of it, that is loading, or not there.
 _STARTING = ("not ready", "not at ready state")
 _LOADING = (*_STARTING, "unknown model", "is not found")
-
-
-@dataclass(frozen=True, eq=False)
-class _Reached:
-    """A server that answers, and what it serves."""
-
-    transport: Transport
-    served: ServedModel
 
 
 class Servers:
@@ -57,11 +49,11 @@ class Servers:
         first_patience_s: float = 5.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.names = names_of(model)
+        self.model = model
         self._transports = list(transports)
         self._patience_s, self._first_patience_s, self._sleep = patience_s, first_patience_s, sleep
         self._lock = threading.Lock()
-        self._current: _Reached | None = None
+        self._current: Transport | None = None
         self._expected: ServedModel | None = None
 
     @property
@@ -73,7 +65,8 @@ class Servers:
 
         """
         if self._expected is None:
-            self._expected = self._reach(self._first_patience_s).served
+            self._reach(self._first_patience_s)
+        assert self._expected is not None  # noqa: S101 - of whoever was reached
         return self._expected
 
     def infer(self, call: Call) -> Tensors:
@@ -89,7 +82,7 @@ class Servers:
         while True:
             reached = self._reach(until - time.monotonic())
             try:
-                return reached.transport.infer(self._of_one_version(call, reached))
+                return reached.infer(call)
             except DeadlineError as error:
                 self._give_up(reached, error)  # it hangs, or its machine is gone: another may not
                 late += 1
@@ -105,21 +98,15 @@ class Servers:
                 if loading:
                     self._sleep(_FIRST_PAUSE_S)  # the server is there, and refuses at once
 
-    def _of_one_version(self, call: Call, reached: _Reached) -> Call:
-        """Encode and decode with one version also while another is being loaded."""
-        if call.model == self.names.image:
-            return call  # its version is the server's choice: it keeps to itself
-        return replace(call, version=reached.served.version)
-
-    def _give_up(self, reached: _Reached, error: AutolabelError) -> None:
+    def _give_up(self, reached: Transport, error: AutolabelError) -> None:
         logger.warning("%s", error)
         with self._lock:
             if self._current is reached:
                 self._current = None
                 # It may hang, and would hold up whoever asks: the others come first.
-                self._transports.sort(key=lambda one: one is reached.transport)
+                self._transports.sort(key=lambda one: one is reached)
 
-    def _reach(self, patience_s: float) -> _Reached:
+    def _reach(self, patience_s: float) -> Transport:
         """Return the server in use, or the first that answers now."""
         until, pause = time.monotonic() + patience_s, _FIRST_PAUSE_S
         while True:
@@ -137,20 +124,21 @@ class Servers:
             self._sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    def _first(self) -> _Reached:
+    def _first(self) -> Transport:
         problems: list[AutolabelError] = []
         for transport in self._transports:
             try:
-                return _Reached(transport, self._asked(transport))
+                self._ask(transport)
+                return transport
             except (ServerAbsentError, ServerError) as error:
                 problems.append(error)
         refusals = [one for one in problems if not isinstance(one, ServerAbsentError)]
         raise (refusals or problems)[0]
 
-    def _asked(self, transport: Transport) -> ServedModel:
+    def _ask(self, transport: Transport) -> None:
         """Ask a server what it serves; only the model of this run will do."""
         try:
-            told = transport.infer(Call(self.names.encoder, DESCRIBE, ["info"], 10.0))
+            told = transport.infer(Call(self.model, DESCRIBE, ["info"], 10.0))
         except ServerError as error:
             starting = any(one in str(error) for one in _STARTING)
             if self._expected is not None or starting:  # it has just started again
@@ -163,7 +151,7 @@ class Servers:
                 f"run began with ({served.stamp.name}, {served.stamp.backend}): run again, and the "
                 "labels get their own key"
             )
-        return served
+        self._expected = self._expected or served
 
     def close(self) -> None:
         """Let go of all connections."""

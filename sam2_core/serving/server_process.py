@@ -21,7 +21,7 @@ import httpx
 import psutil
 
 from sam2_core.serving.installed_server import InstalledServer
-from sam2_core.serving.python_model import STORE_VARIABLE, ModelSettings
+from sam2_core.serving.server_model import STORE_VARIABLE, ModelSettings
 from sam2_core.types import AutolabelError
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the server's own way to its models

@@ -9,18 +9,11 @@ from pathlib import Path
 
 import psutil
 
+from sam2_core.serving.repository import models_in
 from sam2_core.serving.server_process import STOP_S, RunningServer
 from sam2_core.types import AutolabelError
 
 _LOOK_S = 0.5
-# How the names of encoders and decoders begin.
-PARTS = ("sam2_encoder_", "sam2_decoder_")
-
-
-def models_in(repository: Path) -> list[str]:
-    """Return the models of a repository: those of images last, which take the others over."""
-    names = [path.parent.name for path in repository.glob("*/config.pbtxt")]
-    return sorted(names, key=lambda one: (not one.startswith(PARTS), one))
 
 
 def _versions_in(repository: Path) -> dict[Path, int]:

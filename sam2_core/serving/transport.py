@@ -1,10 +1,12 @@
-"""Ways to a Triton server: what all of them do, and their errors."""
+"""A connection to a Triton server over gRPC, by NVIDIA's client, and its errors."""
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+import re
+import ssl
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 
+from sam2_core.machine import how_to_install
 from sam2_core.redaction import redact
 from sam2_core.serving.contract import (
     CA_VARIABLE,
@@ -25,9 +28,8 @@ from sam2_core.types import AutolabelError, MachineError
 Tensors = dict[str, np.ndarray[Any, Any]]
 # Triton's words for a model whose process was killed: it never comes back by itself.
 _DEAD = "is not healthy"
-SCHEMES = ("grpc", "grpcs", "http", "https")
-# numpy's kind and size to Triton's name.
-_TYPES = {"u1": "UINT8", "i4": "INT32", "i8": "INT64", "f2": "FP16", "f4": "FP32", "b1": "BOOL"}
+# What gRPC says of a handshake that failed; a server that has died fails none.
+_TLS_FAILURE = re.compile(r"certificate|SSL_ERROR_SSL|Hostname Verification|handshake", re.I)
 
 
 class ServerError(AutolabelError):
@@ -131,49 +133,66 @@ class Access:
         signed = {"authorization": f"Bearer {token}"} if token else {}
         return signed | {name.lower(): value for name, value in self.headers.items()}
 
-    def tls_files(self) -> tuple[Path | None, Path | None, Path | None]:
+    def tls_files(self) -> tuple[str | None, str | None, str | None]:
         """Return PEM files: certificates to trust, a certificate to show, and its key.
 
         Raises:
-            AutolabelError: one is not there, or a certificate has no key.
+            AutolabelError: one cannot be used, or a certificate has no key.
 
         """
-        roots = _pem(self.root_certificates, CA_VARIABLE)
-        certificate = _pem(self.client_certificate, CERTIFICATE_VARIABLE)
-        key = _pem(self.client_key, KEY_VARIABLE)
+        given = {
+            CA_VARIABLE: self.root_certificates, CERTIFICATE_VARIABLE: self.client_certificate,
+            KEY_VARIABLE: self.client_key,
+        }  # fmt: skip
+        roots, certificate, key = (
+            str(path or os.environ.get(name, "")) or None for name, path in given.items()
+        )
         if (certificate is None) != (key is None):
             raise AutolabelError(
                 "a client's certificate and its key go together: "
                 f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE}"
             )
+        try:
+            context = ssl.create_default_context(cafile=roots)
+            if certificate is not None:
+                context.load_cert_chain(certificate, key)
+        except (ssl.SSLError, OSError) as error:
+            names = ", ".join(filter(None, (roots, certificate, key)))
+            raise AutolabelError(f"the files of TLS ({names}) cannot be used: {error}") from error
         return roots, certificate, key
 
 
-def _pem(given: Path | None, variable: str) -> Path | None:
-    named = os.environ.get(variable, "")
-    if not given and not named:
-        return None
-    path = given or Path(named)
-    try:
-        if b"-----BEGIN " not in path.read_bytes():
-            raise AutolabelError(f"{path} is no PEM file: it has no line -----BEGIN ...-----")
-    except OSError as error:
-        raise AutolabelError(f"{path} cannot be read for TLS: {error.strerror}") from error
-    return path
-
-
-class Transport(ABC):
-    """A connection to one server; any thread may use it.
+class Transport:
+    """A connection to one server, made with the first request; any thread may use it.
 
     Args:
-        url: address of the server, without secrets.
+        url: grpc://HOST:PORT or grpcs://HOST:PORT, without secrets.
+        access: TLS and headers.
+
+    Raises:
+        AutolabelError: it is no such address, the client is not installed, or the files of TLS
+            cannot be used.
 
     """
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, access: Access | None = None) -> None:
+        parts, access = _split_url(url), access or Access()
+        try:
+            import tritonclient.grpc
+        except ImportError as error:
+            raise AutolabelError(
+                "speaking with a Triton server needs its client: "
+                f"{how_to_install('triton', 'triton')}"
+            ) from error
+        self._grpc: Any = tritonclient.grpc
+        self.url, self._headers = url, access.all_headers()
+        secure = parts.scheme == "grpcs"
+        roots, certificate, key = access.tls_files() if secure else (None, None, None)
+        self._client = self._grpc.InferenceServerClient(
+            parts.netloc, ssl=secure, root_certificates=roots, private_key=key,
+            certificate_chain=certificate,
+        )  # fmt: skip
 
-    @abstractmethod
     def infer(self, call: Call) -> Tensors:
         """Send a request and wait for its answer.
 
@@ -182,28 +201,62 @@ class Transport(ABC):
             ExpiredOnServerError, DeadlineError, ServerError: as they say.
 
         """
+        from tritonclient.utils import np_to_triton_dtype
+
+        inputs = []
+        for name, array in call.inputs.items():
+            inputs.append(
+                self._grpc.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+            )
+            inputs[-1].set_data_from_numpy(array)
+        answered: Future[Any] = Future()
+
+        def take(result: Any, error: Any) -> None:
+            if error is None:
+                answered.set_result(result)
+            else:
+                answered.set_exception(error)
+
+        sent = self._client.async_infer(
+            call.model, inputs, take, model_version=call.version, headers=self._headers,
+            outputs=[self._grpc.InferRequestedOutput(name) for name in call.outputs],
+            timeout=int(call.deadline_s * 1e6), client_timeout=call.deadline_s,
+        )  # fmt: skip
+        call.cancellation.sent(sent.cancel)
+        try:
+            answer = answered.result()
+        except self._grpc.InferenceServerException as error:
+            raise self._error_of(error, call) from error
+        return {name: answer.as_numpy(name) for name in call.outputs}
+
+    def _error_of(self, error: Any, call: Call) -> Exception:
+        """Return our error for one of NVIDIA's client."""
+        status, text = str(error.status() or ""), str(error.message() or error)
+        if call.cancellation.cancelled and not call.cancellation.late:
+            return CancelledOnWayError(text)
+        if (
+            call.cancellation.late
+            or "DEADLINE_EXCEEDED" in status
+            or "Request timeout expired" in text
+        ):
+            return late(self.url, call)
+        if "UNAUTHENTICATED" in status or "PERMISSION_DENIED" in status:
+            return unauthorized(text, self.url)
+        if "UNAVAILABLE" in status and _TLS_FAILURE.search(text):
+            return untrusted(self.url, text)
+        if "UNAVAILABLE" in status:
+            # TLS 1.3 tells a client no more than this when its certificate is not wanted.
+            closed = self.url.startswith("grpcs") and "Socket closed" in text
+            hint = f" (does it want a certificate in {CERTIFICATE_VARIABLE}?)" if closed else ""
+            return absent(self.url, text + hint)
+        return refused(text, self.url)
 
     def close(self) -> None:
         """Let go of connections."""
-        return
+        self._client.close()
 
 
-def connect(url: str, access: Access | None = None) -> Transport:
-    """Return a connection to a server; it is made with the first request.
-
-    Args:
-        url: grpc://HOST:PORT, grpcs://, http://, https://, or unix:PATH of a server's own socket.
-        access: TLS and headers.
-
-    """
-    from sam2_core.serving.protocols import GrpcTransport, HttpTransport
-
-    unix = url.startswith("unix:")
-    kind = HttpTransport if unix or split_url(url).scheme.startswith("http") else GrpcTransport
-    return kind(url, access or Access())
-
-
-def split_url(url: str) -> SplitResult:
+def _split_url(url: str) -> SplitResult:
     """Return the parts of a server's address.
 
     Raises:
@@ -212,25 +265,19 @@ def split_url(url: str) -> SplitResult:
     """
     parts = urlsplit(url)
     try:
-        # A proxy of HTTP may be at the usual port.
-        has_port = bool(parts.port) or (parts.port is None and parts.scheme in {"http", "https"})
+        has_port = bool(parts.port)
     except ValueError:
         has_port = False
-    if parts.scheme not in SCHEMES or not parts.hostname or not has_port:
+    if parts.scheme not in {"grpc", "grpcs"} or not parts.hostname or not has_port:
         raise AutolabelError(
-            f"{redact(url)!r} is no address of a Triton server: such as grpc://host:8001 or "
-            "http://host:8000, with a port from 1 to 65535"
+            f"{redact(url)!r} is no address of a Triton server: such as grpc://host:8001, with a "
+            "port from 1 to 65535"
         )
     if parts.username or parts.password or parts.query:
         raise AutolabelError(
             f"{redact(url)}: no password in an address, give a token in {TOKEN_VARIABLE}"
         )
     return parts
-
-
-def triton_type(array: np.ndarray[Any, Any]) -> str:
-    """Return Triton's name of an array's type."""
-    return _TYPES[array.dtype.str[1:]]
 
 
 def refused(text: str, url: str) -> ServerError | ServerAbsentError:

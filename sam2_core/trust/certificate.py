@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from sam2_core.types import AutolabelError, MachineError
 FORMAT = 2
 # What every certificate says of its engine and its set.
 _ENGINE = {"name", "backend", "precision", "device", "close_ups", "versions", "checkpoint_sha256"}
-_SET = {"kind", "pictures", "boxes", "bundled", "images", "due"}
+_SET = {"kind", "pictures", "boxes", "bundled"}
 # Libraries whose version belongs to an engine: those of every engine, and those of a backend.
 _EVERYWHERE = ("numpy", "pillow")
 _LIBRARIES = {
@@ -55,8 +55,8 @@ class Certificate:
 
     Attributes:
         engine: what it is for; see `engine_facts`.
-        calibration: digest, pictures, boxes and `kind` of the set; digests of its `images`, and of
-            those that are `due`: an earlier set with them failed.
+        calibration: digest, pictures, boxes and `kind` of the set; `bundled`: digest of the part
+            that comes with the package.
         reference: what it was held against, in words.
         measured: see `sam2_core.trust.measure.summary`; `latency_ms`, `coordinates_kept`.
         failures: which limits it does not keep, in words; none for one that may label.
@@ -107,31 +107,9 @@ class Certificate:
         """Where it belongs."""
         return certificate_path(self.engine, cache)
 
-    def standing(self, cache: Path | None = None) -> Certificate:
-        """Return the certificate of the engine that counts: this one, or an earlier one.
-
-        A failure counts until all that it was found on passes; a lesser set does not replace a
-        greater one.
-        """
-        before = read_certificate(self.engine, cache)
-        if before is None:
-            return self
-        found_on = {*before.calibration["images"], *before.calibration["due"]}
-        missing = found_on - set(self.calibration["images"])
-        if not missing or (before.passed and self.failures):
-            return self
-        if before.passed:
-            more = self.calibration["boxes"] >= before.calibration["boxes"]
-            return self if more else before
-        if self.passed:
-            return before
-        return replace(self, calibration={**self.calibration, "due": sorted(missing)})
-
-    def keep(self, cache: Path | None = None) -> Certificate:
-        """Write the certificate that counts, signed, and return it."""
-        counts = self.standing(cache)
-        write_whole(self.path(cache), signed_text(counts.as_json()))
-        return counts
+    def keep(self, cache: Path | None = None) -> None:
+        """Write it, signed, in the place of an earlier one."""
+        write_whole(self.path(cache), signed_text(self.as_json()))
 
     def refuse(self) -> None:
         """Raise `UncertifiedEngineError` where the engine failed."""

@@ -262,8 +262,7 @@ def certify(
     certificate = Certificate(
         engine,
         {"kind": kind, "digest": calibration.digest, "pictures": len(calibration.images),
-         "boxes": calibration.boxes, "bundled": bundled_calibration().digest,
-         "images": sorted(one.digest for one in calibration.images), "due": []},
+         "boxes": calibration.boxes, "bundled": bundled_calibration().digest},
         answers.made_by, measured, failures_of(measured, engine["precision"]),
         tuple({"picture": calibration.images[one["image"]].name, "image": one["image"],
                "row": one["row"], "iou": round(one["iou"], 5), "area_px": one["area_px"]}
@@ -298,7 +297,7 @@ def ensure_certified(
         except Exception as error:  # sound pictures and boxes: it can only be the machine
             raise as_machine_error(error, "certifying the model") from error
         try:
-            found = found.keep(cache)
+            found.keep(cache)
         except OSError as error:
             logger.warning("cannot keep the certificate: %s", error)
         logger.info("%s: %s (%s)", found.title, found.verdict, certificate_path(engine, cache))
@@ -312,8 +311,6 @@ def with_pictures(
 ) -> Certificate:  # fmt: skip
     """Draw the worst masks beside the certificate, and return it with their files' names."""
     folder = certificate.path(cache).with_suffix("")
-    if certificate.standing(cache).made != certificate.made:
-        folder /= "lesser"  # beside those of the certificate that counts on
     for earlier in folder.glob("*-iou-*.png"):
         earlier.unlink(missing_ok=True)
     shown = []

@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from flows.cli.main import cli
 from sam2_core.cache import cache_folder
 from sam2_core.trust import certify as certifying
 from sam2_core.trust.certificate import (
-    Certificate,
     UncertifiedEngineError,
     certificate_path,
     certificates,
@@ -149,13 +147,6 @@ def test_certify_passes_the_bundled_model(monkeypatch):
     listed = json.loads(invoke("models", "list", "--json").stdout)
     assert [one["verdict"] for one in listed["models"][0]["certificates"]] == ["passed"]
     assert not listed["other_certificates"]
-    with monkeypatch.context() as patched:  # a failure on other pictures counts on
-        failure = {"failures": ("planted",), "made": "earlier"}
-        patched.setattr(Certificate, "keep", lambda one: replace(one, **failure))
-        lesser = invoke(*plain, "--quick", "--json")
-        said = json.loads(lesser.stdout)
-        assert (said["verdict"], said["verdict_on_these"]) == ("failed", "passed")
-        assert lesser.exit_code == 1
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)  # PyTorch is not here
     without = invoke(*plain)
     assert without.exit_code == 0

@@ -27,9 +27,9 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_label(tmp_path, shared_
     with serving("compact") as server:
         there += ["--triton-urls", f"grpc://127.0.0.1:9,{server['grpc']}"]
         ports = [urlsplit(server[name]).port for name in ("http", "grpc", "metrics")]
-        encoded = statistics(server, "sam2_encoder_compact")["success"]["count"]
+        encoded = statistics(server, "sam2_compact")["success"]["count"]
         run = home.start("label", *there, "--json")
-        while statistics(server, "sam2_encoder_compact")["success"]["count"] < encoded + 2:
+        while statistics(server, "sam2_compact")["success"]["count"] < encoded + 2:
             assert run.poll() is None, run.communicate()
             time.sleep(0.01)
         os.kill(server["pid"], signal.SIGKILL)

@@ -84,38 +84,23 @@ def test_a_certificate_that_was_touched_counts_for_nothing(micro):
     assert read_certificate(engine).passed
 
 
-def test_a_failure_counts_until_all_it_was_found_on_passes_and_a_lesser_set_replaces_none(micro):
-    quick, *_ = certify(micro, bundled_calibration(), recorded_answers(MICRO, micro))
-    bundled = quick.calibration["images"]
-
-    def of(*images, failures=(), made="now"):
-        found = {**quick.calibration, "images": [*bundled, *images], "boxes": 9 * len(images) + 9}
-        return replace(quick, calibration=found, failures=failures, made=made)
-
-    wide = of("a", "b", made="first").keep()
-    assert of(made="lesser").keep() == wide == read_certificate(wide.engine)
-    bad = of("a", failures=("planted",), made="bad").keep()
-    picture = bad.path().with_suffix("") / "1-iou-0.5000.png"
-    picture.parent.mkdir()
-    picture.touch()
-    lesser = replace(of(made="lesser"), worst=())
-    with_pictures(lesser, bundled_calibration(), recorded_answers(MICRO, micro), ())
-    assert picture.exists()  # it shows the failure that counts on
-    with_pictures(replace(bad, worst=()), bundled_calibration(), recorded_answers(MICRO, micro), ())
-    assert not picture.exists()
-    assert bad.failures  # found on less, but found
-    assert of(made="lesser").keep() == of("b", "c", "d").keep() == bad
+def test_the_last_check_counts_and_its_pictures_replace_earlier_ones(micro):
+    answers = recorded_answers(MICRO, micro)
+    passed, found = certify(micro, bundled_calibration(), answers)
+    failed = replace(passed, failures=("planted",))
+    failed.keep()
     with pytest.raises(UncertifiedEngineError, match=r"planted.*--quick` shows where"):
         ensure_certified(micro, MICRO)
-    worse = of("b", failures=("again",), made="worse").keep()
-    assert worse.calibration["due"] == ["a"]
-    full = replace(worse, calibration={**worse.calibration, "kind": "full"})
+    full = replace(failed, calibration={**failed.calibration, "kind": "full"})
     with pytest.raises(UncertifiedEngineError, match=r"\.json and the pictures beside it show"):
         full.refuse()
-    assert of("b", made="half").keep() == worse == read_certificate(worse.engine)
-    assert of("a", "b", made="all").keep().passed
-    assert read_certificate(worse.engine).made == "all"
-    assert of("c", "d", made="other, as many").keep().made == "other, as many"
+    earlier = passed.path().with_suffix("") / "1-iou-0.5000.png"
+    earlier.parent.mkdir()
+    earlier.touch()
+    with_pictures(passed, bundled_calibration(), answers, found).keep()
+    assert not earlier.exists()
+    assert len(list(earlier.parent.iterdir())) == len(passed.worst)
+    assert ensure_certified(micro, MICRO).passed
 
 
 def test_the_graph_that_decodes_several_frames_at_once_is_held_against_pytorch_too(tmp_path):

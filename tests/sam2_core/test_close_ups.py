@@ -98,8 +98,6 @@ def test_the_bundled_model_takes_close_ups_unless_told():
     whole = load_backend("compact", "onnxruntime-cpu", close_ups=False)
     assert (whole.info.close_ups, whole.info.image_size) == (False, 1024)
     assert whole.info.stamp.name == "compact/restructured"
-    windowed = load_backend("compact", "onnxruntime-cpu", windows=True)
-    assert not windowed.info.close_ups
     with pytest.raises(AutolabelError, match="missing"):
         folder.for_close_ups().graph("decoder_mask")
 

@@ -8,7 +8,7 @@ import pytest
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend, run_session
 from sam2_core.batching import slice_prompts
-from sam2_core.types import DeviceMemoryError, Prompts
+from sam2_core.types import DeviceMemoryError
 from tests.sam2_core.recorded_reference import (
     MODEL,
     assert_scores_as_recorded,
@@ -20,7 +20,7 @@ from tests.sam2_core.recorded_reference import (
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory):
     folder = ModelFolder.open(MODEL, tmp_path_factory.mktemp("cache"))
-    return OnnxRuntimeBackend(folder, threads=1, windows=True)
+    return OnnxRuntimeBackend(folder, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -41,34 +41,15 @@ def test_outputs_equal_those_of_torch(backend, recorded, kind):
 @pytest.mark.parametrize("kind", ["box", "click", "mask"])
 @pytest.mark.parametrize("threads", [2, 3, 8])
 def test_calls_side_by_side_give_what_one_call_gives(backend, recorded, kind, threads):
-    several = OnnxRuntimeBackend(backend.folder, threads=threads, windows=True)
+    several = OnnxRuntimeBackend(backend.folder, threads=threads)
     features = backend.encode(list(recorded["image"]))
     prompts = recorded_prompts(recorded, kind)
     for part in (prompts, slice_prompts(prompts, slice(0, 1))):
         one, other = (chosen.decode(features, part) for chosen in (backend, several))
-        np.testing.assert_array_equal(one.origin_yx, other.origin_yx)
         for name in ("predicted_iou", "object_score", "stability"):
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-4)
         for mask, same in zip(one.logits, other.logits, strict=True):
             np.testing.assert_allclose(mask, same, atol=1e-3)
-
-
-def test_windows_hold_what_the_whole_grid_holds_there(backend, recorded, tmp_path):
-    whole = OnnxRuntimeBackend(backend.folder, threads=1, windows=False)
-    assert backend.window_sides == (2, 4)
-    assert whole.window_sides == ()
-    features = backend.encode(list(recorded["image"][:1]))
-    corner = np.array([[8, 8], [90, 40], [60, 100], [2, 2]], np.float32)
-    size = np.array([[10, 8], [20, 20], [4, 4], [120, 120]], np.float32)
-    points = np.stack([corner, corner + size, corner * 0], 1)
-    prompts = Prompts(points, np.tile(np.int32([2, 3, -1]), (4, 1)), np.zeros(4, np.int64))
-    expected = whole.decode(features, prompts)
-    decoded = backend.decode(features, prompts)
-    for row, (y, x) in enumerate(decoded.origin_yx):
-        window = decoded.logits[row]
-        there = expected.logits[row, y : y + window.shape[0], x : x + window.shape[1]]
-        np.testing.assert_allclose(decoded.predicted_iou[row], expected.predicted_iou[row], 1e-4)
-        np.testing.assert_allclose(window, there, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ NOT_DECISIVE = {
     "backends.triton_backend": "carries; masks are those of the server's backend, which is stamped",
     "serving.contract": "names",
     "serving.failover": "which server",
-    "serving.protocols": "carries",
+    "serving.client": "carries",
     "serving.transport": "carries",
     "trust.certificate": "refuses; no mask depends on it",
     "cache": "finds files",

@@ -3,8 +3,8 @@
 import pytest
 
 from sam2_core.serving.installed_server import find_server
-from sam2_core.serving.python_model import ModelSettings
 from sam2_core.serving.repository import RepositoryOptions, write_repository
+from sam2_core.serving.server_model import ModelSettings
 from sam2_core.serving.server_process import ServerOptions, new_prefix, start_server
 from sam2_core.types import AutolabelError
 from tests.integration.cluster import free_port
@@ -13,9 +13,9 @@ from tests.sam2_core.serving.conftest import MICRO
 # The generated model, whose loading waits for ever in C, holding Python's lock.
 _HANGS = """
 import ctypes
-from sam2_core.serving.encoder_decoder import EncoderModel
+from sam2_core.serving.server_model import ServerModel
 
-class TritonPythonModel(EncoderModel):
+class TritonPythonModel(ServerModel):
     def prepare(self):
         ctypes.PyDLL(None).pause()
 """

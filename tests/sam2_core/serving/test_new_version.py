@@ -15,7 +15,7 @@ from sam2_core.clicks import OpenImage
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.client import Sam2Client, as_prompts
-from sam2_core.serving.contract import names_of
+from sam2_core.serving.contract import served_as
 from sam2_core.serving.transport import ModelReplacedError
 from sam2_core.types import Boxes
 from tests.sam2_core.serving.conftest import MICRO, serving
@@ -61,8 +61,8 @@ def masks_here(model):
 
 
 def wait(server, version, ready):
-    """The server takes over what was written by itself, the model of images last."""
-    name = names_of("street").image
+    """The server takes over what was written by itself."""
+    name = served_as("street")
     url = f"{server['http']}/v2/models/{name}/versions/{version}/ready"
     until = time.monotonic() + 120
     while httpx.get(url, trust_env=False, timeout=60).is_success != ready:

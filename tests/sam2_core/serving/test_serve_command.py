@@ -42,10 +42,10 @@ def test_a_server_survives_its_models_and_ends_when_told_under_load():
         with Sam2Client(server["grpc"], "compact", patience_s=120) as client:
             image = client.set_image(street())
             before = client.predict(image, boxes_xyxy_px=BOXES).rle
-            (encoder,) = stubs(server["pid"], "sam2_encoder_compact")
+            first, second = stubs(server["pid"], "sam2_compact")
             (folder,) = SHARED_MEMORY.glob(f"autolabel-triton-{command.pid}-*-own")
             made = folder.stat()
-            encoder.kill()
+            first.kill()
             other = client.set_image(street()[::-1].copy())  # has to be encoded
             client.predict(other, boxes_xyxy_px=BOXES)
             assert client.predict(image, boxes_xyxy_px=BOXES).rle == before
@@ -54,7 +54,7 @@ def test_a_server_survives_its_models_and_ends_when_told_under_load():
             # Had it been removed meanwhile, another user could have made it, and listened there.
             assert folder.stat().st_ino == made.st_ino
             assert made.st_mode & 0o777 == 0o700
-            assert stubs(now.pid, "sam2_encoder_compact")
+            assert stubs(now.pid, "sam2_compact")
 
             many = as_prompts(np.tile(BOXES[:2], (1000, 1)), grid=64)
             busy = threading.Thread(target=ignore_errors, args=(client, image, many), daemon=True)

@@ -7,72 +7,35 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sam2_core.postprocess import finish
 from sam2_core.serving.client import as_prompts, mask_logits
 from sam2_core.serving.contract import (
     ServedModel,
-    cropped,
     image_id,
-    names_of,
-    pasted,
     served_as,
     text_tensor,
 )
 from sam2_core.serving.failover import Servers
-from sam2_core.serving.given import Given
-from sam2_core.serving.python_model import ModelSettings
-from sam2_core.serving.repository import RepositoryOptions, write_repository
+from sam2_core.serving.repository import RepositoryOptions, config_of, write_repository
+from sam2_core.serving.request import RequestTensors
+from sam2_core.serving.server_model import ModelSettings
 from sam2_core.serving.transport import (
     Access,
     Call,
     DeadlineError,
     ModelReplacedError,
     ServerAbsentError,
-    connect,
+    Transport,
     refused,
 )
-from sam2_core.types import AutolabelError, LowResMasks, ModelStamp
+from sam2_core.types import AutolabelError, ModelStamp
 
 MICRO = Path(__file__).resolve().parents[2] / "data" / "micro"
 STAMP = ModelStamp("micro/restructured", "ab", "cd", "onnxruntime-cpu", "fp32", "1")
 SERVED = ServedModel(STAMP, 128, "cpu", close_ups=False)
 
 
-def low_res(logits):
-    ones = np.ones(len(logits), np.float32)
-    grid = logits.shape[1:]
-    return LowResMasks(logits, np.zeros((len(logits), 2), np.int32), grid, ones, ones, ones)
-
-
-@pytest.mark.parametrize("size_hw", [(97, 161), (32, 32), (720, 1280)])
-def test_a_mask_that_was_cut_for_the_wire_is_the_same_mask_of_the_image(size_hw):
-    rng = np.random.default_rng(3)
-    noise = rng.normal(size=(6, 32, 32)).astype(np.float32)
-    spots = np.full((6, 32, 32), -4, np.float32)
-    places = [(0, 0), (25, 27), (0, 20), (12, 3), (31, 31), (10, 10)]
-    for mask, (row, column) in zip(spots, places, strict=True):
-        mask[row : row + 7, column : column + 5] = rng.uniform(0.1, 3, (7, 5))[
-            : 32 - row, : 32 - column
-        ]
-    nothing = np.full((1, 32, 32), -1, np.float32)
-    masks = low_res(np.concatenate([noise, spots, nothing, np.ones((1, 32, 32), np.float32)]))
-    windows, flat = cropped(masks, slice(None))
-    back = pasted(windows, flat, np.ones((3, 14), np.float32), 32)
-    assert finish(back, size_hw).rle == finish(masks, size_hw).rle
-    assert flat.nbytes < masks.logits.nbytes
-    whole, everything = cropped(masks, slice(2, 4), whole=True)
-    assert whole.tolist() == [[0, 0, 32, 32]] * 2
-    np.testing.assert_array_equal(everything.reshape(2, 32, 32), masks.logits[2:4])
-
-
-def test_masks_that_do_not_fit_their_windows_are_refused():
-    for windows in ([[0, 0, 4, 4]], [[30, 0, 4, 4]], [[-1, 0, 4, 4]]):
-        with pytest.raises(AutolabelError, match="another version"):
-            pasted(np.array(windows, np.int32), np.zeros(15, np.float32), np.ones((3, 1)), 32)
-
-
 def given(**tensors):
-    return Given(tensors.get)
+    return RequestTensors(tensors.get)
 
 
 def jpeg(width, height):
@@ -96,16 +59,13 @@ POINTS, LABELS = np.zeros((1, 2, 3, 2), np.float32), np.full((1, 2, 3), -1, np.i
         ({"jpeg": text_tensor(BOMB)[None]}, "image", "larger than|exceeds limit"),
         ({"image": np.zeros((1, 4, 4, 3), np.uint8), "jpeg": text_tensor(b"x")[None]}, "image",
          "not both"),
-        ({"points": POINTS}, "prompts", "lacks labels"),
-        ({"points": POINTS, "labels": LABELS[:, :1]}, "prompts", "expected"),
-        ({"points": POINTS[:, :0], "labels": LABELS[:, :0]}, "prompts", "0 rows"),
-        ({"points": POINTS * np.float32(np.nan), "labels": LABELS}, "prompts", "not a finite"),
-        ({"points": POINTS, "labels": LABELS, "image_index": np.int32([[0, 1]])}, "prompts",
-         "image_index"),
+        ({"points": POINTS, "labels": LABELS[:, :1]}, "point_prompts", "expected"),
+        ({"points": POINTS[:, :0], "labels": LABELS[:, :0]}, "point_prompts", "0 rows"),
         ({"points": POINTS, "labels": LABELS, "mask_logits": np.zeros((1, 2, 5, 5), np.float32)},
-         "prompts", "mask_logits"),
+         "point_prompts", "mask_logits"),
         ({"points": np.zeros((1, 1, 65, 2), np.float32), "labels": np.zeros((1, 1, 65), np.int32)},
-         "prompts", "at most 64"),
+         "point_prompts", "at most 64"),
+        ({"boxes_xyxy_px": np.zeros((1, 5000, 4), np.float32)}, "boxes_alone", "from 1 to 4096"),
         ({}, "point_prompts", "no prompt"),
         ({"boxes_xyxy_px": np.zeros((1, 0, 4), np.float32)}, "point_prompts", "0 rows"),
         ({"points": POINTS}, "point_prompts", "go together"),
@@ -115,17 +75,11 @@ POINTS, LABELS = np.zeros((1, 2, 3, 2), np.float32), np.full((1, 2, 3), -1, np.i
 )  # fmt: skip
 def test_a_request_that_is_wrong_is_told_what_is_wrong(tensors, read, says):
     ways = {
-        "image": lambda one: one.image(), "prompts": lambda one: one.prompts(1, 32),
+        "image": lambda one: one.image(), "boxes_alone": lambda one: one.boxes_alone(),
         "point_prompts": lambda one: one.point_prompts(32),
     }  # fmt: skip
     with pytest.raises(AutolabelError, match=says):
         ways[read](given(**tensors))
-
-
-@pytest.mark.parametrize("region", [(0, 0, 0, 5), (-1, 0, 4, 4), (0, 0, 11, 4), (5, 5, 4, 6)])
-def test_regions_lie_inside_the_image(region):
-    with pytest.raises(AutolabelError, match="inside the image of 10x8"):
-        given(regions_xyxy_px=np.int32([[region]])).regions_xyxy_px((8, 10))
 
 
 def test_earlier_masks_become_the_logits_of_the_model_s_grid():
@@ -142,9 +96,8 @@ def test_earlier_masks_become_the_logits_of_the_model_s_grid():
 
 
 def test_models_have_names_that_a_server_takes():
-    assert served_as("/models/my-model.pt:whole") == "my_model_pt_whole"
-    assert served_as("random:tiny") == "random_tiny"
-    assert names_of("tiny").decoder == "sam2_decoder_tiny"
+    assert served_as("/models/my-model.pt:whole") == "sam2_my_model_pt_whole"
+    assert served_as("random:tiny") == "sam2_random_tiny"
     image = np.zeros((4, 6, 3), np.uint8)
     assert image_id(image) == image_id(image.copy()) != image_id(image.reshape(6, 4, 3))
 
@@ -153,10 +106,10 @@ def test_a_repository_holds_several_models_and_all_that_was_asked_for(tmp_path):
     options = RepositoryOptions(ModelSettings(backend="tensorrt", precision="fp16"), (0, 2), 3)
     names = write_repository(tmp_path, ["compact", "compact:whole"], options)
     write_repository(tmp_path, ["compact"], options, version=2)
-    assert len(names) == 6
-    text = (tmp_path / "sam2_decoder_compact_whole" / "config.pbtxt").read_text()
+    assert names == ["sam2_compact", "sam2_compact_whole"]
+    text = (tmp_path / "sam2_compact_whole" / "config.pbtxt").read_text()
     for part in (
-        'name: "sam2_decoder_compact_whole"',
+        'name: "sam2_compact_whole"',
         "instance_group { count: 3 kind: KIND_GPU gpus: [ 0, 2 ] }",
         "dynamic_batching", 'value { string_value: "tensorrt" }',
         "version_policy { latest { num_versions: 2 } }", 'string_value: "compact:whole"',
@@ -164,11 +117,11 @@ def test_a_repository_holds_several_models_and_all_that_was_asked_for(tmp_path):
         assert part in text
     assert "response_cache" not in text  # see DECISIONS.md
     assert "sam2_compact_whole" in (tmp_path / "README.md").read_text()
-    assert "KIND_CPU" in (tmp_path / "sam2_compact" / "config.pbtxt").read_text()
+    assert "KIND_CPU" in config_of("x", ModelSettings(), RepositoryOptions())
     assert (tmp_path / "sam2_compact" / "1" / "model.py").is_file()
     assert (tmp_path / "sam2_compact" / "2" / "model.py").is_file()
     assert "second copy of that code" in (tmp_path / "README.md").read_text()
-    with pytest.raises(AutolabelError, match="names of their own: compact"):
+    with pytest.raises(AutolabelError, match="names of their own: sam2_compact"):
         write_repository(tmp_path, ["compact", "x/compact"], options)
 
 
@@ -216,7 +169,7 @@ def test_a_server_that_hangs_alone_says_so():
 
 
 def test_a_model_whose_process_died_is_an_absent_server_and_one_that_loads_is_waited_for():
-    died = refused("Stub process 'sam2_encoder_x_0_0' is not healthy.", "grpc://x:1")
+    died = refused("Stub process 'sam2_x_0_0' is not healthy.", "grpc://x:1")
     assert isinstance(died, ServerAbsentError)
     loading = refused("Request for unknown model: 'x' version 2 is not at ready state", "grpc://x")
     only = Fake("fine", loading, "fine")
@@ -247,12 +200,12 @@ def test_a_server_with_another_model_does_not_step_in():
     ("url", "says"),
     [("host:8001", "no address"), ("ftp://host:1", "no address"), ("grpc://", "no address"),
      ("grpc://host", "with a port"), ("grpc://host:99999", "with a port"),
-     ("http://host:0", "with a port"),
-     ("http://me:secret-word@host:8000", "AUTOLABEL_TRITON_TOKEN")],
+     ("http://host:8000", "no address"),
+     ("grpc://me:secret-word@host:8001", "AUTOLABEL_TRITON_TOKEN")],
 )  # fmt: skip
 def test_an_address_that_is_none_is_refused_without_its_password(url, says):
     with pytest.raises(AutolabelError, match=says) as caught:
-        connect(url)
+        Transport(url)
     assert "secret-word" not in str(caught.value)
 
 
@@ -263,21 +216,3 @@ def test_a_token_is_sent_and_shown_nowhere(monkeypatch):
         "authorization": "Bearer of-the-environment", "x-a": "1"
     }  # fmt: skip
     assert "abc" not in repr(Access("abc"))
-
-
-@pytest.mark.parametrize(
-    ("source", "backend"), [(str(MICRO), "onnxruntime-cpu"), ("random:micro", "torch")]
-)
-def test_features_of_pytorch_and_onnxruntime_go_through_the_host(source, backend):
-    pytest.importorskip("torch")
-    from sam2_core.load import load_backend
-    from tests.sam2_core.small_graphs import sample_prompts
-
-    frames = list(np.random.default_rng(0).integers(0, 255, (2, 128, 128, 3), np.uint8))
-    loaded, asked = load_backend(source, backend), sample_prompts(3, 128)
-    arrays = loaded.features_to_host(loaded.encode(frames))
-    second = loaded.features_from_host({k: v[1:] for k, v in arrays.items()}, [(128, 128)])
-    alone = loaded.encode(frames[1:])
-    np.testing.assert_allclose(
-        loaded.decode(second, asked).logits, loaded.decode(alone, asked).logits, atol=1e-3
-    )

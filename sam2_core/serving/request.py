@@ -1,4 +1,4 @@
-"""What a request has brought: tensors of a Triton request, checked beyond their types and ranks.
+"""Tensors of a Triton request, checked beyond their types and ranks.
 
 Triton itself refuses unknown tensors and other types or ranks than the configuration's.
 """
@@ -13,20 +13,14 @@ import numpy as np
 
 from sam2_core.arrays import read_only
 from sam2_core.prompts import PointPrompts
-from sam2_core.serving.contract import (
-    MOST_PIXELS,
-    MOST_POINTS,
-    MOST_PROMPTS,
-    MOST_REGIONS,
-    text_in,
-)
-from sam2_core.types import AutolabelError, FloatArray, ImageArray, IntArray, Prompts
+from sam2_core.serving.contract import MOST_PIXELS, MOST_POINTS, MOST_PROMPTS, text_in
+from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
 
 # Returns a tensor of the request, None where it has none of that name.
 Tensors = Callable[[str], np.ndarray[Any, Any] | None]
 
 
-class Given:
+class RequestTensors:
     """The tensors of one request, without their first dimension.
 
     Args:
@@ -56,11 +50,6 @@ class Given:
             return None
         return text_in(found)
 
-    def flag(self, name: str) -> bool:
-        """Return a yes or no; no where it is not said."""
-        found = self._tensor(name)
-        return found is not None and bool(found.any())
-
     def image(self) -> ImageArray | None:
         """Return the image, uint8 (H, W, 3), of the tensor `image` or decoded from `jpeg`."""
         pixels, encoded = self._tensor("image"), self._tensor("jpeg")
@@ -77,52 +66,19 @@ class Given:
         _refuse_large(pixels.shape[1], pixels.shape[0])
         return read_only(pixels)
 
-    def regions_xyxy_px(self, size_hw: tuple[int, int]) -> IntArray | None:
-        """Return the parts of the image to encode, int64 (R, 4); None: the whole image."""
-        found = self._tensor("regions_xyxy_px")
-        if found is None:
-            return None
-        self._refuse_many("regions_xyxy_px", len(found), MOST_REGIONS)
-        height, width = size_hw
-        regions = found.reshape(-1, 4).astype(np.int64)
-        inside = ((regions >= 0) & (regions <= [width, height, width, height])).all()
-        if not inside or (regions[:, 2:] <= regions[:, :2]).any():
-            raise AutolabelError(
-                f"regions_xyxy_px must have an area and lie inside the image of {width}x{height} px"
-            )
-        return regions
-
     @staticmethod
     def _refuse_many(name: str, count: int, most: int) -> None:
         if not 1 <= count <= most:
             raise AutolabelError(f"{name} has {count} rows: from 1 to {most} are possible")
 
-    def prompts(self, images: int, grid: int) -> Prompts:
-        """Return prompts in model pixels, of the tensors points, labels, image_index, mask_logits.
-
-        Args:
-            images: how many there are in the features.
-            grid: G, side of mask logits.
-
-        """
-        points, labels = self._needed("points"), self._needed("labels")
-        self._check_points(points, labels)
-        index = self._tensor("image_index")
-        index = np.zeros(len(labels), np.int64) if index is None else index.astype(np.int64)
-        if index.shape != (len(labels),) or ((index < 0) | (index >= images)).any():
-            raise AutolabelError(
-                f"image_index must name one of {images} encoded regions for each prompt"
-            )
-        if not np.isfinite(points).all():
-            raise AutolabelError("points: a coordinate is not a finite number")
-        logits = self._logits(len(labels), grid)
-        return Prompts(points, labels.astype(np.int32), index, logits)
-
-    def _needed(self, name: str) -> np.ndarray[Any, Any]:
-        found = self._tensor(name)
-        if found is None:
-            raise AutolabelError(f"the request lacks {name}")
-        return found
+    def boxes_alone(self) -> Boxes | None:
+        """Return the boxes of a request that has no other prompts; None: it has others, or none."""
+        found = self._tensor("boxes_xyxy_px")
+        others = ("points", "labels", "mask_logits")
+        if found is None or any(self._tensors(name) is not None for name in others):
+            return None
+        self._refuse_many("boxes_xyxy_px", len(found), MOST_PROMPTS)
+        return Boxes(found, np.ones(len(found), np.float32), ("object",) * len(found))
 
     def _check_points(self, points: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> None:
         self._refuse_many("labels", len(labels), MOST_PROMPTS)

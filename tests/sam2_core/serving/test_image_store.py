@@ -1,16 +1,16 @@
-"""Arrays that processes share, under a bound."""
+"""Images that processes share, under a bound."""
 
 import multiprocessing
 
 import numpy as np
 import pytest
 
-from sam2_core.serving.store import SharedStore
+from sam2_core.serving.store import ImageStore
 from sam2_core.types import AutolabelError
 
 
-def arrays(value, count=1000):
-    return {"a": np.full((count, 2), value, np.float32), "none": np.zeros((0, 4), np.int32)}
+def image(value, height=100):
+    return np.full((height, 20, 3), value, np.uint8)
 
 
 def held(folder):
@@ -22,60 +22,61 @@ def bytes_in(folder):
 
 
 def size_of(tmp_path):
-    SharedStore(tmp_path / "one", 1 << 20).put("aa", arrays(1))
+    ImageStore(tmp_path / "one", 1 << 20).put("aa", image(1))
     return bytes_in(tmp_path / "one")
 
 
-def test_what_is_put_comes_back_read_only_with_its_facts(tmp_path):
-    store = SharedStore(tmp_path / "store", 1 << 20)
-    store.put("ab-01", arrays(3), [[4, 5]])
-    found, facts = store.get("ab-01")
-    assert facts == [[4, 5]]
-    np.testing.assert_array_equal(found["a"], arrays(3)["a"])
-    assert found["none"].shape == (0, 4)
-    assert found["none"].dtype == np.int32
+def test_what_is_put_comes_back_read_only(tmp_path):
+    store = ImageStore(tmp_path / "store", 1 << 20)
+    store.put("ab-01", image(3))
+    found = store.get("ab-01")
+    np.testing.assert_array_equal(found, image(3))
     with pytest.raises(ValueError, match="read-only"):
-        found["a"][0] = 1
+        found[0] = 1
     assert store.get("cd") is None
     assert (tmp_path / "store").stat().st_mode & 0o77 == 0
 
 
 def test_what_was_not_used_for_longest_goes_first_and_stays_whole_for_its_reader(tmp_path):
     size = size_of(tmp_path)
-    store = SharedStore(tmp_path / "store", 3 * size)
+    store = ImageStore(tmp_path / "store", 3 * size)
     for name in ("aa", "bb", "cc"):
-        store.put(name, arrays(1))
-    first, _ = store.get("aa")
-    other, _ = store.get("bb")
+        store.put(name, image(1))
+    first, other = store.get("aa"), store.get("bb")
     store.get("aa")
-    store.put("dd", arrays(2))  # cc was put after bb was, and bb was used since
-    assert [name in store for name in ("aa", "bb", "cc", "dd")] == [True, True, False, True]
+    store.put("dd", image(2))  # cc was put after bb was, and bb was used since
+    assert [store.get(name) is not None for name in ("aa", "bb", "cc", "dd")] == [
+        True,
+        True,
+        False,
+        True,
+    ]
     for path in held(tmp_path / "store"):
         path.unlink()
-    assert first["a"].sum() == other["a"].sum() == 2000
+    assert first.sum() == other.sum() == 6000
 
 
 def test_more_than_there_is_room_for_is_refused_and_takes_nothing_away(tmp_path):
-    store = SharedStore(tmp_path / "store", size_of(tmp_path))
-    store.put("aa", arrays(1))
+    store = ImageStore(tmp_path / "store", size_of(tmp_path))
+    store.put("aa", image(1))
     with pytest.raises(AutolabelError, match="--cache-mb"):
-        store.put("bb", arrays(1, 5000))
-    assert "aa" in store
+        store.put("bb", image(1, 5000))
+    assert store.get("aa") is not None
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", "A" * 8, "a" * 200])
 def test_an_id_is_never_a_path(tmp_path, name):
-    store = SharedStore(tmp_path / "store", 1 << 20)
+    store = ImageStore(tmp_path / "store", 1 << 20)
     with pytest.raises(AutolabelError, match="no id"):
         store.get(name)
 
 
 def fill(folder, most_bytes, first):
-    store = SharedStore(folder, most_bytes)
+    store = ImageStore(folder, most_bytes)
     for number in range(first, first + 40):
-        store.put(f"{number:04x}", arrays(number))
+        store.put(f"{number:04x}", image(number))
         found = store.get(f"{number:04x}")
-        assert found is None or (found[0]["a"] == number).all()
+        assert found is None or (found == number).all()
 
 
 def test_processes_that_write_at_once_stay_within_the_bound(tmp_path):

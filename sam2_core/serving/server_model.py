@@ -1,0 +1,351 @@
+"""The model that a Triton server runs: images and prompts to masks, by the code of labeling.
+
+Triton loads it in processes of its own, which have the module `triton_python_backend_utils`. Frames
+with boxes, as labeling sends them, are segmented in batches. An image that a client opens is kept,
+under a bound, in memory that all processes share; each process keeps what it has encoded of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from sam2_core.cache import cache_folder, only_one
+from sam2_core.clicks import TOGETHER, OpenImage
+from sam2_core.redaction import redact
+from sam2_core.segmenter import Segmenter
+from sam2_core.serving.contract import EXPIRED, WHOLE_FRAMES, ServedModel, image_id, text_tensor
+from sam2_core.serving.request import RequestTensors
+from sam2_core.serving.store import ImageStore
+from sam2_core.trust.certify import ensure_certified
+from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray, Masks
+
+logger = logging.getLogger(__name__)
+# How settings name graphs that lie in the repository itself, beside the model, of one version.
+IN_REPOSITORY = "{{repository}}/{}/{{version}}/graphs"
+# Another folder than the configuration's for what the server's processes share.
+STORE_VARIABLE = "AUTOLABEL_TRITON_STORE"
+# Images that a process keeps open, with what the model has encoded of them.
+_OPEN = 8
+_PLAIN_PX = 64
+Outputs = Mapping[str, np.ndarray[Any, Any]]
+Result = TypeVar("Result")
+
+
+class UnwantedError(AutolabelError):
+    """Nobody waits for the answer any more."""
+
+
+class ExpiredError(AutolabelError):
+    """What a request refers to is no longer on this server, or never was."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The parameters in a model's config.pbtxt.
+
+    Attributes:
+        source: as `load_backend` takes it; `:whole` behind it means whole frames.
+        served_as: the model's name on the server.
+        backend, precision: as `load_backend` takes them.
+        threads: CPU threads; 0 for every core.
+        store: folder of what the server's processes share.
+        image_bytes: how much of it open images may take.
+        loading_s: how long loading may take; then the process says where it is, and ends.
+
+    """
+
+    source: str = ""
+    served_as: str = ""
+    backend: str = "auto"
+    precision: str = "auto"
+    threads: int = 0
+    store: str = "/dev/shm/autolabel-triton"  # noqa: S108 - made for this user alone
+    image_bytes: int = 1 << 30
+    loading_s: int = 600
+
+    def parameters(self) -> dict[str, str]:
+        """Return them as parameters of config.pbtxt."""
+        return {name: str(value) for name, value in asdict(self).items()}
+
+    @staticmethod
+    def of(args: Mapping[str, str]) -> ModelSettings:
+        """Read them from what Triton says of a model and its place."""
+        parameters = json.loads(args["model_config"])["parameters"]
+        given = {name: one["string_value"] for name, one in parameters.items()}
+        values: dict[str, Any] = {
+            one.name: int(given[one.name]) if one.type == "int" else given[one.name]
+            for one in fields(ModelSettings)
+            if one.name in given
+        }
+        settings = ModelSettings(**values)
+        here = str(Path(args["model_repository"]).parent)
+        source = settings.source.replace("{repository}", here)
+        return replace(
+            settings, source=source.replace("{version}", args["model_version"]),
+            store=os.environ.get(STORE_VARIABLE, settings.store),
+        )  # fmt: skip
+
+    @property
+    def path(self) -> str:
+        """The model without `:whole`."""
+        return self.source.removesuffix(WHOLE_FRAMES)
+
+    def load(self) -> Segmenter:
+        """Load the model on this machine."""
+        from sam2_core.load import load_backend
+
+        backend = load_backend(
+            self.path, self.backend, self.precision,
+            threads=self.threads or None,
+            close_ups=False if self.source.endswith(WHOLE_FRAMES) else None,
+        )  # fmt: skip
+        return Segmenter(backend)
+
+
+class _Frame(NamedTuple):
+    """A request for the boxes of a frame that nobody keeps open."""
+
+    asked: Asked
+    image: ImageArray
+    boxes: Boxes
+
+
+class ServerModel:
+    """A model of Triton's Python backend."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the model."""
+        if args.get("model_instance_kind") == "GPU":  # each instance is a process of its own
+            os.environ["CUDA_VISIBLE_DEVICES"] = args["model_instance_device_id"]
+        self.settings, self.version = ModelSettings.of(args), args["model_version"]
+        # Triton waits for a model for ever. This watches from outside of Python: whatever it is
+        # that does not come back, the server's log says where, and the load has failed.
+        faulthandler.dump_traceback_later(self.settings.loading_s, exit=True, file=2)
+        try:
+            self.prepare()
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def prepare(self) -> None:
+        """Load the model, use it once, and hold it against PyTorch as labeling here does."""
+        self._segmenter = segmenter = self.settings.load()
+        self._images = ImageStore(Path(self.settings.store), self.settings.image_bytes)
+        self._open: OrderedDict[str, OpenImage] = OrderedDict()
+        plain = np.zeros((_PLAIN_PX, _PLAIN_PX, 3), np.uint8)
+        corners = np.array([[0.25, 0.25, 0.75, 0.75]], np.float32) * _PLAIN_PX
+        segmenter.segment([plain], [_boxes(corners)])
+        served = ServedModel.of(segmenter.backend.info, self.version)
+        try:
+            with only_one(cache_folder() / "certificates" / ".server.lock"):
+                proof = ensure_certified(segmenter, self.settings.path)
+        except AutolabelError as error:  # for labeling to refuse; interactive use goes on
+            logger.warning("%s", error)
+            served = replace(served, uncertified=str(error))
+        else:
+            served = replace(served, certificate=proof.short)
+        self._info = text_tensor(served.to_json())
+
+    def finalize(self) -> None:
+        """Stop the threads."""
+        self._segmenter.close()
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer a batch of Triton's; whatever is wrong with a request is its own answer."""
+        asked = [Asked(one) for one in requests]
+        frames = [one.attempt(partial(self._answer, one)) for one in asked]
+        self._segment([one for one in frames if one is not None])
+        return [one.response for one in asked]
+
+    def _answer(self, asked: Asked) -> _Frame | None:
+        """Answer a request, or return its frame, to be segmented with others."""
+        asked.refuse_unwanted()
+        if asked.wanted == {"info"}:
+            asked.answer({"info": self._info})
+            return None
+        tensors = asked.tensors
+        image, name = tensors.image(), tensors.text("image_id")
+        boxes = tensors.boxes_alone()
+        if image is not None and boxes is not None and "image_id" not in asked.wanted:
+            return _Frame(asked, image, boxes)
+        if image is not None:
+            name = image_id(image)
+            self._images.put(name, image)
+        if not name:
+            raise ValueError("the request has no image: give image, jpeg, or image_id")
+        opened = self._opened(name)
+        size_hw = np.array(opened.size_hw, np.int32)
+        outputs: Outputs = {"image_id": text_tensor(name), "size_hw": size_hw}
+        if not asked.wanted <= set(outputs):
+            prompts = tensors.point_prompts(self._segmenter.image_size // 4)
+            masks = []
+            for start in range(0, len(prompts), TOGETHER):
+                asked.refuse_unwanted()
+                masks.append(opened.segment(prompts.chosen(slice(start, start + TOGETHER))))
+            outputs = {**outputs, **_mask_tensors(Masks.joined(masks), asked.wanted)}
+        asked.answer(outputs)
+        return None
+
+    def _opened(self, name: str) -> OpenImage:
+        """Return an image that was sent before, open."""
+        pixels = self._images.get(name)
+        if pixels is None:
+            self._open.pop(name, None)
+            raise ExpiredError(
+                f"the image {name[:80]} is not, or no longer, on this server: send it again"
+            )
+        if name not in self._open:
+            self._open[name] = OpenImage(self._segmenter.backend, pixels)
+            if len(self._open) > _OPEN:
+                self._open.popitem(last=False)
+        self._open.move_to_end(name)
+        return self._open[name]
+
+    def _segment(self, frames: Sequence[_Frame]) -> None:
+        """Segment frames together; where that fails, one by one to know which fail."""
+        try:
+            found = self._segmenter.segment(
+                [one.image for one in frames], [one.boxes for one in frames]
+            )
+        except Exception as error:  # noqa: BLE001 - an answer, too
+            if len(frames) == 1:
+                frames[0].asked.refuse(error)
+                return
+            for one in frames:
+                self._segment([one])
+            return
+        for (asked, image, _), masks in zip(frames, found, strict=True):
+            outputs = _mask_tensors(masks, asked.wanted)
+            outputs |= {"size_hw": np.array(image.shape[:2], np.int32), "info": self._info}
+            asked.answer(outputs)
+
+
+def _boxes(xyxy_px: FloatArray) -> Boxes:
+    return Boxes(xyxy_px, np.ones(len(xyxy_px), np.float32), ("object",) * len(xyxy_px))
+
+
+def _mask_tensors(masks: Masks, wanted: frozenset[str]) -> dict[str, np.ndarray[Any, Any]]:
+    found: dict[str, np.ndarray[Any, Any]] = {
+        "rle": text_tensor(b"".join(masks.rle)),
+        "rle_bytes": np.array([len(one) for one in masks.rle], np.int32),
+        "reasons": text_tensor(json.dumps(masks.reasons)),
+        "predicted_iou": masks.predicted_iou, "stability": masks.stability,
+        "object_score": masks.object_score, "area_px": masks.area_px,
+    }  # fmt: skip
+    if "mask_bits" in wanted:
+        whole = [masks.to_array(row).reshape(-1) for row in range(len(masks))]
+        found["mask_bits"] = np.packbits(np.array(whole), axis=1)
+    return found
+
+
+def array_of(tensor: Any) -> np.ndarray[Any, Any]:
+    """Return the data of one of Triton's tensors, where it lies.
+
+    Through DLPack: the backend's own way to NumPy was built for NumPy 1 and gives wrong strides.
+    """
+    return np.from_dlpack(tensor)
+
+
+def tensor_of(name: str, array: np.ndarray[Any, Any]) -> Any:
+    """Return an array as one of Triton's tensors; as `array_of`."""
+    import triton_python_backend_utils as triton
+
+    # What is exported must be writeable.
+    lent = _Lent(np.require(array, requirements=["C", "W"]))
+    tensor = triton.Tensor.from_dlpack(name, lent)
+    lent.taken()
+    return tensor
+
+
+# Lives as long as the capsules that have this name.
+_TAKEN = b"used_dltensor"
+
+
+class _Lent:
+    """An array on its way through DLPack.
+
+    The backend marks what it has taken with a name that NumPy does not know, and NumPy then prints
+    an error for each.
+    """
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+        self._capsule: Any = None
+
+    def __dlpack__(self, stream: Any = None) -> Any:
+        del stream
+        self._capsule = self._array.__dlpack__()
+        return self._capsule
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+    def taken(self) -> None:
+        """Mark the capsule as NumPy wants it."""
+        rename = ctypes.pythonapi.PyCapsule_SetName
+        rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
+        rename(self._capsule, _TAKEN)
+
+
+class Asked:
+    """One request of a batch, and its answer."""
+
+    def __init__(self, request: Any) -> None:
+        import triton_python_backend_utils as triton
+
+        self._triton, self._request = triton, request
+        self.response: Any = None
+        self.tensors = RequestTensors(self._tensor)
+        # Microseconds that its client waits at most; 0: it does not say.
+        self._until = time.monotonic() + timeout / 1e6 if (timeout := request.timeout()) else None
+        self.wanted: frozenset[str] = frozenset(request.requested_output_names())
+
+    def _tensor(self, name: str) -> np.ndarray[Any, Any] | None:
+        found = self._triton.get_input_tensor_by_name(self._request, name)
+        return None if found is None else array_of(found)
+
+    def refuse_unwanted(self) -> None:
+        """Raise `UnwantedError` where nobody waits for the answer any more."""
+        late = self._until is not None and time.monotonic() > self._until
+        if late or self._request.is_cancelled():
+            raise UnwantedError("cancelled by its client, or its deadline has passed")
+
+    def answer(self, outputs: Outputs) -> None:
+        """Answer with tensors, of which those are sent that were asked for."""
+        tensors = [
+            tensor_of(name, array[None]) for name, array in outputs.items() if name in self.wanted
+        ]
+        self.response = self._triton.InferenceResponse(tensors)
+
+    def refuse(self, error: Exception) -> None:
+        """Answer that it cannot be done, and why."""
+        codes = self._triton.TritonError
+        text, code = redact(str(error)), codes.INVALID_ARG
+        if isinstance(error, UnwantedError):
+            code = codes.CANCELLED
+        elif isinstance(error, ExpiredError):
+            text, code = f"{EXPIRED}{error}", codes.NOT_FOUND
+        elif not isinstance(error, AutolabelError | ValueError):
+            logger.error("a request failed", exc_info=error)
+            text, code = redact(f"{type(error).__name__}: {error}"), codes.INTERNAL
+        self.response = self._triton.InferenceResponse([], codes(text, code))
+
+    def attempt(self, work: Callable[[], Result]) -> Result | None:
+        """Return what a function returns; None where it fails, which is this request's answer."""
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - an answer, too
+            self.refuse(error)
+            return None
