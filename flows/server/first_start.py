@@ -36,7 +36,7 @@ def main() -> None:
     """Do it; what fails here costs nothing but the time that the first start then takes."""
     try:
         with ThreadPoolExecutor(1) as beside:
-            made = beside.submit(lambda: postgres.Postgres().release())
+            made = beside.submit(lambda: postgres.Postgres().leave())
             compile_imports()
             made.result()
     except (AutolabelError, ImportError, OSError) as error:

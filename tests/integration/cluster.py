@@ -186,7 +186,7 @@ class Cluster:
             if one.poll() is None:
                 self.kill(one)
         if self.postgres:
-            self.postgres.release()
+            self.postgres.leave()
 
     def __enter__(self) -> Cluster:
         try:

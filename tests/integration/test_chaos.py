@@ -62,7 +62,8 @@ class Chaos:
 
     def kill_postgres(self):
         psutil.Process(self.cluster.postgres.process_id).kill()
-        wait_for(self.cluster.postgres.start_again)
+        with self.cluster.postgres.changing:
+            self.cluster.postgres.start()
 
     def kill_mongod(self):
         """Wait for one: it is started by the first shard that loads."""

@@ -35,7 +35,7 @@ def test_the_server_and_its_database_end_when_its_command_is_killed(tmp_path, mo
     pid = int(started)
     database = Postgres()
     started = database.process_id
-    database.release()
+    database.leave()
     assert started
     assert _runs(pid)
     os.kill(parent.pid, signal.SIGKILL)

@@ -27,11 +27,11 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prefect") / "prefect"
     with ThreadPoolExecutor(2) as pool:
         code = "import sys; from pathlib import Path; from flows.server.postgres import Postgres; "
-        code += "Postgres(Path(sys.argv[1])).release()"
+        code += "Postgres(Path(sys.argv[1])).leave()"
         command = [sys.executable, "-c", code, str(folder)]
         bare = os.environ | {"PATH": "/nowhere"}  # as of `make` with nothing but Python beside it
         list(pool.map(lambda _: subprocess.run(command, check=True, env=bare), range(2)))
-    assert Postgres(folder).release() is None
+    assert Postgres(folder).leave() is None
     return folder
 
 
@@ -50,14 +50,14 @@ def test_it_is_kept_and_ends_with_its_last_user(folder):
     first, second = Postgres(folder), Postgres(folder)
     assert first.process_id == second.process_id
     asked(first, "INSERT INTO configuration (key, value) VALUES ('kept', '{}') RETURNING key")
-    first.release()
+    first.leave()
     assert asked(second, "SELECT count(*) FROM flow") == 0
-    second.release()
+    second.leave()
     assert second.process_id is None
     assert size_bytes(folder) > 20_000_000
     third = Postgres(folder)
     assert asked(third, "SELECT count(*) FROM configuration WHERE key = 'kept'") == 1
-    third.release()
+    third.leave()
 
 
 def test_nobody_else_gets_in(folder):
@@ -73,7 +73,7 @@ def test_nobody_else_gets_in(folder):
             asked(server, "SELECT 1", password="guessed")
         assert server.url.split(":")[2].split("@")[0] not in " ".join(process.cmdline())
     finally:
-        server.release()
+        server.leave()
 
 
 @pytest.mark.parametrize("reused", [False, True])
@@ -89,10 +89,11 @@ def test_it_starts_where_a_killed_one_left_its_files(folder, reused):
             file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
         server = Postgres(folder)
     else:
-        wait_for(server.start_again, 30)
-        assert not server.start_again()
+        with server.changing:
+            assert server.start()
+            assert not server.start()
     assert asked(server, "SELECT count(*) FROM flow") == 0
-    server.release()
+    server.leave()
 
 
 def test_whoever_has_it_starts_it_again_and_stops_it(tmp_path, folder, monkeypatch):
@@ -114,7 +115,7 @@ def test_the_systems_programs_do_as_well(tmp_path, monkeypatch):
     server = Postgres(long)
     assert int(asked(server, "SHOW server_version_num")) < 180000
     sockets = Path(make_url(server.url).query["host"])
-    server.release()
+    server.leave()
     assert sockets.stat().st_mode & 0o077 == 0
     shutil.rmtree(sockets)
     monkeypatch.setattr(postgres, "_installed", lambda: iter(()))
