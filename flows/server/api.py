@@ -33,6 +33,12 @@ _CLIENT_ENVIRONMENT = {
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
 }
+_SERVER_ENVIRONMENT = {
+    "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_ENABLED": "false",
+    "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+}
 
 
 def configured_api() -> str | None:
@@ -91,45 +97,6 @@ def choose_api(url: str, auth: str) -> None:
         refresh_global_settings_context()
 
 
-class Api:
-    """A Prefect API for what a command has to do: one that runs, or one of ours, on demand.
-
-    Our server ends with the block, and with this process when that is killed.
-    """
-
-    def __init__(self) -> None:
-        self._own: OwnApi | None = None
-
-    def __enter__(self) -> Api:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def begin(self) -> None:
-        """Start ours, unless another one is configured or runs; `wait` before use."""
-        for name, value in _CLIENT_ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        if not (self._own or _api_that_runs()):
-            # Nothing of a run is to be left in the user's home, which may not even be writable.
-            os.environ.setdefault("PREFECT_HOME", str(home()))
-            self._own = OwnApi()
-
-    def wait(self) -> None:
-        """Wait until flows can run; raises as `OwnApi.wait`."""
-        if self._own:
-            self._own.wait()
-
-    def settings(self) -> contextlib.AbstractContextManager[None]:
-        """Let Prefect use this API inside the block; `wait` first."""
-        return self._own.settings() if self._own else contextlib.nullcontext()
-
-    def end(self) -> None:
-        """Stop what was started here."""
-        if self._own:
-            self._own.stop()
-
-
 @contextlib.contextmanager
 def client_of(url: str, auth: str) -> Iterator[None]:
     """Let Prefect in this process use the server at `url`, signed in as `auth`, inside the block.
@@ -148,75 +115,84 @@ def client_of(url: str, auth: str) -> Iterator[None]:
             EventsWorker.drain_all(timeout=EVENTS_TIMEOUT_S, at_exit=False)
 
 
-class OwnApi:
-    """Our own server on this user's database, starting."""
+class Api:
+    """A Prefect API for what a command has to do: one that runs, or one of ours, on demand.
+
+    Ours is on this user's database. It ends with the block, and with this process when that is
+    killed.
+    """
 
     def __init__(self) -> None:
-        self.auth = new_auth()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url, self.auth = "", new_auth()
+
+    def __enter__(self) -> Api:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def begin(self) -> None:
+        """Start ours, unless another one is configured or runs; `wait` before use."""
+        for name, value in _CLIENT_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        if not (self._process or _api_that_runs()):
+            # Nothing of a run is to be left in the user's home, which may not even be writable.
+            os.environ.setdefault("PREFECT_HOME", str(home()))
+            self.begin_own()
+
+    def begin_own(self) -> None:
+        """Start ours; `wait` before use."""
         self._folder = OwnFolder(FOLDER_PREFIX)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+        self._log = self._folder.path / "server.log"
+        own = _SERVER_ENVIRONMENT | {SERVER_AUTH: self.auth, "PREFECT_HOME": str(self._folder.path)}
+        with socket.create_server(("127.0.0.1", 0)) as listener, self._log.open("wb") as log:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
             descriptor = listener.fileno()
-            with self._log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "flows.server.process", str(descriptor)],
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    env=os.environ
-                    | {
-                        "PREFECT_HOME": str(self._folder.path),
-                        "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
-                        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-                        "PREFECT_SERVER_UI_ENABLED": "false",
-                        "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
-                        SERVER_AUTH: self.auth,
-                    },
-                    pass_fds=(descriptor, self._folder.lock.fileno()),
-                    start_new_session=True,  # Ctrl-C is for the command, which then stops it
-                )
-
-    @property
-    def _log(self) -> Path:
-        return self._folder.path / "server.log"
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "flows.server.process", str(descriptor)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=os.environ | own,
+                pass_fds=(descriptor, self._folder.lock.fileno()),
+                start_new_session=True,  # Ctrl-C is for the command, which then stops it
+            )
 
     def wait(self) -> None:
         """Wait until the server answers.
 
         Raises:
-            AutolabelError: it did not start; says why, and where its log is.
+            AutolabelError: ours did not start; says why, and where its log is.
 
         """
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not processes.answers(f"{self.url}/health"):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AutolabelError(self._why_not())
+        while self._process and not processes.answers(f"{self.url}/health"):
+            ended = self._process.poll()
+            if ended is not None or time.monotonic() > deadline:
+                none = f"no answer in {START_TIMEOUT_S:.0f} s"
+                why = last_words(self._log) or (none if ended is None else f"exit status {ended}")
+                log = self._log  # which outlives this command only elsewhere
+                with contextlib.suppress(OSError):
+                    log = Path(shutil.copy(log, home() / FAILED_LOG))
+                raise AutolabelError(
+                    f"Prefect's server did not start: {why}; its log is {log}. Another way is to "
+                    "start one with `autolabel up` or `prefect server start`, and to set "
+                    "PREFECT_API_URL"
+                )
             time.sleep(0.05)
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to use this server; `wait` first."""
+        """What a process needs to use ours."""
         return {"PREFECT_API_URL": self.url, CLIENT_AUTH: self.auth}
 
-    @contextlib.contextmanager
-    def settings(self) -> Iterator[None]:
-        """Point Prefect at this server inside the block."""
-        with client_of(self.url, self.auth):
-            yield
+    def settings(self) -> contextlib.AbstractContextManager[None]:
+        """Let Prefect use this API inside the block; `wait` first."""
+        return client_of(self.url, self.auth) if self._process else contextlib.nullcontext()
 
-    def stop(self) -> None:
-        """Stop the server, which stops the database where nobody else uses it."""
-        processes.end(self._process, STOP_S)
-        self._folder.remove()
-
-    def _why_not(self) -> str:
-        """Tell why the server did not start; its log is kept where it outlives this command."""
-        ended, log = self._process.poll(), self._log
-        how = f"no answer in {START_TIMEOUT_S:.0f} s" if ended is None else f"exit status {ended}"
-        why = last_words(log) or how
-        with contextlib.suppress(OSError):
-            log = Path(shutil.copy(log, home() / FAILED_LOG))
-        return (
-            f"Prefect's server did not start: {why}; its log is {log}. Another way is to start one "
-            "with `autolabel up` or `prefect server start`, and to set PREFECT_API_URL"
-        )
+    def end(self) -> None:
+        """Stop what was started here, with the database where nobody else uses it."""
+        if self._process:
+            processes.end(self._process, STOP_S)
+            self._folder.remove()

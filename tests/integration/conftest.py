@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from flows.server.api import OwnApi
+from flows.server.api import Api
 from tasks.masks.model import Segmenters, choose_model
 from tests.faults import FaultyProxy
 from tests.integration.cluster import Cluster
@@ -18,10 +18,10 @@ from tests.integration.runs import MICRO, Home, write_sequence
 
 @pytest.fixture(scope="session")
 def prefect_api():
-    server = OwnApi()
-    server.wait()
-    yield server
-    server.stop()
+    with Api() as server:
+        server.begin_own()
+        server.wait()
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +35,7 @@ def certificates(tmp_path_factory):
 
 
 @pytest.fixture
-def home(tmp_path: Path, prefect_api: OwnApi, certificates: Path) -> Home:
+def home(tmp_path: Path, prefect_api: Api, certificates: Path) -> Home:
     """Processes of their own with an empty home."""
     shutil.copytree(certificates, tmp_path / "home" / "cache" / "certificates")
     return Home(tmp_path / "home", **prefect_api.environment)

@@ -63,7 +63,7 @@ def test_a_small_run_leaves_what_the_flow_leaves(terminal, tmp_path, monkeypatch
     flow, _ = terminal.label(*arguments, "--out", tmp_path / "flow", code=1)
 
     monkeypatch.setattr(label_run, "configured_api", lambda: None)
-    monkeypatch.setattr(api, "OwnApi", None)
+    monkeypatch.setattr(api.Api, "begin_own", None)
     small, told = terminal.label(*arguments, "--out", tmp_path / "small", code=1)
     assert files_below(tmp_path / "small") == files_below(tmp_path / "flow") != {}
     told_alike = [name for name in flow if name not in {"seconds", "out"}]

@@ -13,7 +13,7 @@ import pytest
 
 from flows.server import api as own
 from flows.server import first_start
-from flows.server.api import FOLDER_PREFIX, Api, OwnApi, configured_api
+from flows.server.api import FOLDER_PREFIX, Api, configured_api
 from flows.server.postgres import Postgres, home
 from sam2_core.types import AutolabelError
 from tasks.store import private_files
@@ -23,7 +23,7 @@ from tests.integration.cluster import wait_for
 def test_the_server_and_its_database_end_when_its_command_is_killed(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     code = (
-        "import time; from flows.server.api import OwnApi; api = OwnApi(); "
+        "import time; from flows.server.api import Api; api = Api(); api.begin_own(); "
         "print(api._process.pid, api.url, flush=True); api.wait(); "
         "print('answers', flush=True); time.sleep(600)"
     )
@@ -53,7 +53,7 @@ def _runs(pid: int) -> bool:
 def test_the_api_is_the_configured_one_else_that_of_up(monkeypatch, tmp_path):
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setattr(own, "OwnApi", None)
+    monkeypatch.setattr(Api, "begin_own", None)
     assert configured_api() is None
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
     assert configured_api() == "http://127.0.0.1:4200/api"
@@ -74,10 +74,11 @@ def test_the_api_is_the_configured_one_else_that_of_up(monkeypatch, tmp_path):
 def test_a_server_that_does_not_start_tells_why_and_where_its_log_is(monkeypatch):
     """Not how its last thread ended, which is what its log would close with."""
     monkeypatch.setenv("PREFECT_SERVER_API_PORT", "forty-two")
-    server = OwnApi()
+    server = Api()
+    server.begin_own()
     with pytest.raises(AutolabelError, match=r"port Input should be .*forty-two") as raised:
         server.wait()
-    server.stop()
+    server.end()
     log = home() / own.FAILED_LOG
     assert str(log) in str(raised.value)
     assert "forty-two" in log.read_text()
