@@ -23,10 +23,8 @@ from flows.machine.services import (
     start,
     wait_until,
 )
-from flows.server.api import add_own_password, choose_api, configured_api
-from flows.server.deployments import CPU_POOL, GPU_POOL, deploy, described, ensure_pools, flow_of
+from flows.server.api import choose_api, configured_api, use_api
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, choose_auth, known_auth, sign_in_link
-from flows.server.submit import workers_online
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import running_server
@@ -85,6 +83,9 @@ def _bring_up(
 ) -> dict[str, str]:
     refuse_ignored(port, workers, app_port)
     api = _bring_up_server(port or PREFECT_PORT, tell, _begin)
+    from flows.server.deployments import CPU_POOL, GPU_POOL, deploy, ensure_pools
+    from flows.server.submit import workers_online
+
     tell("deployments and workers")
     ensure_pools()
     started = {
@@ -105,6 +106,8 @@ def _bring_up(
 def _begin() -> None:
     """Begin what needs no server yet, while that starts: the database, and imports of seconds."""
     _start_database()
+    from flows.server.deployments import described, flow_of
+
     for one in described():
         flow_of(one["entrypoint"])
 
@@ -129,7 +132,7 @@ def _bring_up_server(
         os.environ.setdefault(CLIENT_AUTH, os.environ[SERVER_AUTH])
     chosen = configured_api()
     if chosen:
-        add_own_password()
+        use_api()
         tell(f"the Prefect server at {redact(chosen)}")
         meanwhile()
         return chosen

@@ -54,14 +54,8 @@ def configured_api() -> str | None:
     return str(url) if url else None
 
 
-def add_own_password() -> None:
-    """Add the password where the chosen API is the server of `autolabel up`, alive and ours."""
-    if os.environ.get("PREFECT_API_URL", "").rstrip("/") == running_api():
-        os.environ.setdefault(CLIENT_AUTH, known_auth(folder()))
-
-
 def use_api() -> str:
-    """Make Prefect's client use a server that is there; call before anything imports `prefect`.
+    """Make Prefect's client use a server that is there.
 
     Without this Prefect would start a temporary server that has no deployments and no workers.
 
@@ -80,12 +74,11 @@ def use_api() -> str:
 
 
 def _api_that_runs() -> str | None:
-    if chosen := configured_api():
-        add_own_password()
-        return chosen
-    if found := running_api():
-        choose_api(found, known_auth(folder()))
-    return found
+    """Choose the user's API, else that of `up`, whose password we know; returns its URL."""
+    chosen, ours = configured_api(), running_api()
+    if ours and (chosen or ours).rstrip("/") == ours:
+        choose_api(ours, os.environ.get(CLIENT_AUTH) or known_auth(folder()))
+    return chosen or ours
 
 
 def choose_api(url: str, auth: str) -> None:

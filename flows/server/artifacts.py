@@ -11,10 +11,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
+from prefect.artifacts import (
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+from prefect.client.schemas.filters import ArtifactFilter
+from prefect.client.schemas.objects import Artifact
+from prefect.client.schemas.sorting import ArtifactSort
+from prefect.runtime import flow_run
 
 from flows.plan.summary import tracks_told
 from flows.server.client import connected, in_pages
@@ -23,10 +33,6 @@ from tasks.observe.progress import SEGMENT, Listener
 from tasks.pipeline.run_context import RunContext
 from tasks.processes import repeating
 from tasks.wording import counted, from_plain, plain
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import Artifact
-
 
 LONGEST = 60
 READABLE_KEY = 24  # characters of a key that name something; Prefect shows about as many
@@ -42,8 +48,6 @@ def dated(kind: str, *, about: bool = True) -> Callable[[], str]:
     """
 
     def name() -> str:
-        from prefect.runtime import flow_run
-
         due = (flow_run.scheduled_start_time or datetime.now(UTC)).astimezone()
         given: dict[str, Any] = flow_run.parameters
         what = str(given.get("dataset") or _sources(given.get("params"))) if about else ""
@@ -63,8 +67,6 @@ def _sources(params: Any) -> str:
 
 def add_to_name(more: str) -> None:
     """Add to the name of the current flow run what is known by now."""
-    from prefect.runtime import flow_run
-
     if flow_run.id:
         with connected() as client:
             client.update_flow_run(UUID(flow_run.id), name=f"{flow_run.name}, {more}")
@@ -94,8 +96,6 @@ class ProgressArtifact:
     """
 
     def __init__(self, key: str, total: int, *, estimated: bool = False) -> None:
-        from prefect.artifacts import create_progress_artifact
-
         self._about = "about " if estimated else ""
         self._id: UUID | None = None
         self._said = ""
@@ -105,8 +105,6 @@ class ProgressArtifact:
 
     def tell(self, done: int, total: int, how: str = "", *, ended: bool = False) -> None:
         """Say how many frames are through; `how` is what stands before."""
-        from prefect.artifacts import update_progress_artifact
-
         percent = 100.0 if ended else min(100 * done / max(total, 1), 99.0)
         text = f"{how}{self._about}{done:,} of {counted(total, 'frame')}"
         if self._id and (ended or text != self._said):
@@ -135,9 +133,6 @@ def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
 
 def _artifacts(**wanted: Any) -> Iterator[Artifact]:
     """Yield artifacts, the newest first; `wanted` are fields of Prefect's `ArtifactFilter`."""
-    from prefect.client.schemas.filters import ArtifactFilter
-    from prefect.client.schemas.sorting import ArtifactSort
-
     fits, order = ArtifactFilter.model_validate(wanted), ArtifactSort.CREATED_DESC
     with connected() as client:
         yield from in_pages(partial(client.read_artifacts, artifact_filter=fits, sort=order))
@@ -187,8 +182,6 @@ def frames_counted(context: RunContext, key: str, planned: Sequence[int]) -> Ite
 
 def publish(summary: dict[str, Any]) -> None:
     """Write a run's summary as a Markdown artifact and its failures as a table artifact."""
-    from prefect.artifacts import create_markdown_artifact, create_table_artifact
-
     key = f"run-{summary['run_key']}"
     create_markdown_artifact(summary_markdown(summary), key=key, description="labeling run")
     if summary["failed"]:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.settings import (
+    PREFECT_API_REQUEST_TIMEOUT,
+    PREFECT_CLIENT_MAX_RETRIES,
+    temporary_settings,
+)
 
 from sam2_core.types import AutolabelError
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
 
 ANSWER_WITHIN_S = 30.0
 _PAGE = 200  # the most that Prefect answers at once
@@ -31,10 +37,6 @@ def connected() -> Iterator[SyncPrefectClient]:
         AutolabelError: it refuses, or has no deployment of ours.
 
     """
-    import httpx
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
-
     try:
         with get_client(sync_client=True) as client:
             yield client
@@ -65,12 +67,6 @@ def asked_once(within_s: float = ANSWER_WITHIN_S) -> Iterator[None]:
 
     For whoever asks again anyway, and wants to say meanwhile that the server is away.
     """
-    from prefect.settings import (
-        PREFECT_API_REQUEST_TIMEOUT,
-        PREFECT_CLIENT_MAX_RETRIES,
-        temporary_settings,
-    )
-
     once = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: within_s}
     with temporary_settings(once):
         yield

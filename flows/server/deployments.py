@@ -13,15 +13,24 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import yaml
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import (
+    DeploymentScheduleCreate,
+    DeploymentUpdate,
+    WorkPoolCreate,
+)
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyOptions
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
+from prefect.flows import Flow, load_flow_from_entrypoint
+from prefect.utilities.callables import parameter_schema
 
 from flows.server.client import connected
 from sam2_core.types import AutolabelError
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.responses import DeploymentResponse
-    from prefect.flows import Flow
 
 GPU_POOL, CPU_POOL = "gpu", "cpu"
 FILE_VARIABLE = "AUTOLABEL_DEPLOYMENTS"
@@ -47,9 +56,6 @@ def deploy() -> None:
 
 def ensure_pools() -> None:
     """Create the work pools that are not there; those that are stay as they are."""
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectAlreadyExists
-
     with connected() as client:
         for name in (GPU_POOL, CPU_POOL):
             wanted = WorkPoolCreate(name=name, type="process", base_job_template=_template())
@@ -62,7 +68,7 @@ def _template() -> dict[str, Any]:
 
     Without one the worker starts Python to prepare a folder, which then starts Python again.
     """
-    from prefect.workers.process import ProcessWorker
+    from prefect.workers.process import ProcessWorker  # a second, which workers do without
 
     template = ProcessWorker.get_default_base_job_template()
     template["variables"]["properties"]["command"]["default"] = FLOW_RUN_COMMAND
@@ -88,8 +94,6 @@ def deployments_file() -> Path:
 
 def described() -> list[dict[str, Any]]:
     """Read the deployments' file."""
-    import yaml
-
     values: list[dict[str, Any]] = yaml.safe_load(deployments_file().read_text())["deployments"]
     return values
 
@@ -97,16 +101,11 @@ def described() -> list[dict[str, Any]]:
 @cache
 def flow_of(entrypoint: str) -> Flow[Any, Any]:
     """Import the flow of a deployment."""
-    from prefect.flows import load_flow_from_entrypoint
-
     return load_flow_from_entrypoint(entrypoint)
 
 
 def _deploy_one(client: SyncPrefectClient, wanted: dict[str, Any]) -> None:
     """Make a deployment, or bring one that is there up to this version."""
-    from prefect.exceptions import ObjectNotFound
-    from prefect.utilities.callables import parameter_schema
-
     flow = flow_of(wanted["entrypoint"])
     name = f"{flow.name}/{wanted['name']}"
     schema = parameter_schema(flow).model_dump_for_openapi()
@@ -123,10 +122,6 @@ def _create(
     client: SyncPrefectClient, flow: Flow[Any, Any], wanted: dict[str, Any], schema: dict[str, Any]
 ) -> None:
     """Make a deployment as `prefect deploy` would."""
-    from prefect.client.schemas.actions import DeploymentScheduleCreate
-    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyOptions
-    from prefect.client.schemas.schedules import CronSchedule
-
     pool = wanted["work_pool"]
     given = wanted.get("concurrency_limit")
     limit = ConcurrencyLimitConfig.model_validate(given) if given else None
@@ -184,9 +179,6 @@ def _changes(
 def _update(
     client: SyncPrefectClient, name: str, found: DeploymentResponse, changes: dict[str, Any]
 ) -> None:
-    from prefect.client.schemas.actions import DeploymentUpdate
-    from prefect.exceptions import PrefectHTTPStatusError
-
     try:
         client.update_deployment(found.id, DeploymentUpdate(**changes))
     except PrefectHTTPStatusError as error:

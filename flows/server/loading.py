@@ -6,8 +6,9 @@ those that have ended without loading all of their labels; the flow then finds o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import UUID
+
+from prefect.client.schemas.objects import FlowRun, State
 
 from flows.params import LabelParams
 from flows.server.client import connected
@@ -23,9 +24,6 @@ from flows.server.shard_runs import (
 from flows.server.submit import workers_online
 from flows.server.watching import answers
 from sam2_core.types import AutolabelError
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun, State
 
 LOAD_DEPLOYMENT = "load-dataset/load-dataset"
 

@@ -11,19 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+from prefect.client.schemas.objects import DeploymentSchedule, FlowRun
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.schedules import CronSchedule
+from pydantic import ValidationError
 
 from flows.params import BackfillParams
 from flows.server.client import connected
 from flows.server.shard_runs import flow_runs
 from sam2_core.types import AutolabelError
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import DeploymentSchedule, FlowRun
-    from prefect.client.schemas.responses import DeploymentResponse
-
 
 # The server plans every minute, and at once what was changed a few seconds ago.
 PLANNED_WITHIN = timedelta(minutes=3)
@@ -66,8 +68,6 @@ def collect_schedules() -> list[ScheduleStatus]:
         AutolabelError: Prefect is not there.
 
     """
-    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
-
     ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
     with connected() as client:
         found = client.read_deployments(deployment_filter=ours)
@@ -166,10 +166,6 @@ def turn_on(params: BackfillParams, cron: str, timezone: str) -> Mapping[str, An
             time zone is none.
 
     """
-    from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
-    from prefect.client.schemas.schedules import CronSchedule
-    from pydantic import ValidationError
-
     try:
         rule = CronSchedule(cron=cron, timezone=timezone)
     except ValidationError as error:

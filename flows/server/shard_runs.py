@@ -12,7 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.context import FlowRunContext
+from prefect.states import AwaitingRetry, Completed, Failed
 
 from flows.params import LabelParams
 from flows.plan.plan import stamp_of
@@ -21,13 +27,8 @@ from flows.server.client import connected, in_pages
 from sam2_core.backend_choice import fits
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import LOAD
+from tasks.pipeline.outcome import SequenceOutcome
 from tasks.wording import counted
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun, State
-
-    from tasks.pipeline.outcome import SequenceOutcome
-
 
 # In the state's message; the state itself stays Prefect's own, whose name everybody knows.
 NOT_LOADED = "labeled, but not loaded into the dataset"
@@ -47,8 +48,6 @@ def ending(
         dataset: where the labels were to be loaded.
 
     """
-    from prefect.states import Completed, Failed
-
     failed = [one for one in outcomes if one.partial or (one.error and one.stage != LOAD)]
     if failed:
         first = failed[0]
@@ -106,9 +105,6 @@ def flow_runs(flows: Sequence[str] = (), **wanted: Any) -> Iterator[FlowRun]:
         AutolabelError: Prefect is not there.
 
     """
-    from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
-    from prefect.client.schemas.sorting import FlowRunSort
-
     with connected() as client:
         read = partial(
             client.read_flow_runs,
@@ -165,9 +161,6 @@ def give_back(why: str, pause: timedelta = STOPPED_WITHIN) -> bool:
         pause: how long it waits.
 
     """
-    from prefect.context import FlowRunContext
-    from prefect.states import AwaitingRetry
-
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
         return False
@@ -204,8 +197,6 @@ def cancel(run_key: str, out_uri: str) -> int:
 
     Shards that run finish the chunk at hand; what they wrote stays valid.
     """
-    from prefect.client.schemas.objects import State, StateType
-
     active = list(runs_of(run_key, out_uri, active_only=True))
     with connected() as client:
         for run in active:

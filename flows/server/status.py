@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
+
+from prefect.client.schemas.objects import FlowRun, State
 
 from flows.machine.logs import ServerErrors, errors_in
 from flows.machine.notes import refused_workers
@@ -37,9 +39,6 @@ from tasks.store import quarantine
 from tasks.store.manifests import Key, list_mixed
 from tasks.store.newest import complete_keys, list_manifests, newest_of
 from tasks.wording import counted
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun, State
 
 RUNS_READ, LABEL_RUNS_READ = 5000, 20
 _NUMBERS = re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\d+(\.\d+)?")

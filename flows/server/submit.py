@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
+
+from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
+from prefect.client.schemas.objects import WorkPool
+from prefect.concurrency.sync import concurrency
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
 
 from flows.plan.shards import ShardParams
 from flows.server.client import asked_once, connected
 from flows.server.shard_runs import SHARD_DEPLOYMENT, SHARD_TAG, run_tag
 from sam2_core.types import AutolabelError
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import WorkPool
 
 # The shortest of Prefect's; measured: one that was killed keeps the next waiting for 73 to 76 s.
 LEASE_S, TURN_WITHIN_S = 60.0, 300.0
@@ -73,9 +75,6 @@ def turn_of(run_key: str, out_uri: str) -> Iterator[None]:
         AutolabelError: Prefect is not there, or another submission does not end.
 
     """
-    from prefect.concurrency.sync import concurrency
-    from prefect.exceptions import ObjectAlreadyExists
-
     digest = hashlib.sha256(f"{run_key} {out_uri}".encode()).hexdigest()[:24]
     name = f"autolabel-submitting-{digest}"
     with connected() as client, contextlib.suppress(ObjectAlreadyExists):
@@ -94,8 +93,6 @@ def turn_of(run_key: str, out_uri: str) -> Iterator[None]:
 
 def ensure_queue(name: str, *, priority: int, concurrency_limit: int | None) -> str:
     """Create or update a work queue of the shard deployment's pool; returns its name."""
-    from prefect.exceptions import ObjectNotFound
-
     with connected() as client:
         pool = client.read_deployment_by_name(SHARD_DEPLOYMENT).work_pool_name
         values: dict[str, Any] = {"priority": priority, "concurrency_limit": concurrency_limit}
@@ -130,8 +127,6 @@ def workers_online(pool: str | None = None) -> list[str]:
         AutolabelError: Prefect is not there, or has no deployment of shards.
 
     """
-    from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
-
     online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
     with connected() as client:
         pool = pool or client.read_deployment_by_name(SHARD_DEPLOYMENT).work_pool_name
@@ -144,8 +139,6 @@ def sign_off(pool: str, workers: Sequence[str]) -> None:
 
     Best effort, for seconds at most: a server that is away keeps nobody from stopping.
     """
-    from prefect.exceptions import PrefectHTTPStatusError
-
     with contextlib.suppress(AutolabelError), asked_once(SIGN_OFF_S), connected() as client:
         for one in workers:
             where = {"work_pool_name": quote(pool, safe=""), "name": quote(one, safe="")}

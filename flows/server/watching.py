@@ -15,16 +15,17 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from uuid import UUID
+
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.runtime import flow_run
+from prefect.states import AwaitingRetry, Cancelled
 
 from flows.server.client import ServerAwayError, asked_once, connected
 from flows.server.shard_runs import SHARD_FLOW, flow_runs, runs_of, stays_crashed
 from sam2_core.types import AutolabelError
 from tasks.processes import repeating
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun, State
 
 FLOWS = (SHARD_FLOW, "nightly")
 SIGN_OF_LIFE_S = 30.0
@@ -49,8 +50,6 @@ log = logging.getLogger(__name__)
 
 def signs_of_life(every_s: float = SIGN_OF_LIFE_S) -> contextlib.AbstractContextManager[None]:
     """Tell Prefect now and then, while the block runs, that the current flow run lives."""
-    from prefect.runtime import flow_run
-
     run_id, name = flow_run.id, flow_run.name
 
     def tell() -> None:
@@ -122,8 +121,6 @@ def _settle(run: FlowRun, why: str) -> None:
         AutolabelError: Prefect is not there.
 
     """
-    from prefect.states import AwaitingRetry, Cancelled
-
     with connected() as client:
         now = client.read_flow_run(run.id).state
         if not (now and run.state and now.id == run.state.id):

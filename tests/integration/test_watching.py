@@ -43,7 +43,7 @@ def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(termina
         again = [silent, crashed, taken]
         others = client.create_flow_run(flow(lambda: None, name="another"), state=Running())
         runtime = SimpleNamespace(id=str(lives.id), name=lives.name)
-        monkeypatch.setattr("prefect.runtime.flow_run", runtime)
+        monkeypatch.setattr(watching, "flow_run", runtime)
         cancelled = begun()
         client.set_flow_run_state(cancelled.id, Cancelling(), force=True)
         with signs_of_life(0.2), looking_after(0.3):
