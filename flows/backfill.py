@@ -1,6 +1,7 @@
 """The flow `backfill`: plan from storage, submit what is missing as shards, once each."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -54,13 +55,9 @@ def plan_patiently(params: BackfillParams) -> BackfillPlan:
 def plan_in_flight(params: BackfillParams) -> BackfillPlan:
     """Plan a backfill beside the shards that are already under way."""
     params = params.model_copy(update={"label": decided(params.label)})
-    plan = plan_backfill(params)
-    if not plan.works:
-        return plan
-    taken = sequences_in_flight(plan.stamp.run_key, params.label.out)
-    if taken & {work.key for work in plan.works}:
-        plan = plan_backfill(params, taken)
-    plan.workers = len(workers_online())
+    plan = plan_backfill(params, partial(sequences_in_flight, out_uri=params.label.out))
+    if plan.works:
+        plan.workers = len(workers_online())
     return plan
 
 

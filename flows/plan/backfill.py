@@ -9,13 +9,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from flows.params import BackfillParams, LabelParams
-from flows.plan.names import Namesakes, names_of
+from flows.plan.names import names_of
 from flows.plan.plan import matching_of, stamp_of
-from flows.plan.rates import Rate, measured_rate
+from flows.plan.rates import REPORTS_READ, Rate, rate_of
 from flows.plan.shards import Piece, ShardParams, pack, shard_lengths, taken_ns, work_of
+from flows.plan.stored import Stored
 from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.matching import Matching
@@ -25,14 +27,8 @@ from tasks.frames.patterns import refuse_output_inside
 from tasks.pipeline.run_context import RunContext
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
-from tasks.store.newest import (
-    ListedManifest,
-    complete_keys,
-    dated_ahead,
-    list_manifests,
-    newest_of,
-    other_versions,
-)
+from tasks.store.manifests import Key, read_reports
+from tasks.store.newest import ListedManifest, dated_ahead
 from tasks.types import FrameSelection, VideoRef
 from tasks.wording import counted
 
@@ -170,80 +166,79 @@ class BackfillPlan:
         }
 
 
+def nothing_in_flight(run_key: str) -> set[Key]:
+    """Return what shards of a run have that were submitted before: nothing."""
+    return set()
+
+
 def plan_backfill(
-    params: BackfillParams, in_flight: Collection[tuple[str, str]] = ()
+    params: BackfillParams, in_flight: Callable[[str], set[Key]] = nothing_in_flight
 ) -> BackfillPlan:
     """List the sources and the labels; what is missing is cut into shards when asked for.
 
     Args:
         params: what to label.
-        in_flight: sequences, by id and content key, that submitted shards of the same run to the
-            same storage still have.
+        in_flight: returns for a run's key the sequences, by id and content key, that submitted
+            shards of it to the same storage still have.
 
     Raises:
         NamedOtherwiseError: frames have another name in the storage, which the sources cannot give.
         AutolabelError: a source, the model, the detector or the boxes are not there or unusable.
 
     """
-    refuse_output_inside(params.label.out, params.label.sources)
+    label = params.label
+    refuse_output_inside(label.out, label.sources)
     context = RunContext()
-    matching = matching_of(params.label, context)
-    stamp = stamp_of(params.label, context=context)
+    matching = matching_of(label, context)
+    stamp = stamp_of(label, context=context)
     made_by = stamp.model  # of a server of Triton's, what runs there
     on_gpu = made_by is not None and needs_gpu(made_by.backend, made_by.precision)
-    rate = measured_rate(params.label.out, stamp.run_key, on_gpu=on_gpu)
-    plan = BackfillPlan(params, stamp, rate, matching=matching, known=names_of(params.label))
-    plan.works = list(_missing(plan, set(in_flight)))
+    reports = islice(read_reports(label.out, stamp.run_key), REPORTS_READ)
+    rate = rate_of(reports, on_gpu=on_gpu)
+    plan = BackfillPlan(params, stamp, rate, matching=matching, known=names_of(label))
+    plan.works = list(_missing(plan, in_flight(stamp.run_key)))
     if matching:
-        matching.refuse_nothing(params.label.wanted_classes)
+        matching.refuse_nothing(label.wanted_classes)
     return plan
 
 
-def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Piece]:
+def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
     """Yield what has to be labeled, counting everything on the way."""
-    params, out_uri = plan.params, plan.params.label.out
-    run_key = plan.stamp.run_key
-    listed = list_manifests(out_uri)
-    newest = newest_of(listed)
-    complete = complete_keys(listed, run_key)
-    partial = {one.key for one in listed if one.run_key == run_key and one.partial}
-    ever = {one.sequence_id for one in listed if not one.partial}
-    plan.again += dated_ahead(listed)
-    namesakes = Namesakes(out_uri, plan.known, newest, {name for name, _ in in_flight})
-    given_up = set() if params.retry_quarantined else quarantine.listed(out_uri, run_key)
-    before: list[ListedManifest] = []
+    out_uri, run_key = plan.params.label.out, plan.stamp.run_key
+    stored = Stored(out_uri, run_key, plan.known, {name for name, _ in in_flight})
+    partial = {one.key for one in stored.listed if one.run_key == run_key and one.partial}
+    ever = {one.sequence_id for one in stored.listed if not one.partial}
+    plan.again += dated_ahead(stored.listed)
+    given_up = set() if plan.params.retry_quarantined else quarantine.listed(out_uri, run_key)
     for one in _matching(plan):
-        name = one.sequence.sequence_id
-        content_key = one.content_key
+        name, content_key = key = one.sequence.sequence_id, one.content_key
         plan.names.add(name)
-        done = (name, content_key) in complete
+        done = key in stored.complete
         if not _in_time(plan, one):
             plan.hidden += not done
             continue
         plan.sequences += 1
         plan.cameras |= dict.fromkeys(frame.camera for frame in one.frames)
         if done:
-            plan.complete.append((name, content_key))
-            if newest[name].content_key != content_key:
-                plan.again.append(ListedManifest(0.0, run_key, name, content_key))
+            plan.complete.append(key)
+            if stored.newest[name].content_key != content_key:
+                plan.again.append(ListedManifest(0.0, run_key, *key))
             continue
-        if (name, content_key) in given_up and (name, content_key) not in in_flight:
+        if key in given_up - in_flight:
             plan.quarantined += 1
             continue
         plan.frames_estimated |= any(isinstance(frame, VideoRef) for frame in one.frames)
-        if (name, content_key) in in_flight:
+        if key in in_flight:
             plan.in_flight += 1
-        else:
-            namesakes.refuse(one.sequence)
-            work = work_of(one, content_key)
-            plan.to_label += 1
-            plan.stale += name in ever
-            plan.partial += (name, content_key) in partial
-            plan.frames += work.frames
-            if name in newest:
-                before.append(newest[name])
-            yield work
-    plan.unreadable = other_versions(out_uri, before)
+            continue
+        stored.is_to_label(one.sequence)
+        work = work_of(one, content_key)
+        plan.to_label += 1
+        plan.stale += name in ever
+        plan.partial += key in partial
+        plan.frames += work.frames
+        yield work
+    plan.unreadable = stored.unreadable()
 
 
 def _matching(plan: BackfillPlan) -> Iterator[Discovered]:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
 
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
-from tasks.frames.addresses import split_address
-from tasks.frames.naming import NamedOtherwiseError, Names, overlap, root_of_both
+from tasks.frames.naming import NamedOtherwiseError, Names, overlap
 from tasks.frames.patterns import IMAGE_SUFFIXES, expanded, suffix_of
 from tasks.frames.readers.choice import reader_of
 from tasks.store import storage
-from tasks.store.newest import ListedManifest
 from tasks.store.roots import read_roots, write_roots
-from tasks.types import SequenceRef
-
-# So many drives that are gone from where they were labeled: all of them have moved.
-_MOVED = 8
 
 log = logging.getLogger(__name__)
 
@@ -74,70 +67,3 @@ def keep_names(out_uri: str, names: Names) -> None:
                 f"another command began to label {storage.redact(root.address)} at this moment, "
                 "and names its sequences: run this one again"
             )
-
-
-class Namesakes:
-    """Refuses a sequence of a new root that has the name of another drive.
-
-    Args:
-        out_uri: storage of the labels.
-        names: of the plan.
-        newest: manifest of each sequence that has labels.
-        in_flight: names of the sequences that submitted shards still have.
-
-    """
-
-    def __init__(
-        self,
-        out_uri: str,
-        names: Names,
-        newest: Mapping[str, ListedManifest],
-        in_flight: Collection[str] = (),
-    ) -> None:
-        self._out_uri, self._names = out_uri, names
-        self._newest, self._in_flight = newest, in_flight
-        self._gone = 0
-
-    def refuse(self, sequence: SequenceRef) -> None:
-        """Refuse a sequence if the drive that has its name is another one, and still there.
-
-        A drive that is not where it was may have moved: then these are its frames.
-
-        Raises:
-            AutolabelError: it is; says which root tells the two apart.
-
-        """
-        name, place = sequence.sequence_id, split_address(sequence.frames_uri)[0]
-        if not any(overlap(root.address, place) for root in self._names.new):
-            return
-        if name in self._in_flight:
-            raise AutolabelError(
-                f"{storage.redact(place)} would be labeled as {name}, and a shard labels other "
-                "frames of this name now: wait until it is done, or choose another --out"
-            )
-        if name not in self._newest or self._gone >= _MOVED:
-            return
-        try:
-            other = split_address(self._newest[name].read(self._out_uri).frames_uri)[0]
-        except AutolabelError as error:  # of another version, say: nothing tells whose it is
-            log.info("%s: where its labels are from is not known: %s", name, error)
-            return
-        if overlap(other, place):
-            return
-        if not _is_there(other):
-            self._gone += 1
-            return
-        both = root_of_both(place, other)
-        advice = f"name it from the folder around both with --root {both}, or " if both else ""
-        raise AutolabelError(
-            storage.redact(
-                f"{place} would be labeled as {name}, which {other} is in this --out, and its "
-                f"labels would take the place of that drive's: {advice}choose another --out"
-            )
-        )
-
-
-def _is_there(address: str) -> bool:
-    fs, path = storage.filesystem(address)
-    with storage.explained("open", address):
-        return bool(fs.exists(path))

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flows.params import LabelParams
-from flows.plan.names import Namesakes, keep_names, names_of
+from flows.plan.names import keep_names, names_of
+from flows.plan.stored import Stored
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code
@@ -28,15 +29,7 @@ from tasks.pipeline.run_context import Job, RunContext
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import Key
-from tasks.store.newest import (
-    ListedManifest,
-    complete_keys,
-    dated_ahead,
-    declare_again,
-    list_manifests,
-    newest_of,
-    other_versions,
-)
+from tasks.store.newest import ListedManifest, dated_ahead, declare_again
 from tasks.store.tracks import list_tracked, read_made
 from tasks.types import FrameRef, FrameSelection
 
@@ -154,30 +147,29 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
         found = [matching.with_boxes(one) for one in found]
         matching.refuse_nothing(params.wanted_classes)
     stamp = stamp_of(params, model, context)
-    listed = list_manifests(params.out)
-    complete = complete_keys(listed, stamp.run_key)
-    newest = newest_of(listed)
-    namesakes = Namesakes(params.out, names, newest)
-    tracked = list_tracked(params.out, stamp.run_key) if complete and params.tracks else set()
+    stored = Stored(params.out, stamp.run_key, names)
+    is_tracked = stored.complete and params.tracks
+    tracked = list_tracked(params.out, stamp.run_key) if is_tracked else set()
 
     def planned(one: Discovered) -> SequencePart:
         part, key = SequencePart(one, selection, params.chunk_frames), _key(one)
-        if key not in complete:
-            namesakes.refuse(one.sequence)
-            return part
-        part = as_left(params.out, stamp.run_key, part)
+        if key in stored.complete:
+            part = as_left(params.out, stamp.run_key, part)
         if part.manifest and key in tracked:
             part = replace(part, tracks_made=read_made(params.out, part.manifest))
         return part
 
     with ThreadPoolExecutor(LISTING_THREADS, "plan") as pool:
         sequences = tuple(pool.map(planned, found))
-    keys = set(map(_key, found)) & complete
-    there = [one for one in listed if one.run_key == stamp.run_key and one.key in keys]
-    again = [*dated_ahead(listed), *(one for one in there if newest[one.sequence_id] != one)]
-    before = [newest[one.name] for one in sequences if not one.manifest and one.name in newest]
-    unreadable = other_versions(params.out, before)
-    plan = Plan(params, stamp, model, sequences, matching, tuple(again), names, unreadable)
+    for part in sequences:
+        if part.manifest is None:
+            stored.is_to_label(part.found.sequence)
+    keys = set(map(_key, found)) & stored.complete
+    again = dated_ahead(stored.listed)
+    for one in stored.listed:
+        if one.run_key == stamp.run_key and one.key in keys and stored.newest[one.key[0]] != one:
+            again.append(one)
+    plan = Plan(params, stamp, model, sequences, matching, tuple(again), names, stored.unreadable())
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
         refuse_unless_usable(model.backend)
     return plan

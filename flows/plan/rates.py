@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
-from tasks.store import manifests
 
 # Until something was measured: about what the bundled model takes on a CPU, and twice what SAM 2's
 # base_plus takes for a crowded frame on a GPU.
@@ -38,17 +36,11 @@ class Rate:
         return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, assumed: nothing was measured yet"
 
 
-def measured_rate(out_uri: str, run_key: str, *, on_gpu: bool = False) -> Rate:
-    """Rate of this run's own reports, else an assumption.
+def rate_of(reports: Iterable[dict[str, Any]], *, on_gpu: bool = False) -> Rate:
+    """Return the rate that a run's reports of sequences tell, else an assumption.
 
     The stages of a run overlap, so a frame costs what the longest of them takes.
     """
-    reports = itertools.islice(manifests.read_reports(out_uri, run_key), REPORTS_READ)
-    return rate_of(reports, on_gpu=on_gpu)
-
-
-def rate_of(reports: Iterable[dict[str, Any]], *, on_gpu: bool = False) -> Rate:
-    """Sum up reports of sequences."""
     frames, total = 0, {DOWNLOAD: 0.0, DETECT: 0.0, SEGMENT: 0.0}
     for report in reports:
         frames += int(report.get("frames", 0))

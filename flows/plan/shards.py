@@ -7,12 +7,10 @@ borders, so that several workers share it.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
@@ -86,15 +84,9 @@ class ShardParams(BaseModel):
         """Frames of all pieces."""
         return sum(piece.frames for piece in self.pieces)
 
-    @property
-    def key(self) -> str:
-        """Hash of all parameters: Prefect's idempotency ignores them, so its key holds this."""
-        values = json.dumps(self.model_dump(mode="json"), sort_keys=True)
-        return hashlib.sha256(values.encode()).hexdigest()[:24]
-
 
 def pack(
-    works: Iterable[Piece], *, seconds_per_frame: float, lengths: Iterable[float], chunk_frames: int
+    works: Iterable[Piece], *, seconds_per_frame: float, lengths: Sequence[float], chunk_frames: int
 ) -> Iterator[tuple[Piece, ...]]:
     """Pack sequences, in order, into shards of about these lengths.
 
@@ -108,7 +100,8 @@ def pack(
         chunk_frames: frames of a chunk; longer sequences are cut at multiples of it.
 
     """
-    budgets = _then_the_last(max(length / seconds_per_frame, 1.0) for length in lengths)
+    all_lengths = itertools.chain(lengths, itertools.repeat(lengths[-1]))
+    budgets = (max(length / seconds_per_frame, 1.0) for length in all_lengths)
     budget = next(budgets)
     shard: list[Piece] = []
     filled = 0  # frames of all shards so far: what one has too much, the next has less
@@ -123,14 +116,6 @@ def pack(
             filled += piece.frames
     if shard:
         yield tuple(shard)
-
-
-def _then_the_last(values: Iterable[float]) -> Iterator[float]:
-    value = 1.0
-    for value in values:
-        yield value
-    while True:
-        yield value
 
 
 def shard_lengths(total_seconds: float, shard_seconds: float, workers: int) -> list[float]:

@@ -2,6 +2,7 @@
 
 import re
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -97,7 +98,7 @@ def test_only_a_shard_of_the_same_frames_to_the_same_storage_counts_as_under_way
 
     def planned(**changes):
         params = BackfillParams(label=label.model_copy(update=changes))
-        found = plan_backfill(params, sequences_in_flight(run_key, params.label.out))
+        found = plan_backfill(params, partial(sequences_in_flight, out_uri=params.label.out))
         assert found.stamp.run_key == run_key
         return found.to_label, found.in_flight
 

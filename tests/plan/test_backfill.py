@@ -61,7 +61,7 @@ def test_frames_of_videos_are_not_told_as_if_somebody_had_counted_them(params, t
     halved = plan.params.label.model_copy(update={"frames": "::2"})
     assert plan_backfill(BackfillParams(label=halved)).frames == 3 + 2, "of what is asked for"
     (video,) = [(one.sequence_id, one.content_key) for one in plan.works if not one.splittable]
-    plan = plan_backfill(params(), [video])
+    plan = plan_backfill(params(), lambda _: {video})
     assert (plan.as_json()["frames"], plan.in_flight) == (6, 1)
 
 
@@ -101,7 +101,7 @@ def test_a_plan_is_cut_once_for_the_workers_that_are_online(params, monkeypatch)
 
     monkeypatch.setattr("flows.plan.backfill.pack", counted)
     monkeypatch.setattr(backfill, "decided", lambda label: label)
-    monkeypatch.setattr(backfill, "sequences_in_flight", lambda *_: set())
+    monkeypatch.setattr(backfill, "sequences_in_flight", lambda *_, **__: set())
     monkeypatch.setattr(backfill, "workers_online", lambda: ["one", "two"])
     plan = backfill.plan_in_flight(params(shard_minutes=0.02))
     assert (plan.as_json()["shards"], len(plan.shards), len(cuts)) == (2, 2, 1)

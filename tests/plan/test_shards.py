@@ -1,15 +1,10 @@
 """Shards: sized by time, complete, nothing twice."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.params import LabelParams
 from flows.plan.rates import Rate, rate_of
-from flows.plan.shards import Piece, ShardParams, pack, shard_lengths
-
-LABEL = LabelParams(sources=("in",), out="out")
+from flows.plan.shards import Piece, pack, shard_lengths
 
 
 def works(*frames: int) -> list[Piece]:
@@ -80,18 +75,6 @@ def test_every_chunk_is_in_exactly_one_shard(frames, seconds_per_frame, shard_se
     budget = max(shard_seconds / seconds_per_frame, 1)
     largest = max((piece.frames for shard in shards for piece in shard), default=0)
     assert all(frames <= budget + largest for frames in frames_of(shards))
-
-
-def test_the_key_changes_with_every_parameter():
-    piece = Piece(sequence_id="a", frames_uri="in/a", content_key="k", frames=3)
-    shard = ShardParams(label=LABEL, run_key="r", pieces=(piece,))
-    others = [
-        shard.model_copy(update={"run_key": "r2"}),
-        shard.model_copy(update={"pieces": (replace(piece, chunks=(0, 1)),)}),
-        shard.model_copy(update={"label": LABEL.model_copy(update={"min_score": 0.5})}),
-    ]
-    assert len({one.key for one in [shard, *others]}) == 4
-    assert ShardParams.model_validate(shard.model_dump(mode="json")).key == shard.key
 
 
 def test_a_frame_costs_the_longest_of_the_stages_that_overlap():
