@@ -92,6 +92,6 @@ def submit_plan(
         if params.retry_quarantined:  # workers begin them again
             for key in quarantine.listed(params.label.out, run_key) & (planned - met):
                 quarantine.release(quarantine.Case(params.label.out, run_key, *key))
-        shards = plan.shards_without(met)
+        shards = plan.cut([one for one in plan.works if one.key not in met]) if met else plan.shards
         submit(shards, queue=queue, on_submitted=on_submitted)
     return {"submitted": len(shards), "met": len(met)}

@@ -20,7 +20,7 @@ from flows.label_sequences import label_sequences
 from flows.params import LabelParams
 from flows.pipeline import do_now
 from flows.plan.plan import Plan, check_writable, job_of, make_plan
-from flows.plan.summary import labeled_by_other, summary_of, tracks_told
+from flows.plan.summary import summary_of, tracks_told
 from flows.server.api import Api, configured_api
 from tasks.masks.certified import NOT_CHECKED, verdict_on
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
@@ -177,7 +177,7 @@ def prefect_if_needed(console: Console, given_up: GivenUp = RESUMABLE) -> Iterat
 
 def _bars(console: Console, plan: Plan, job: Job) -> contextlib.AbstractContextManager[None]:
     stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if plan.params.dataset_name else [])]
-    return showing(console, job.context.progress, stages, plan.known_frames)
+    return showing(console, job.context.progress, stages, sum(plan.frames_to_label))
 
 
 def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
@@ -200,8 +200,6 @@ def announce(console: Console, plan: Plan) -> None:
         f"[bold]{len(plan.missing)}[/] of {counted(len(plan.sequences), 'sequence')} to label"
         + (f", {done} up to date" if done else "")
     )
-    for version, count in plan.unreadable.items():
-        console.print(f"       [yellow]{count} of them {escape(labeled_by_other(version))}[/]")
     console.print(
         f"masks  {escape(stamp.name)} on {stamp.backend}, {stamp.precision} "
         f"[dim]({escape(plan.model.reason)})[/]"

@@ -5,7 +5,7 @@ Streams: of a sequence only a few short strings stay in memory, so a hundred tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -48,9 +48,8 @@ class BackfillPlan:
         workers: that are online, to be set before `shards` is asked for; 0 when nobody knows.
         sequences: that match.
         to_label: of those, not up to date and not in flight.
-        stale: of those to label, labeled before with another model, other parameters or frames.
-        unreadable: of those to label, labeled by versions of this package whose labels this one
-            cannot read; how many by version.
+        stale: of those to label, labeled before with another model, version, other parameters or
+            frames.
         partial: of those to label, labeled but for what could not be fetched.
         in_flight: being labeled by shards that were submitted before.
         quarantined: given up on after repeated crashes.
@@ -82,7 +81,6 @@ class BackfillPlan:
     sequences: int = 0
     to_label: int = 0
     stale: int = 0
-    unreadable: dict[str, int] = field(default_factory=dict)
     partial: int = 0
     in_flight: int = 0
     quarantined: int = 0
@@ -98,14 +96,10 @@ class BackfillPlan:
     @cached_property
     def shards(self) -> list[ShardParams]:
         """The work, cut for the workers that are online."""
-        return self._cut(self.works)
+        return self.cut(self.works)
 
-    def shards_without(self, taken: Collection[tuple[str, str]]) -> list[ShardParams]:
-        """Return the shards, cut anew where sequences, by id and content key, are not to be in."""
-        works = [one for one in self.works if one.key not in taken]
-        return self.shards if len(works) == len(self.works) else self._cut(works)
-
-    def _cut(self, works: Sequence[Piece]) -> list[ShardParams]:
+    def cut(self, works: Sequence[Piece]) -> list[ShardParams]:
+        """Return shards for some of the work."""
         params, rate = self.params, self.rate.seconds_per_frame
         frames = sum(work.frames for work in works)
         packed = pack(
@@ -114,10 +108,9 @@ class BackfillPlan:
             lengths=shard_lengths(frames * rate, params.shard_minutes * 60, self.workers),
             chunk_frames=params.label.chunk_frames,
         )
-        cameras = tuple(self.cameras)
-        key = self.stamp.run_key
+        cameras, run_key = tuple(self.cameras), self.stamp.run_key
         return [
-            ShardParams(label=params.label, run_key=key, pieces=pieces, cameras=cameras)
+            ShardParams(label=params.label, run_key=run_key, pieces=pieces, cameras=cameras)
             for pieces in packed
         ]
 
@@ -148,7 +141,6 @@ class BackfillPlan:
             "to_label": self.to_label,
             "up_to_date": self.up_to_date,
             "stale": self.stale,
-            "unreadable": self.unreadable,
             "partial": self.partial,
             "in_flight": self.in_flight,
             "quarantined": self.quarantined,
@@ -231,14 +223,13 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
         if key in in_flight:
             plan.in_flight += 1
             continue
-        stored.is_to_label(one.sequence)
+        stored.refuse_namesake(one.sequence)
         work = work_of(one, content_key)
         plan.to_label += 1
         plan.stale += name in ever
         plan.partial += key in partial
         plan.frames += work.frames
         yield work
-    plan.unreadable = stored.unreadable()
 
 
 def _matching(plan: BackfillPlan) -> Iterator[Discovered]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -15,7 +14,6 @@ from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code
 from tasks.boxes.detectors import detector_stamp
-from tasks.boxes.imported import ImportedBoxes
 from tasks.boxes.matching import Matching
 from tasks.dataset.loaded import refuse_before_labeling
 from tasks.frames.discover import Discovered, discover
@@ -48,8 +46,6 @@ class Plan:
         model: what makes the masks.
         sequences: that were found, with what is there of them.
         matching: of imported boxes with the frames.
-        unreadable: by version, how many sequences have labels in a format that we cannot read;
-            they are labeled again.
         again: manifests to write again before labels are made, in this order: those that a wrong
             clock has dated ahead, and what is complete and had other labels since, of other frames
             or another run.
@@ -63,7 +59,6 @@ class Plan:
     matching: Matching | None = None
     again: tuple[ListedManifest, ...] = ()
     names: Names = field(default_factory=Names)
-    unreadable: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[SequencePart]:
@@ -83,11 +78,6 @@ class Plan:
         """Every camera name, in order of first appearance."""
         names = (frame.camera for one in self.sequences for frame in one.found.frames)
         return list(dict.fromkeys(names))
-
-    @property
-    def known_frames(self) -> int:
-        """Frames of the sequences that are not complete; those of videos are not known yet."""
-        return sum(self.frames_to_label)
 
     @property
     def frames_to_label(self) -> list[int]:
@@ -163,13 +153,13 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
         sequences = tuple(pool.map(planned, found))
     for part in sequences:
         if part.manifest is None:
-            stored.is_to_label(part.found.sequence)
+            stored.refuse_namesake(part.found.sequence)
     keys = set(map(_key, found)) & stored.complete
     again = dated_ahead(stored.listed)
     for one in stored.listed:
         if one.run_key == stamp.run_key and one.key in keys and stored.newest[one.key[0]] != one:
             again.append(one)
-    plan = Plan(params, stamp, model, sequences, matching, tuple(again), names, stored.unreadable())
+    plan = Plan(params, stamp, model, sequences, matching, tuple(again), names)
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
         refuse_unless_usable(model.backend)
     return plan
@@ -199,11 +189,9 @@ def matching_of(params: LabelParams, context: RunContext) -> Matching | None:
         AutolabelError: they are not there or unusable.
 
     """
-    return Matching(_imported(params, context)) if params.boxes else None
-
-
-def _imported(params: LabelParams, context: RunContext) -> ImportedBoxes:
-    return context.imported(params.boxes or "", params.box_names or "")
+    if not params.boxes:
+        return None
+    return Matching(context.imported(params.boxes, params.box_names or ""))
 
 
 def stamp_of(
@@ -221,30 +209,29 @@ def stamp_of(
 
     """
     model, context = model or model_of(params), context or RunContext()
-    boxes = _imported(params, context).stamp if params.boxes else _detector_stamp(params, context)
+    if params.boxes:
+        boxes = context.imported(params.boxes, params.box_names or "").stamp
+    else:
+        if params.wanted_classes:
+            context.detectors.load(params.detector_name).class_mask(params.wanted_classes)
+        boxes = detector_stamp(params.detector_name)
     code = box_code(imported=bool(params.boxes))
     versions = library_versions(model.backend, detects=not params.boxes)
     return RunStamp(boxes, model.stamp, params.deciding(), code, versions=versions)
 
 
-def _detector_stamp(params: LabelParams, context: RunContext) -> str:
-    if params.wanted_classes:
-        found = context.detectors.load(params.detector_name)
-        found.class_mask(params.wanted_classes)
-    return detector_stamp(params.detector_name)
-
-
 def job_of(plan: Plan, context: RunContext, *, counts_attempts: bool = False) -> Job:
     """Return what every step needs to know."""
     params = plan.params
+    boxes, box_names = params.boxes or "", params.box_names or ""
     return Job(
         out_uri=params.out,
         stamp=plan.stamp,
         model=plan.model,
         detector="" if params.boxes else params.detector_name,
-        boxes_uri=params.boxes or "",
-        box_names_uri=params.box_names or "",
-        boxes_version=_imported(params, context).version if params.boxes else "",
+        boxes_uri=boxes,
+        box_names_uri=box_names,
+        boxes_version=context.imported(boxes, box_names).version if boxes else "",
         classes=params.wanted_classes,
         min_score=params.least_score,
         tiles=params.tiles,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flows.plan.backfill import BackfillPlan
-from flows.plan.summary import labeled_by_other
 from tasks.wording import counted, plain
 
 
@@ -58,8 +57,7 @@ def _time_told(seconds: float) -> str:
 def _why(plan: BackfillPlan) -> str:
     """Say why sequences are to be labeled that have been before."""
     reasons = {
-        "labeled before with other frames, model or parameters": plan.stale,
-        **{labeled_by_other(version): count for version, count in plan.unreadable.items()},
+        "labeled before with other frames, model, parameters or version": plan.stale,
         "again, because files could not be fetched": plan.partial,
     }
     parts = [f"{count:,} {reason}" for reason, count in reasons.items() if count]

@@ -9,13 +9,7 @@ from sam2_core.types import AutolabelError
 from tasks.frames.addresses import split_address
 from tasks.frames.naming import Names, overlap, root_of_both
 from tasks.store import storage
-from tasks.store.newest import (
-    ListedManifest,
-    complete_keys,
-    list_manifests,
-    newest_of,
-    other_versions,
-)
+from tasks.store.newest import complete_keys, list_manifests, newest_of
 from tasks.types import SequenceRef
 
 # So many drives that are gone from where they were labeled: all of them have moved.
@@ -47,15 +41,10 @@ class Stored:
         self.listed = list_manifests(out_uri)
         self.newest = newest_of(self.listed)
         self.complete = complete_keys(self.listed, run_key)
-        self._before: list[ListedManifest] = []
         self._gone = 0
 
-    def unreadable(self) -> dict[str, int]:
-        """Count, by version, what is labeled again as this version cannot read its labels."""
-        return other_versions(self._out_uri, self._before)
-
-    def is_to_label(self, sequence: SequenceRef) -> None:
-        """Note a sequence that is to be labeled; refuse one that has the name of another drive.
+    def refuse_namesake(self, sequence: SequenceRef) -> None:
+        """Refuse a sequence that is to be labeled and has the name of another drive.
 
         A drive that is not where it was may have moved: then these are its frames.
 
@@ -65,8 +54,6 @@ class Stored:
         """
         name, place = sequence.sequence_id, split_address(sequence.frames_uri)[0]
         last = self.newest.get(name)
-        if last:
-            self._before.append(last)
         if not any(overlap(root.address, place) for root in self._names.new):
             return
         if name in self._in_flight:

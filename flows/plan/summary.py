@@ -74,11 +74,6 @@ def _frames_of_videos(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> Iterat
             ]
 
 
-def labeled_by_other(version: str) -> str:
-    """Say of sequences that another version of this package has labeled why it does so again."""
-    return f"labeled by {version}, which this version cannot read"
-
-
 def tracks_told(summary: Mapping[str, Any]) -> Iterator[str]:
     """Say in lines what was found along tracks."""
     if not summary["tracks"]:
