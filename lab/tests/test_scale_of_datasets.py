@@ -12,13 +12,13 @@ import pytest
 from tasks.dataset import schema
 from tasks.dataset.documents import ObjectNames, Origin, first_fields, sample_id, stamp_text
 from tasks.dataset.placing import Place
-from tasks.load.into_fiftyone import load_frames, write_frames
+from tasks.load.into_fiftyone import write_frames
 from tasks.load.prepare import prepare_dataset
 from tasks.review.queue import NEEDS_REVIEW, build_queue
 from tasks.review.stats import review_stats
 from tasks.risk.compute_risk import compute_risk
 from tests.conftest import database
-from tests.review.labels import STAMP, labeled_frames
+from tests.review.labels import STAMP, labeled_frames, load_frames
 
 __all__ = ["database"]
 ORIGIN = Origin(STAMP.run_key, stamp_text(STAMP.model), STAMP.as_json())

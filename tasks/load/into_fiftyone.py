@@ -51,14 +51,12 @@ from tasks.frames.identity import frame_identity
 from tasks.review.calibrate import recalibration_of
 from tasks.review.harvest import harvest
 from tasks.review.set_aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
-from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts, recalibrated
+from tasks.risk.compute_risk import Judgement, compute_risk_of_parts, recalibrated
 from tasks.risk.geometry import Numbers, best_pairs, shared_box_areas
-from tasks.store.artifacts import RunStamp
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Fresh, Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
-from tasks.tracks.linking import track
 from tasks.tracks.make_tracks import make_tracks
 
 FRAMES_PER_WRITE = 64
@@ -135,18 +133,6 @@ def chosen_mask_folder() -> Path | None:
     """Folder for masks that `AUTOLABEL_MASK_DIR` names: on a disk that the App's machine sees."""
     chosen = os.environ.get("AUTOLABEL_MASK_DIR")
     return Path(chosen).expanduser().absolute() if chosen else None
-
-
-def load_frames(dataset_name: str, labeled: Sequence[LabeledFrame], stamp: RunStamp) -> LoadReport:
-    """Write some frames of one camera, in order, beside what the dataset has."""
-    started = time.perf_counter()
-    origin = Origin(stamp.labels_key, stamp_text(stamp.model), stamp.as_json())
-    keys = [(one.frame.camera, one.frame.index) for one in labeled]
-    objects = ObjectNames(dict(zip(keys, track(labeled).frames, strict=True)))
-    dataset, place = stored_dataset(dataset_name), Place(mask_folder=chosen_mask_folder())
-    judged = compute_risk(labeled)
-    instances = write_frames(dataset, labeled, origin, judged, place, objects=objects)
-    return LoadReport(len(labeled), instances, time.perf_counter() - started)
 
 
 def write_frames(

@@ -9,11 +9,10 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
 from tasks.dataset import schema
-from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
 from tasks.review.queue import CHANGED, DIFFERENCES, build_queue
 from tasks.store.tables import LabeledFrame
-from tests.review.labels import OTHER_STAMP, SIZE_HW, STAMP, labeled_frame
+from tests.review.labels import OTHER_STAMP, SIZE_HW, STAMP, labeled_frame, load_frames
 
 # Class and box of each label before, and after: same, shrunk by a tenth, another class, gone, new.
 BEFORE = [("car", (100, 100, 300, 300)), ("car", (400, 100, 600, 300)),

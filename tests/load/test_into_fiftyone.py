@@ -22,7 +22,6 @@ from tasks.dataset.documents import (
 from tasks.frames.download import keep_cached
 from tasks.frames.identity import frame_identity
 from tasks.load import into_fiftyone as load
-from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
 from tasks.review.queue import sequence_view
 from tasks.risk.compute_risk import compute_risk
@@ -37,6 +36,7 @@ from tests.review.labels import (
     STAMP,
     labeled_frame,
     labeled_frames,
+    load_frames,
 )
 
 ORIGIN = Origin(STAMP.run_key, stamp_text(STAMP.model), STAMP.as_json())

@@ -9,9 +9,15 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks, ModelStamp
+from tasks.dataset.documents import ObjectNames, Origin, stamp_text
+from tasks.dataset.placing import Place
+from tasks.dataset.schema import stored_dataset
 from tasks.frames.identity import file_version
+from tasks.load.into_fiftyone import LoadReport, chosen_mask_folder, write_frames
+from tasks.risk.compute_risk import compute_risk
 from tasks.store.artifacts import RunStamp
 from tasks.store.tables import LabeledFrame
+from tasks.tracks.linking import track
 from tasks.types import FrameRef
 
 SIZE_HW = (720, 1280)
@@ -105,3 +111,14 @@ def picture_with(
 def three_labels(folder: Path) -> LabeledFrame:
     """One picture with three labels, all of them doubtful."""
     return picture_with(folder, 0, PLACES, ("car", "person", "truck"), 0.4)
+
+
+def load_frames(dataset_name: str, labeled: Sequence[LabeledFrame], stamp: RunStamp) -> LoadReport:
+    """Write some frames of one camera, in order, beside what the dataset has."""
+    origin = Origin(stamp.labels_key, stamp_text(stamp.model), stamp.as_json())
+    keys = [(one.frame.camera, one.frame.index) for one in labeled]
+    objects = ObjectNames(dict(zip(keys, track(labeled).frames, strict=True)))
+    dataset, place = stored_dataset(dataset_name), Place(mask_folder=chosen_mask_folder())
+    judged = compute_risk(labeled)
+    instances = write_frames(dataset, labeled, origin, judged, place, objects=objects)
+    return LoadReport(len(labeled), instances, 0.0)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tasks.dataset import schema
-from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.objects import Doubt, few_of_each_place
@@ -31,7 +30,7 @@ from tasks.review.stats import (
     shown_names,
     summary,
 )
-from tests.review.labels import CLASSES, STAMP, labeled_frames
+from tests.review.labels import CLASSES, STAMP, labeled_frames, load_frames
 
 
 @pytest.fixture

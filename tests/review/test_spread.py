@@ -15,7 +15,6 @@ from flows.server import api
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.dataset.documents import sample_id
-from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
 from tasks.review import app
 from tasks.review.actions import accept, choose, fix_class, reject
@@ -29,7 +28,7 @@ from tasks.review.queue import (
 )
 from tasks.review.undo import undo
 from tasks.wording import counted
-from tests.review.labels import STAMP, labeled_frame
+from tests.review.labels import STAMP, labeled_frame, load_frames
 from tests.review.reviewed import ask
 
 FRAMES, OBJECTS = 6, 3
