@@ -11,7 +11,7 @@ import pytest
 
 from tasks.dataset import schema
 from tasks.dataset.documents import ObjectNames, Origin, first_fields, sample_id, stamp_text
-from tasks.dataset.placing import Place
+from tasks.dataset.recorded_frames import Place
 from tasks.load.into_fiftyone import write_frames
 from tasks.load.prepare import prepare_dataset
 from tasks.review.queue import NEEDS_REVIEW, build_queue

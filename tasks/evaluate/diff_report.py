@@ -11,7 +11,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.trust.calibration import write_difference
-from tasks.dataset.pictures import Pictures, find_pictures
+from tasks.dataset.recorded_frames import Pictures, find_pictures
 from tasks.evaluate.run_diff import Change, RunDiff
 from tasks.frames.images import read_image
 from tasks.store import storage

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import AutolabelError, Masks
-from tasks.dataset.pictures import find_pictures
-from tasks.dataset.placing import recorded_labels, recorded_parts
+from tasks.dataset.recorded_frames import find_pictures, recorded_labels, recorded_parts
 from tasks.export.decided import UNDECIDED, Decided, decisions, take_in
 from tasks.export.types import ExportFrame, FileStems, Instance, Told
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts

@@ -37,7 +37,7 @@ from tasks.dataset.documents import (
     stamp_text,
     window_of,
 )
-from tasks.dataset.placing import Place, place_frames, recorded_frames, recorded_parts
+from tasks.dataset.recorded_frames import Place, place_frames, recorded_frames, recorded_parts
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,
@@ -57,7 +57,7 @@ from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Fresh, Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
-from tasks.tracks.make_tracks import make_tracks
+from tasks.tracks.linking import make_tracks
 
 FRAMES_PER_WRITE = 64
 

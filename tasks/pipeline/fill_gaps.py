@@ -93,7 +93,7 @@ def fill_gaps(job: Job, gaps: Iterable[tuple[FrameRef, Gap]]) -> tuple[list[Fill
 
 def _here(frames: Iterable[FrameRef]) -> Iterator[tuple[FrameRef, FrameRef]]:
     """Bring the pictures of frames here; yields each frame as it is stored and with its file."""
-    from tasks.dataset.pictures import find_pictures
+    from tasks.dataset.recorded_frames import find_pictures
 
     wanted = list(frames)
     pictures = find_pictures(wanted)

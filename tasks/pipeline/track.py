@@ -17,7 +17,7 @@ from tasks.pipeline.outcome import SequenceOutcome, with_tracks
 from tasks.pipeline.run_context import Job
 from tasks.store.manifests import add_to_report, withdrawn_if_damaged
 from tasks.store.tracks import FrameTracks, read_tracks, write_tracks
-from tasks.tracks.make_tracks import make_tracks
+from tasks.tracks.linking import make_tracks
 from tasks.types import FrameRef
 from tasks.wording import counted
 

@@ -29,7 +29,7 @@ from tasks.review.app_samples import (
     labels_of_patches,
     redrawn,
 )  # fmt: skip
-from tasks.review.events import Event, decided_by_now
+from tasks.review.events import Event, decided_by_now, last_act, redo, undo
 from tasks.review.export import export_reviews
 from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
 from tasks.review.objects import spread
@@ -42,7 +42,6 @@ from tasks.review.queue import (
     sequence_view,
 )  # fmt: skip
 from tasks.review.relabel import request_relabel, sent_back, submit_relabel
-from tasks.review.undo import last_act, redo, undo
 from tasks.wording import counted
 
 MOST_UNSELECTED_FRAMES = 20

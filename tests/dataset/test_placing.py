@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.dataset.placing import MOST_NS, moments_of
+from tasks.dataset.recorded_frames import MOST_NS, moments_of
 from tasks.types import FrameRef
 
 HZ_12, HZ_6, HZ_10 = 83_333_333, 166_666_667, 100_000_000

@@ -15,9 +15,9 @@ from tasks.export.run import export
 from tasks.load.into_fiftyone import load_sequence
 from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review.actions import accept, fix_class, merge, reject
+from tasks.review.events import undo
 from tasks.review.export import export_reviews
 from tasks.review.relabel import bring_back, relabel_dataset, request_relabel
-from tasks.review.undo import undo
 from tasks.store.roots import Root, write_roots
 from tests.export.labeled_runs import run_of, truth
 from tests.review.reviewed import pick, relabel

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError
-from tasks.dataset.pictures import find_pictures
+from tasks.dataset.recorded_frames import find_pictures
 from tasks.frames.discover import discover, list_frames
 from tasks.frames.download import download
 from tasks.frames.identity import frame_identity, is_below

@@ -12,7 +12,7 @@ import fsspec
 import pytest
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.pictures import find_pictures
+from tasks.dataset.recorded_frames import find_pictures
 from tasks.frames import transfer
 from tasks.frames.cached import CacheError
 from tasks.frames.discover import discover

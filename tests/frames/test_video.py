@@ -12,7 +12,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from tasks.dataset.pictures import find_pictures
+from tasks.dataset.recorded_frames import find_pictures
 from tasks.frames import cached
 from tasks.frames.discover import discover
 from tasks.frames.download import download

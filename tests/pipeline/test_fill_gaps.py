@@ -9,7 +9,7 @@ import pytest
 
 from flows.params import LabelParams
 from sam2_core.decisive_code import ROOT, source_digest
-from tasks.dataset.pictures import Pictures
+from tasks.dataset.recorded_frames import Pictures
 from tasks.masks.rules import MaskRules
 from tasks.pipeline.outcome import NotFetchedError, SequenceOutcome
 from tasks.pipeline.track import track_sequence
@@ -57,7 +57,7 @@ def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memor
             yield LabeledFrame(frame, boxes, labeled(0, ("car", RAIL), masks=[mask]).masks)
 
     gone = 1
-    monkeypatch.setattr("tasks.dataset.pictures.find_pictures", found)
+    monkeypatch.setattr("tasks.dataset.recorded_frames.find_pictures", found)
     monkeypatch.setattr("tasks.masks.segment.segment_frames", segmented)
     lost = {1, 3, 5}
     frames = [

@@ -10,7 +10,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks, ModelStamp
 from tasks.dataset.documents import ObjectNames, Origin, stamp_text
-from tasks.dataset.placing import Place
+from tasks.dataset.recorded_frames import Place
 from tasks.dataset.schema import stored_dataset
 from tasks.frames.identity import file_version
 from tasks.load.into_fiftyone import LoadReport, chosen_mask_folder, write_frames

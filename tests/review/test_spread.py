@@ -18,6 +18,7 @@ from tasks.dataset.documents import sample_id
 from tasks.load.prepare import prepare_dataset
 from tasks.review import app
 from tasks.review.actions import accept, choose, fix_class, reject
+from tasks.review.events import undo
 from tasks.review.objects import decided_objects, spread
 from tasks.review.queue import (
     LABEL_BY_LABEL,
@@ -26,7 +27,6 @@ from tasks.review.queue import (
     list_sequences,
     sequence_view,
 )
-from tasks.review.undo import undo
 from tasks.wording import counted
 from tests.review.labels import STAMP, labeled_frame, load_frames
 from tests.review.reviewed import ask

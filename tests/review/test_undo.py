@@ -10,10 +10,9 @@ from tasks.dataset import schema
 from tasks.load.prepare import rebuild
 from tasks.review.actions import accept, reject
 from tasks.review.app_samples import redrawn
-from tasks.review.events import read_events
+from tasks.review.events import read_events, redo, undo
 from tasks.review.export import export_reviews
 from tasks.review.stats import review_stats
-from tasks.review.undo import redo, undo
 from tests.review.reviewed import decide_everything, pick, relabel, state
 
 
