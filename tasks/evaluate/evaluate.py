@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
 from sam2_core.batching import collect, slice_prompts
+from sam2_core.images import open_image
 from sam2_core.prompts import PointPrompts, point_prompts
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import (
@@ -153,27 +154,12 @@ def find_image(folder: Path, file_name: str) -> Path:
 
 
 def read_rgb(path: Path, size_hw: tuple[int, int]) -> ImageArray:
-    """Decode an image, which must have the size that the truth says."""
-    data = np.frombuffer(path.read_bytes(), np.uint8)
-    image = cv2.imdecode(data, cv2.IMREAD_COLOR_RGB) if data.size else None
-    if image is None:
-        raise ValueError("not an image that can be decoded")
+    """Read a picture, which must have the size that the truth says once EXIF has turned it."""
+    image = open_image(path)
     if image.shape[:2] != size_hw:
-        found = image.shape[:2]
-        turned = " (its EXIF tag turns it)" if _is_turned(path) else ""
-        sizes = [f"{height}x{width}" for height, width in (found, size_hw)]
-        raise ValueError(f"the image is {sizes[0]}{turned}, the truth says {sizes[1]} (h x w)")
-    return np.asarray(image, np.uint8)
-
-
-def _is_turned(path: Path) -> bool:
-    """Whether an image's EXIF tag turns it by a quarter, so that height and width change places."""
-    from PIL import Image
-    from PIL.ExifTags import Base
-
-    with contextlib.suppress(OSError, ValueError, SyntaxError), Image.open(path) as image:
-        return image.getexif().get(Base.Orientation) in {5, 6, 7, 8}
-    return False
+        sizes = [f"{height}x{width}" for height, width in (image.shape[:2], size_hw)]
+        raise ValueError(f"the image is {sizes[0]} as displayed, the truth says {sizes[1]} (h x w)")
+    return image
 
 
 def _shared(truth: Truth, folder: Path) -> dict[str, list[int]]:

@@ -284,9 +284,9 @@ def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
     told = {
         "absent.png": "", "broken.png": "", "../out.png": "../out.png is not in",
         "odd.png": "annotation 1: a polygon needs at least three points",
-        "small.png": "the image is 50x160, the truth says 120x160 (h x w)",
-        "turned.png": "160x120, the truth says 120x160",
-        "tagged.png": "160x120 (its EXIF tag turns it), the truth says 120x160",
+        "small.png": "the image is 50x160 as displayed, the truth says 120x160 (h x w)",
+        "turned.png": "160x120 as displayed, the truth says 120x160",
+        "tagged.png": "160x120 as displayed, the truth says 120x160",
         "twice.png": twice, "below/twice.png": twice,
     }  # fmt: skip
     assert reasons.keys() == told.keys()
