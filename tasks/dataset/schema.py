@@ -256,11 +256,8 @@ def _create_indexes(dataset: Any) -> None:
     existing = set(dataset.list_indexes())
     if "frame_key" not in existing:
         dataset.create_index("frame_key", unique=True)
-    for name in (RISK_FIELD, REASONS_FIELD, RELABEL_FIELD, "control"):
-        if name not in existing:
-            dataset.create_index(name)
-    if OBJECT_PATH not in existing:
-        dataset.create_index(OBJECT_PATH)
+    for name in {RISK_FIELD, REASONS_FIELD, RELABEL_FIELD, "control", OBJECT_PATH} - existing:
+        dataset.create_index(name)
     dataset.create_index([(STATUS_FIELD, 1), (RISK_FIELD, -1)])
     dataset.create_index([(STATUS_FIELD, 1), ("sequence_id", 1), (RISK_FIELD, 1)])
     dataset.create_index([("sequence_id", 1), ("camera", 1), ("frame_number", 1)])

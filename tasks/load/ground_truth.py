@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -114,19 +115,12 @@ def evaluate(dataset_name: str, iou: float = 0.5) -> dict[str, float]:
 
 def _frame_of(name: str, frames: dict[str, list[tuple[Any, tuple[str, ...]]]]) -> Any | None:
     """Find the frame whose path ends like the name does; with several, the longest common end."""
-    wanted = PurePosixPath(name).parts
-    best: list[Any] = []
-    longest = 0
-    for identity, parts in frames.get(wanted[-1] if wanted else "", []):
-        common = 0
-        for ours, theirs in zip(reversed(parts), reversed(wanted), strict=False):
-            if ours != theirs:
-                break
-            common += 1
-        if common > longest:
-            best, longest = [identity], common
-        elif common == longest:
-            best.append(identity)
+    path = PurePosixPath(name)
+    found: dict[int, list[Any]] = {}  # by how many parts at the end are the same
+    for identity, parts in frames.get(path.name, []):
+        common = os.path.commonprefix([parts[::-1], path.parts[::-1]])  # noqa: RUF071 - of parts
+        found.setdefault(len(common), []).append(identity)
+    best = found[max(found)] if found else []
     return best[0] if len(best) == 1 else None
 
 

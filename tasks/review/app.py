@@ -13,7 +13,6 @@ import html
 import mimetypes
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -133,7 +132,7 @@ def run_app(port: int | None = 0, log: Path | None = None) -> Iterator[App]:
         yield app
     finally:
         _browser_file().unlink(missing_ok=True)
-        _stop(process)
+        processes.end(process, STOP_TIMEOUT_S, group=True)
 
 
 def open_in_browser(link: str) -> None:
@@ -158,14 +157,6 @@ def _wait_until_up(app: App, log: Path) -> None:
         time.sleep(0.2)
     last = log.read_text(errors="replace").strip().splitlines()[-3:]
     raise AutolabelError(f"the App did not start: {' | '.join(last)[-500:]}. See {log}")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Stop the server and whatever it started."""
-    signals = (signal.SIGINT, *processes.POLITE)
-    processes.end(process, STOP_TIMEOUT_S, signals=signals, group=True)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 # Plugins are read again when their folder has changed. Otherwise FiftyOne reads and compiles all of
