@@ -11,7 +11,7 @@ import pytest
 
 from tasks.dataset import schema
 from tasks.dataset.documents import ObjectNames, Origin, first_fields, sample_id, stamp_text
-from tasks.dataset.recorded_frames import Place
+from tasks.dataset.recorded_frames import Placement
 from tasks.load.into_fiftyone import write_frames
 from tasks.load.prepare import prepare_dataset
 from tasks.review.queue import NEEDS_REVIEW, build_queue
@@ -76,7 +76,7 @@ def test_a_thousand_frames_of_a_hundred_masks_load_fast(database: str) -> None:
     for start in range(0, 1000, 64):
         part = labeled[start : start + 64]
         judged = compute_risk(part, labeled[:start][-1:])
-        count += write_frames(dataset, part, ORIGIN, judged, Place(), objects=names)
+        count += write_frames(dataset, part, ORIGIN, judged, Placement(), objects=names)
     ours = count / (time.process_time() - started)
     assert dataset.count("detections.detections") == 100_000
     assert ours >= 15_000 * float(os.environ.get("AUTOLABEL_SPEED_SCALE", "1"))

@@ -129,8 +129,8 @@ def fingerprint(document: Mapping[str, Any], content: bytes | None = None) -> st
 
     """
     text = _text_checksum(document.get("label"), document.get("mask_path") or "")
-    place = document.get("bounding_box") or ()
-    packed = _FOUR(*place) if len(place) == 4 else struct.pack(f"<{len(place)}d", *place)
+    xywh = document.get("bounding_box") or ()
+    packed = _FOUR(*xywh) if len(xywh) == 4 else struct.pack(f"<{len(xywh)}d", *xywh)
     if content is None:
         content = npy_bytes(_stored_mask(document["mask"])) if document.get("mask") else b""
     return f"{crc32(content, crc32(packed, text)):08x}"
@@ -149,10 +149,10 @@ def _text_checksum(label: str | None, mask_path: str) -> int:
     return crc32(f"{label}\0{mask_path}\0".encode())
 
 
-def window_of(place: Sequence[float], size_hw: tuple[int, int]) -> tuple[int, int, int, int]:
+def window_of(bounding_box: Sequence[float], size_hw: tuple[int, int]) -> tuple[int, int, int, int]:
     """Whole pixels of a relative box x, y, w, h: left, top, right, bottom, cut at the image."""
     height, width = size_hw
-    x, y, w, h = place
+    x, y, w, h = bounding_box
     left, top = round(x * width), round(y * height)
     right, bottom = round((x + w) * width), round((y + h) * height)
     left, top = min(max(left, 0), width), min(max(top, 0), height)
@@ -314,12 +314,12 @@ def label_documents(
     names = objects.names(frame, [str(one) for one in ids])
     documents: list[Document] = []
     for index, row in enumerate(columns):
-        label, score, place, box, iou, stability, objectness, area, reason, mask = row
+        label, score, xywh, box, iou, stability, objectness, area, reason, mask = row
         identity = ids[index]
         # The App's tooltip shows what comes first, and may have no room for the rest.
         document: Document = {
             "_id": identity, "_cls": "Detection", "attributes": {}, "tags": [], "label": label,
-            "risk": risks[index], "reasons": list(judgement.reasons[index]), "bounding_box": place,
+            "risk": risks[index], "reasons": list(judgement.reasons[index]), "bounding_box": xywh,
             "confidence": score, "predicted_iou": iou, "stability": stability,
             "object_score": objectness, "area_px": area, "box_index": index,
             "box_xyxy_px": box, "model": origin.model,

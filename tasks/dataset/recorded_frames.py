@@ -195,13 +195,13 @@ def _of_manifest(frame: FrameRef, chunk: ChunkRecord, manifest: Manifest) -> Fra
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Placement:
     """Where frames of a sequence go in a dataset.
 
     Attributes:
         paths: file that is shown, by the frame's address, where it is a copy.
         moments: id of the sample that stands for a frame's moment, by the frame's sample id.
-        listed: sample ids of all frames.
+        sample_ids: of all frames.
         changed: of those that are left out.
         mask_folder: where masks go as PNG files; None for the database.
 
@@ -209,12 +209,14 @@ class Place:
 
     paths: Mapping[str, str] = field(default_factory=dict)
     moments: Mapping[Any, Any] = field(default_factory=dict)
-    listed: set[Any] = field(default_factory=set)
+    sample_ids: set[Any] = field(default_factory=set)
     changed: set[Any] = field(default_factory=set)
     mask_folder: Path | None = None
 
 
-def place_frames(recorded: Sequence[FrameRef], frames_uri: str, mask_folder: Path | None) -> Place:
+def placement_of(
+    recorded: Sequence[FrameRef], frames_uri: str, mask_folder: Path | None
+) -> Placement:
     """Find frames' pictures and moments before their labels are read."""
     pictures = find_pictures(recorded)
     ids = [sample_id(frame_identity(frame, frames_uri).key) for frame in recorded]
@@ -224,7 +226,7 @@ def place_frames(recorded: Sequence[FrameRef], frames_uri: str, mask_folder: Pat
         for identity, frame in zip(ids, recorded, strict=True)
         if frame.uri in pictures.changed
     }
-    return Place(pictures.paths, moments, set(ids), changed, mask_folder)
+    return Placement(pictures.paths, moments, set(ids), changed, mask_folder)
 
 
 # Frames further apart than this are no moment, however slow the cameras are.
@@ -240,35 +242,35 @@ def moments_of(frames: Sequence[FrameRef]) -> list[int]:
     left joins among itself in the same way. Cameras without timestamps are joined by index.
     """
     cameras: dict[str, list[int]] = {}
-    for place, frame in enumerate(frames):
-        cameras.setdefault(frame.camera, []).append(place)
+    for row, frame in enumerate(frames):
+        cameras.setdefault(frame.camera, []).append(row)
     timed, anchor = {}, list(range(len(frames)))
     first_of_index: dict[int, int] = {}
     for camera in sorted(cameras):
-        places = np.array(cameras[camera])
-        times = [frames[place].timestamp_ns for place in cameras[camera]]
+        rows = np.array(cameras[camera])
+        times = [frames[row].timestamp_ns for row in cameras[camera]]
         if None in times:
-            for place in cameras[camera]:
-                anchor[place] = first_of_index.setdefault(frames[place].index, place)
+            for row in cameras[camera]:
+                anchor[row] = first_of_index.setdefault(frames[row].index, row)
         else:
             values = np.array(times, np.int64)
-            order = np.lexsort((places, values))
-            timed[camera] = (places[order], values[order])
+            order = np.lexsort((rows, values))
+            timed[camera] = (rows[order], values[order])
     _join_by_time(timed, anchor)
     return anchor
 
 
 def _join_by_time(cameras: Mapping[str, tuple[IntArray, IntArray]], anchor: list[int]) -> None:
-    """Write into `anchor`; `cameras` are the places of frames and their times, ascending."""
+    """Write into `anchor`; `cameras` are the rows of frames and their times, ascending."""
     tolerance_ns = {camera: _tolerance_ns(times) for camera, (_, times) in cameras.items()}
     left = dict(cameras)
     while len(left) > 1:
         densest = min(left, key=lambda camera: (-len(left[camera][0]), camera))
-        places, times = left.pop(densest)
+        rows, times = left.pop(densest)
         for camera, (others, their_times) in list(left.items()):
             pairs = _nearest_pairs(their_times, times, tolerance_ns[densest])
             for other, one in pairs.items():
-                anchor[int(others[other])] = int(places[one])
+                anchor[int(others[other])] = int(rows[one])
             alone = np.setdiff1d(np.arange(len(others)), list(pairs))
             if len(alone):
                 left[camera] = (others[alone], their_times[alone])

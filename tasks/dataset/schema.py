@@ -103,8 +103,8 @@ def check_name(name: str) -> None:
         )
 
 
-def open_dataset(name: str, *, own: bool = True) -> Any:
-    """Load a dataset that `bootstrap_dataset` made, or, with `own` off, any that is only read.
+def open_dataset(name: str, *, ours: bool = True) -> Any:
+    """Load a dataset that `bootstrap_dataset` made, or, with `ours` off, any that is only read.
 
     Raises:
         AutolabelError: there is none, or it was made by something else.
@@ -118,7 +118,7 @@ def open_dataset(name: str, *, own: bool = True) -> Any:
         raise AutolabelError(f"no dataset '{name}' in FiftyOne (there are: {known})")
     with _DATASET_OBJECTS:
         dataset = fo.load_dataset(name)
-    if own and "frame_key" not in dataset.get_field_schema():
+    if ours and "frame_key" not in dataset.get_field_schema():
         raise AutolabelError(
             f"dataset '{name}' was not made by autolabel: choose another name with --dataset"
         )

@@ -80,7 +80,7 @@ def _of_dataset(name: str, field: str) -> Truth:
     from tasks.dataset.schema import TRUTH_FIELD, open_dataset, sample_collection
 
     ensure_database()
-    dataset = open_dataset(name, own=False)
+    dataset = open_dataset(name, ours=False)
     field = field or TRUTH_FIELD
     wanted = {field: 1, "filepath": 1, "metadata": 1, "sequence_id": 1, "camera": 1}
     samples = sample_collection(dataset).find({}, wanted)

@@ -130,14 +130,14 @@ def truth_documents(image: TruthImage, owner: str) -> list[dict[str, Any]]:
         return []
     crops = crops_of(image.boxes_xyxy_px, segments_of(image.rle, image.size_hw))
     scale = np.array([image.size_hw[1], image.size_hw[0]] * 2, np.float64)
-    places = crops.windows_xyxy_px / scale
-    places[:, 2:] -= places[:, :2]
-    rows = zip(image.labels, places.tolist(), crops.masks, crops.areas_px.tolist(), strict=True)
+    xywhs = crops.windows_xyxy_px / scale
+    xywhs[:, 2:] -= xywhs[:, :2]
+    rows = zip(image.labels, xywhs.tolist(), crops.masks, crops.areas_px.tolist(), strict=True)
     return [
         {
             "_id": object_id("truth", owner, str(index)), "_cls": "Detection", "attributes": {},
-            "tags": [], "label": label, "bounding_box": place,
+            "tags": [], "label": label, "bounding_box": xywh,
             **({"mask": npy_zlib(mask)} if area else {}),
         }
-        for index, (label, place, mask, area) in enumerate(rows)
+        for index, (label, xywh, mask, area) in enumerate(rows)
     ]  # fmt: skip

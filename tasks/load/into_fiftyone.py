@@ -37,7 +37,7 @@ from tasks.dataset.documents import (
     stamp_text,
     window_of,
 )
-from tasks.dataset.recorded_frames import Place, place_frames, recorded_frames, recorded_parts
+from tasks.dataset.recorded_frames import Placement, placement_of, recorded_frames, recorded_parts
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,
@@ -106,14 +106,14 @@ def load_sequence(
     started = time.perf_counter()
     dataset = stored_dataset(dataset_name)
     recorded = recorded_frames(out_uri, manifest, fresh)
-    place = place_frames(recorded, manifest.frames_uri, chosen_mask_folder())
+    placement = placement_of(recorded, manifest.frames_uri, chosen_mask_folder())
     origin = Origin(
         manifest.stamp.labels_key,
         stamp_text(manifest.stamp.model),
         manifest.stamp.as_json(),
         manifest.frames_uri,
     )
-    set_aside(dataset, sorted(place.changed), CHANGED, keep_all=True)
+    set_aside(dataset, sorted(placement.changed), CHANGED, keep_all=True)
     stored = read_tracks(out_uri, manifest)
     objects = ObjectNames(
         stored.by_frame if stored else make_tracks(out_uri, manifest, fresh=fresh).by_frame
@@ -123,9 +123,11 @@ def load_sequence(
         parts = recorded_parts(out_uri, manifest, camera, stored, fresh)
         for labeled, judgements in compute_risk_of_parts(parts):
             frames += len(labeled)
-            instances += write_frames(dataset, labeled, origin, judgements, place, objects=objects)
-    set_aside_unlisted(dataset, manifest.sequence_id, place.listed)
-    changed, seconds = len(place.changed), time.perf_counter() - started
+            instances += write_frames(
+                dataset, labeled, origin, judgements, placement, objects=objects
+            )
+    set_aside_unlisted(dataset, manifest.sequence_id, placement.sample_ids)
+    changed, seconds = len(placement.changed), time.perf_counter() - started
     return LoadReport(frames - changed, instances, seconds, changed)
 
 
@@ -140,7 +142,7 @@ def write_frames(
     labeled: Sequence[LabeledFrame],
     origin: Origin,
     judgements: Sequence[Judgement],
-    place: Place,
+    placement: Placement,
     *,
     objects: ObjectNames,
 ) -> int:
@@ -152,7 +154,7 @@ def write_frames(
         part = labeled[start : start + FRAMES_PER_WRITE]
         judged = judgements[start : start + FRAMES_PER_WRITE]
         with _no_garbage_collection():
-            total += _write_part(dataset, part, origin, judged, place, objects=objects)
+            total += _write_part(dataset, part, origin, judged, placement, objects=objects)
     return total
 
 
@@ -173,7 +175,7 @@ def _write_part(
     part: Sequence[LabeledFrame],
     origin: Origin,
     judged: Sequence[Judgement],
-    place: Place,
+    placement: Placement,
     *,
     objects: ObjectNames,
 ) -> int:
@@ -189,24 +191,24 @@ def _write_part(
     replaced = replaced_labels(collection, ids, origin.run_key)
     writes, total = [], 0
     for one, key, identity, judgement in zip(part, keys, ids, judged, strict=True):
-        if identity in place.changed:
+        if identity in placement.changed:
             continue
-        folder = place.mask_folder / str(identity) if place.mask_folder else None
+        folder = placement.mask_folder / str(identity) if placement.mask_folder else None
         documents = label_documents(one, origin, judgement, folder, objects)
         total += len(documents)
         fields = machine_fields(one, origin, documents, judgement, now)
-        fields["filepath"] = place.paths.get(one.frame.uri) or fields["filepath"]
+        fields["filepath"] = placement.paths.get(one.frame.uri) or fields["filepath"]
         if identity in replaced and one.masks is not None:
             size_hw = one.masks.size_hw
             fields["difference"] = mark_differences(documents, replaced[identity], size_hw)
         if default_slice:
-            moment = place.moments.get(identity, identity)
+            moment = placement.moments.get(identity, identity)
             fields[GROUP_FIELD] = group_element(moment, one.frame.camera, default_slice)
         first = first_fields(dataset._doc.id, key, now) | coming_back.get(identity, {})
         writes.append(UpdateOne({"_id": identity}, {"$set": fields, "$setOnInsert": first}, True))
     _keep_previous(collection, replaced, origin.run_key)
     _bulk_write(collection, writes)
-    forget(dataset, coming_back.keys() - place.changed)
+    forget(dataset, coming_back.keys() - placement.changed)
     _mirror_late_decisions(collection, ids, decisions)
     return total
 

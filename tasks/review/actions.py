@@ -156,7 +156,7 @@ def decide(dataset: Any, chosen: Sequence[Chosen], events: Sequence[Event]) -> l
 
 def accept(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """Accept labels as they are."""
-    events = [kept(frame, "accept", ACCEPTED, lambda _: {}) for frame in chosen]
+    events = [confirming(frame, "accept", ACCEPTED, lambda _: {}) for frame in chosen]
     return decide(dataset, chosen, events)
 
 
@@ -174,18 +174,18 @@ def fix_class(dataset: Any, chosen: Sequence[Chosen], label: str) -> list[Event]
     def corrected(old: Mapping[str, Any]) -> Values:
         return {"label": name, "changed": f"label: {old.get('label')} -> {name}"}
 
-    events = [kept(frame, "fix_class", CORRECTED, corrected) for frame in chosen]
+    events = [confirming(frame, "fix_class", CORRECTED, corrected) for frame in chosen]
     return decide(dataset, chosen, events)
 
 
 def reject(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """Reject labels."""
-    return decide(dataset, chosen, [_dropped(frame, "reject", REJECTED) for frame in chosen])
+    return decide(dataset, chosen, [_removing(frame, "reject", REJECTED) for frame in chosen])
 
 
 def delete(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """Remove labels that are superfluous, such as the second one of an object."""
-    return decide(dataset, chosen, [_dropped(frame, "delete", DELETED) for frame in chosen])
+    return decide(dataset, chosen, [_removing(frame, "delete", DELETED) for frame in chosen])
 
 
 def merge(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
@@ -197,7 +197,7 @@ def merge(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """
     if any(len(frame.labels) < 2 for frame in chosen):
         raise AutolabelError("select two labels or more of one frame to merge them")
-    return decide(dataset, chosen, [_merged(frame) for frame in chosen])
+    return decide(dataset, chosen, [_merging(frame) for frame in chosen])
 
 
 def mark_sequence(dataset: Any, sequence_id: str) -> int:
@@ -229,7 +229,7 @@ def _identity(field: str, label: Mapping[str, Any]) -> str:
     return str(reviewed_id(str(label["_id"])))
 
 
-def kept(
+def confirming(
     frame: Chosen, action: str, decision: str, change: Callable[[Mapping[str, Any]], Values]
 ) -> Event:
     """Start the event that holds labels to be right, but for what `change` returns of each."""
@@ -251,7 +251,7 @@ def kept(
     )
 
 
-def _dropped(frame: Chosen, action: str, decision: str) -> Event:
+def _removing(frame: Chosen, action: str, decision: str) -> Event:
     decisions: dict[str, str] = {}
     for field, label in frame.labels:
         decisions |= dict.fromkeys(sources_of(field, label), decision)
@@ -271,7 +271,7 @@ def _noted(label: Mapping[str, Any], changed: str = "") -> Values:
     }  # fmt: skip
 
 
-def _merged(frame: Chosen) -> Event:
+def _merging(frame: Chosen) -> Event:
     at, by = now_text(), reviewer()
     fields = [field for field, _ in frame.labels]
     labels = [one for _, one in frame.labels]

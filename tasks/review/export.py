@@ -111,10 +111,10 @@ def _rows_set_aside(sample: Mapping[str, Any]) -> list[Values]:
     """
     why = {"why": sample["aside"]["why"]}
     rows = [{**row, **why} for row in rows_of(sample) if row["decision"] != PASSED]
-    told = {source for row in rows for source in (row["id"], *row["sources"])}
+    covered = {source for row in rows for source in (row["id"], *row["sources"])}
     frame = _frame_values(sample) | why
     for label, (decision, who) in last_decisions(sample).items():
-        if decision and label not in told:
+        if decision and label not in covered:
             rows.append({**frame, **who, "id": label, "decision": decision, "sources": [label]})
     return rows or [frame]
 

@@ -27,7 +27,7 @@ from tasks.dataset.documents import fingerprint, mask_of, rle_of, stamp_text, wi
 from tasks.masks.crops import BoolArray, paint, segments_of
 from tasks.masks.model import Segmenters, choose_model
 from tasks.masks.parts import without_small_parts
-from tasks.review.actions import Chosen, as_corrected, choose, decide, kept
+from tasks.review.actions import Chosen, as_corrected, choose, confirming, decide
 from tasks.review.events import CORRECTED, Event
 from tasks.types import FrameRef
 
@@ -71,7 +71,7 @@ class Clicked:
         except ValueError as error:
             raise AutolabelError(f"these are no clicks on a label: {error}") from error
 
-    def told(self) -> str:
+    def text(self) -> str:
         """Say in a few words what it was."""
         count = len(self.points)
         clicks = "1 click" if count == 1 else f"{count} clicks"
@@ -189,14 +189,14 @@ def take(dataset: Any, clicked: Clicked) -> list[Event]:
         raise AutolabelError("nothing was clicked: the mask is as it was")
     frame, made = mend(dataset, clicked)
     masks, model = made.masks, stamp_text(made.stamp)
-    changed = f"mask: {clicked.told()}"
+    changed = f"mask: {clicked.text()}"
     values = {
         "changed": changed, "model": model, "rle": masks.rle[0].decode("ascii"),
         "box_xyxy_px": list(made.box_xyxy_px), "area_px": int(masks.area_px[0]),
         "predicted_iou": float(masks.predicted_iou[0]), "stability": float(masks.stability[0]),
         "object_score": float(masks.object_score[0]), "risk": None,
     }  # fmt: skip
-    event = kept(frame, "repair", CORRECTED, lambda _: values)
+    event = confirming(frame, "repair", CORRECTED, lambda _: values)
     prompts = {
         "points_xy_px": [list(point) for point in clicked.points],
         "box_xyxy_px": clicked.box_xyxy_px and list(clicked.box_xyxy_px),

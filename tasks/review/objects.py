@@ -45,7 +45,7 @@ class Doubt:
         frame_key: its frame.
         object_name: its object.
         kind: sequence, camera and class.
-        place: of its box, relative to the picture: x, y, width, height.
+        bounding_box: x, y, width, height, relative to the picture.
 
     """
 
@@ -54,7 +54,7 @@ class Doubt:
     frame_key: str
     object_name: str
     kind: tuple[str, str, str] = ("", "", "")
-    place: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
+    bounding_box: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
 
 
 def object_of(label: Mapping[str, Any]) -> str:
@@ -98,7 +98,7 @@ def _places(doubts: Sequence[Doubt]) -> list[int]:
         rows.setdefault(doubt.kind, []).append(row)
     near = np.zeros((len(doubts), len(doubts)), np.bool_)
     for kind in rows.values():
-        xywh = np.array([doubts[row].place for row in kind], np.float64)
+        xywh = np.array([doubts[row].bounding_box for row in kind], np.float64)
         corners = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
         near[np.ix_(kind, kind)] = shared_box_areas(corners, corners) > 0
     return [int(one) for one in connected_components(csr_array(near), directed=False)[1]]

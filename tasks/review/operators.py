@@ -177,13 +177,13 @@ def _count(chosen: Sequence[Chosen]) -> str:
 
 
 def _decided(
-    told: str, decide: Callable[[Any, Sequence[Chosen]], list[Event]]
+    verb: str, decide: Callable[[Any, Sequence[Chosen]], list[Event]]
 ) -> Callable[[Any], Done]:
     """Make the act of a decision that needs nothing but the labels."""
 
     def act(ctx: Any) -> Done:
         chosen = chosen_labels(ctx)
-        return Done(f"{told} {_count(chosen)}", decide(ctx.dataset, chosen))
+        return Done(f"{verb} {_count(chosen)}", decide(ctx.dataset, chosen))
 
     return act
 
@@ -305,7 +305,7 @@ def _repair_click(ctx: Any) -> Answer:
 
 def _repair_accept(ctx: Any) -> Done:
     clicked = Clicked.of(ctx.params)
-    return Done(f"corrected the mask with {clicked.told()}", take(ctx.dataset, clicked))
+    return Done(f"corrected the mask with {clicked.text()}", take(ctx.dataset, clicked))
 
 
 def _dataset_of(ctx: Any) -> Any:

@@ -10,7 +10,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks, ModelStamp
 from tasks.dataset.documents import ObjectNames, Origin, stamp_text
-from tasks.dataset.recorded_frames import Place
+from tasks.dataset.recorded_frames import Placement
 from tasks.dataset.schema import stored_dataset
 from tasks.frames.identity import file_version
 from tasks.load.into_fiftyone import LoadReport, chosen_mask_folder, write_frames
@@ -89,14 +89,16 @@ def picture_with(
 ) -> LabeledFrame:  # fmt: skip
     """One picture with labels far apart; the higher the quality, the less doubtful they are."""
     picture = np.full((*SIZE_HW, 3), 90, np.uint8)
-    for place, colour in zip(places, ((60, 60, 200), (60, 200, 60), (200, 60, 60)), strict=False):
+    for placement, colour in zip(
+        places, ((60, 60, 200), (60, 200, 60), (200, 60, 60)), strict=False
+    ):
         picture[disc(place) > 0] = colour
     path = folder / "images" / f"{index}.jpg"
     path.parent.mkdir(parents=True, exist_ok=True)
     cv2.imwrite(str(path), picture)
     count = len(places)
-    rle = [coco_mask.encode(np.asfortranarray(disc(place)))["counts"] for place in places]
-    areas = [int(disc(place).sum()) for place in places]
+    rle = [coco_mask.encode(np.asfortranarray(disc(placement)))["counts"] for placement in places]
+    areas = [int(disc(placement).sum()) for placement in places]
     scores = [quality] * count, [quality + 0.2] * count, [1] * count
     masks = Masks(tuple(rle), SIZE_HW, *scores, areas, ("",) * count)
     boxes = Boxes(np.array(places, np.float32), [0.5] * count, labels)
@@ -118,7 +120,7 @@ def load_frames(dataset_name: str, labeled: Sequence[LabeledFrame], stamp: RunSt
     origin = Origin(stamp.labels_key, stamp_text(stamp.model), stamp.as_json())
     keys = [(one.frame.camera, one.frame.index) for one in labeled]
     objects = ObjectNames(dict(zip(keys, track(labeled).frames, strict=True)))
-    dataset, place = stored_dataset(dataset_name), Place(mask_folder=chosen_mask_folder())
+    dataset, placement = stored_dataset(dataset_name), Placement(mask_folder=chosen_mask_folder())
     judged = compute_risk(labeled)
-    instances = write_frames(dataset, labeled, origin, judged, place, objects=objects)
+    instances = write_frames(dataset, labeled, origin, judged, placement, objects=objects)
     return LoadReport(len(labeled), instances, 0.0)
