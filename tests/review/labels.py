@@ -89,16 +89,14 @@ def picture_with(
 ) -> LabeledFrame:  # fmt: skip
     """One picture with labels far apart; the higher the quality, the less doubtful they are."""
     picture = np.full((*SIZE_HW, 3), 90, np.uint8)
-    for placement, colour in zip(
-        places, ((60, 60, 200), (60, 200, 60), (200, 60, 60)), strict=False
-    ):
+    for place, colour in zip(places, ((60, 60, 200), (60, 200, 60), (200, 60, 60)), strict=False):
         picture[disc(place) > 0] = colour
     path = folder / "images" / f"{index}.jpg"
     path.parent.mkdir(parents=True, exist_ok=True)
     cv2.imwrite(str(path), picture)
     count = len(places)
-    rle = [coco_mask.encode(np.asfortranarray(disc(placement)))["counts"] for placement in places]
-    areas = [int(disc(placement).sum()) for placement in places]
+    rle = [coco_mask.encode(np.asfortranarray(disc(place)))["counts"] for place in places]
+    areas = [int(disc(place).sum()) for place in places]
     scores = [quality] * count, [quality + 0.2] * count, [1] * count
     masks = Masks(tuple(rle), SIZE_HW, *scores, areas, ("",) * count)
     boxes = Boxes(np.array(places, np.float32), [0.5] * count, labels)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tasks.dataset import schema
-from tasks.dataset.database import DatabaseKeeper
+from tasks.dataset.database import DatabaseKeeper, running_server
 from tasks.review.actions import accept, choose
 from tasks.review.app import run_app
 from tasks.review.queue import build_queue
@@ -124,9 +124,11 @@ def database_is_killed(page: Any, name: str) -> None:
     """A key waits for the database, which `review` starts again."""
     focus = review_state(page)["reviewFocus"]
     keeper = DatabaseKeeper()
-    assert keeper.server is not None
+    server = running_server()
+    assert server is not None
+    assert server.process_id is not None
     schema.sample_collection(schema.open_dataset(name)).database.client.admin.command("fsync")
-    os.kill(keeper.server.pid, signal.SIGKILL)
+    os.kill(server.process_id, signal.SIGKILL)
     page.keyboard.press("Shift+A")
     wait_for(lambda: "started again" in keeper.look(), True)
     page.wait_for_function(READY)
