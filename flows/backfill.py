@@ -19,7 +19,7 @@ from flows.server.submit import ensure_queue, submit, turn_of, workers_online
 from tasks.dataset.loaded import refuse_before_labeling
 from tasks.errors import redacted_errors
 from tasks.store import quarantine
-from tasks.store.newest import declare_again
+from tasks.store.manifests import declare_again
 from tasks.wording import counted
 
 
@@ -90,7 +90,7 @@ def submit_plan(
         planned = {work.key for work in plan.works}
         met = planned & sequences_in_flight(run_key, params.label.out)
         if params.retry_quarantined:  # workers begin them again
-            for key in quarantine.listed(params.label.out, run_key) & (planned - met):
+            for key in quarantine.given_up(params.label.out, run_key) & (planned - met):
                 quarantine.release(quarantine.Case(params.label.out, run_key, *key))
         shards = plan.cut([one for one in plan.works if one.key not in met]) if met else plan.shards
         submit(shards, queue=queue, on_submitted=on_submitted)

@@ -92,7 +92,7 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
 
 def _given_up(out_uri: str, run_key: str, before: datetime | None = None) -> set[tuple[str, str]]:
     return patiently(
-        lambda: quarantine.listed(out_uri, run_key, before=before), "looking at what was given up"
+        lambda: quarantine.given_up(out_uri, run_key, before=before), "looking at what was given up"
     )
 
 

@@ -15,7 +15,7 @@ from sam2_core.types import AutolabelError
 from tasks.boxes.detectors import BUNDLED, prompts_in, with_prompt
 from tasks.boxes.field_boxes import dataset_and_field, is_field
 from tasks.dataset.schema import check_name
-from tasks.frames.addresses import Format
+from tasks.frames.identity import Format
 from tasks.masks.rules import MaskRules
 from tasks.store import storage
 from tasks.store.addresses import checked

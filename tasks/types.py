@@ -67,7 +67,7 @@ class SequenceRef:
         sequence_id: path of the sequence below the source, "/" replaced where needed; safe as a
             file name.
         frames_uri: fsspec URL of the folder of images, folder of camera folders, or video file; of
-            other formats `FOLDER#READER=PART` (`tasks.frames.addresses`).
+            other formats `FOLDER#READER=PART` (`tasks.frames.identity`).
 
     """
 

@@ -201,8 +201,7 @@ def _refuse_before_labeling(plans: Sequence[Plan]) -> None:
         AutolabelError: an engine is not there, cannot run or may not label, or both are the same.
 
     """
-    from tasks.masks.certified import verdict_on
-    from tasks.masks.model import Segmenters
+    from tasks.masks.model import Segmenters, verdict_on
 
     if plans[0].stamp.run_key == plans[1].stamp.run_key:
         model = plans[0].model

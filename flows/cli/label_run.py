@@ -22,7 +22,7 @@ from flows.pipeline import do_now
 from flows.plan.plan import Plan, check_writable, job_of, make_plan
 from flows.plan.summary import summary_of, tracks_told
 from flows.server.api import Api, configured_api
-from tasks.masks.certified import NOT_CHECKED, verdict_on
+from tasks.masks.model import NOT_CHECKED, verdict_on
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
 from tasks.pipeline.load import prepare_dataset
 from tasks.pipeline.outcome import SequenceOutcome, complete_before

@@ -20,15 +20,14 @@ from flows.plan.shards import Piece, ShardParams, pack, shard_lengths, taken_ns,
 from flows.plan.stored import Stored
 from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
-from tasks.boxes.matching import Matching
+from tasks.boxes.imported import Matching
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
 from tasks.pipeline.run_context import RunContext
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
-from tasks.store.manifests import Key, read_reports
-from tasks.store.newest import ListedManifest, dated_ahead
+from tasks.store.manifests import Key, ListedManifest, dated_ahead, read_reports
 from tasks.types import FrameSelection, VideoRef
 from tasks.wording import counted
 
@@ -201,7 +200,7 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
     partial = {one.key for one in stored.listed if one.run_key == run_key and one.partial}
     ever = {one.sequence_id for one in stored.listed if not one.partial}
     plan.again += dated_ahead(stored.listed)
-    given_up = set() if plan.params.retry_quarantined else quarantine.listed(out_uri, run_key)
+    given_up = set() if plan.params.retry_quarantined else quarantine.given_up(out_uri, run_key)
     for one in _matching(plan):
         name, content_key = key = one.sequence.sequence_id, one.content_key
         plan.names.add(name)

@@ -7,8 +7,9 @@ import logging
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
 from tasks.frames.naming import NamedOtherwiseError, Names, overlap
-from tasks.frames.patterns import IMAGE_SUFFIXES, expanded, suffix_of
+from tasks.frames.patterns import expanded
 from tasks.frames.readers.choice import reader_of
+from tasks.frames.source_names import IMAGE_SUFFIXES, suffix_of
 from tasks.store import storage
 from tasks.store.roots import read_roots, write_roots
 

@@ -12,22 +12,20 @@ from flows.plan.names import keep_names, names_of
 from flows.plan.stored import Stored
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.types import AutolabelError
-from tasks.boxes.decisive_code import box_code
 from tasks.boxes.detectors import detector_stamp
-from tasks.boxes.matching import Matching
+from tasks.boxes.imported import Matching
 from tasks.dataset.loaded import refuse_before_labeling
+from tasks.frames.decisive_code import box_code
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
-from tasks.masks.certified import verdict_on
-from tasks.masks.model import ModelChoice, choose_model, library_versions
+from tasks.masks.model import ModelChoice, choose_model, library_versions, verdict_on
 from tasks.pipeline.open import as_left
 from tasks.pipeline.outcome import SequencePart
 from tasks.pipeline.run_context import Job, RunContext
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp
-from tasks.store.manifests import Key
-from tasks.store.newest import ListedManifest, dated_ahead, declare_again
+from tasks.store.manifests import Key, ListedManifest, dated_ahead, declare_again
 from tasks.store.tracks import list_tracked, read_made
 from tasks.types import FrameRef, FrameSelection
 

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Collection
 
 from sam2_core.types import AutolabelError
-from tasks.frames.addresses import split_address
+from tasks.frames.identity import split_address
 from tasks.frames.naming import Names, overlap, root_of_both
 from tasks.store import storage
-from tasks.store.newest import complete_keys, list_manifests, newest_of
+from tasks.store.manifests import complete_keys, list_manifests, newest_of
 from tasks.types import SequenceRef
 
 # So many drives that are gone from where they were labeled: all of them have moved.

@@ -36,8 +36,7 @@ from flows.server.shard_runs import (
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine
-from tasks.store.manifests import Key, list_mixed
-from tasks.store.newest import complete_keys, list_manifests, newest_of
+from tasks.store.manifests import Key, complete_keys, list_manifests, list_mixed, newest_of
 from tasks.wording import counted
 
 RUNS_READ, LABEL_RUNS_READ = 5000, 20

@@ -60,7 +60,7 @@ def make(folder, sequences: int, frames: int) -> None:
 def mark_complete(folder, run_key: str) -> None:
     """Manifests of every sequence: their names are what planning reads."""
     from tasks.boxes.import_files import import_boxes
-    from tasks.boxes.matching import Matching
+    from tasks.boxes.imported import Matching
     from tasks.frames.discover import discover
     from tasks.types import FrameSelection
 

@@ -20,8 +20,7 @@ from lab.tools.measure_tracks import drives
 from lab.tools.track_metrics import MATCH_IOU, true_frames
 from sam2_core.types import Masks
 from tasks.masks.rules import MaskRules, tidied
-from tasks.store.manifests import labels_of
-from tasks.store.newest import newest_manifests
+from tasks.store.manifests import labels_of, newest_manifests
 from tasks.store.tables import LabeledFrame
 from tasks.tracks.linking import track
 

@@ -43,8 +43,8 @@ def read_cvat(data: bytes, where: str) -> Rows:
             elif element.tag == "image":
                 name = element.get("name") or ""
                 image = ImageRows(size_hw_of(element.get("height"), element.get("width")))
-                for place, shape in enumerate(element):
-                    image.add(f"{where}: image {name}: shape number {place}", _row, shape)
+                for position, shape in enumerate(element):
+                    image.add(f"{where}: image {name}: shape number {position}", _row, shape)
                 images[name] = image
                 element.clear()
             elif element.tag == "track":

@@ -9,6 +9,7 @@ holds most of it.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -60,6 +61,9 @@ class _Frame:
     found: list[tuple[Tile, Boxes]] = field(default_factory=list)
 
 
+Part = tuple[_Frame, Tile, Letterboxed]
+
+
 def detect(
     frames: Iterable[FrameRef],
     detector: str | AnyDetector,
@@ -92,67 +96,42 @@ def detect(
     if isinstance(detector, str):
         detector = load_detector(detector)
     detector.class_mask(classes)
-    queue = _Queue(detector, classes, min_score, on_frame)
-    for frame, parts in _read_ahead(frames, detector, tiles, on_read):
-        if isinstance(parts, FrameFailure):
-            queue.finish(frame, parts)
-        else:
-            queue.add(frame, parts)
-    return queue.ended()
+    outcomes: dict[int, Boxes | FrameFailure] = {}
+
+    def finish(frame: FrameRef, outcome: Boxes | FrameFailure) -> None:
+        outcomes[frame.index] = outcome
+        if on_frame:
+            on_frame(frame, outcome)
+
+    def parts() -> Iterator[Part]:
+        for frame, read in _read_ahead(frames, detector, tiles, on_read):
+            if isinstance(read, FrameFailure):
+                finish(frame, read)
+                continue
+            whole = _Frame(frame, len(read), read[0][1].size_hw)
+            yield from ((whole, tile, image) for tile, image in read)
+
+    for whole, tile, boxes in _detected(parts(), detector, classes, min_score):
+        whole.found.append((tile, boxes))
+        if len(whole.found) == whole.parts:
+            finish(whole.frame, merged(whole.found, whole.size_hw))
+    return dict(sorted(outcomes.items()))
 
 
-class _Queue:
-    """Batches of frames in the detector; while a device works on one, the next is put together."""
-
-    def __init__(
-        self,
-        detector: AnyDetector,
-        classes: Sequence[str],
-        min_score: float,
-        on_frame: OnFrame | None,
-    ) -> None:
-        self._detector, self._classes, self._min_score = detector, classes, min_score
-        self._on_frame = on_frame
-        self._outcomes: dict[int, Boxes | FrameFailure] = {}
-        self._batch: list[tuple[_Frame, Tile, Letterboxed]] = []
-        self._queued: deque[tuple[list[tuple[_Frame, Tile]], Callable[[], list[Boxes]]]] = deque()
-
-    def finish(self, frame: FrameRef, outcome: Boxes | FrameFailure) -> None:
-        """Note what became of a frame."""
-        self._outcomes[frame.index] = outcome
-        if self._on_frame:
-            self._on_frame(frame, outcome)
-
-    def add(self, frame: FrameRef, parts: Parts) -> None:
-        """Take a frame's parts; a full batch is queued."""
-        whole = _Frame(frame, len(parts), parts[0][1].size_hw)
-        for tile, image in parts:
-            self._batch.append((whole, tile, image))
-            if len(self._batch) == self._detector.batch:
-                self._start()
-                self._settle(1)
-
-    def ended(self) -> dict[int, Boxes | FrameFailure]:
-        """Wait for all; outcomes by frame index."""
-        if self._batch:
-            self._start()
-        self._settle(0)
-        return dict(sorted(self._outcomes.items()))
-
-    def _start(self) -> None:
-        images = [image for _, _, image in self._batch]
-        found = self._detector.start(images, self._classes, self._min_score)
-        self._queued.append(([(frame, tile) for frame, tile, _ in self._batch], found))
-        self._batch = []
-
-    def _settle(self, ahead: int) -> None:
-        """Wait until no more than so many batches are queued."""
-        while len(self._queued) > ahead:
-            parts, found = self._queued.popleft()
-            for (frame, tile), boxes in zip(parts, found(), strict=True):
-                frame.found.append((tile, boxes))
-                if len(frame.found) == frame.parts:
-                    self.finish(frame.frame, merged(frame.found, frame.size_hw))
+def _detected(
+    parts: Iterator[Part], detector: AnyDetector, classes: Sequence[str], min_score: float
+) -> Iterator[tuple[_Frame, Tile, Boxes]]:
+    """Detect in batches; while a device works on one, the next is put together."""
+    queued: deque[tuple[list[Part], Callable[[], list[Boxes]]]] = deque()
+    batches = iter(lambda: list(itertools.islice(parts, detector.batch)), [])
+    for batch in itertools.chain(batches, [[]]):  # the empty one ends the wait for the last
+        if batch:
+            images = [image for _, _, image in batch]
+            queued.append((batch, detector.start(images, classes, min_score)))
+        while len(queued) > bool(batch):
+            done, found = queued.popleft()
+            for (frame, tile, _), boxes in zip(done, found(), strict=True):
+                yield frame, tile, boxes
 
 
 def _read_ahead(

@@ -1,6 +1,6 @@
 """Boxes in a field of a FiftyOne dataset, of anybody's: `dataset:NAME.FIELD`.
 
-What is read are the samples as MongoDB holds them. A sample stands for the picture at its
+It reads the samples as MongoDB holds them. A sample has the boxes of the picture at its
 `filepath`; for one that this system loaded, for that at its `frame_uri`, which may be elsewhere or
 in a video. Names of pictures are relative to the folder that holds all of them.
 """
@@ -98,8 +98,8 @@ def _image(sample: Document, field: str, size_hw: tuple[int, int] | None) -> Ima
     image = ImageRows(size_hw, fractions=size_hw is None)
     value = sample.get(field) or {}
     detections = value.get("detections") if "detections" in value else [value] if value else []
-    for place, one in enumerate(detections or []):
-        image.add(f"{field}, label {place}", _row, one, size_hw or (1, 1))
+    for position, one in enumerate(detections or []):
+        image.add(f"{field}, label {position}", _row, one, size_hw or (1, 1))
     return image
 
 

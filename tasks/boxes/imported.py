@@ -3,7 +3,7 @@
 A box file belongs to an image when their names without extension are equal and every folder that
 the box file names below its root is in the image's address, so that `CAM_BACK/0001.txt` never
 labels `CAM_FRONT/0001.jpg`. Frames of videos go by their number. Planning refuses
-box files that belong to two frames (`tasks.boxes.matching`).
+box files that belong to two frames (`Matching`).
 
 Boxes are in pixels of the frame as displayed. A frame that its EXIF orientation turns is labeled
 where the size that COCO tells says which way its boxes are, and is a failure elsewhere.
@@ -11,21 +11,26 @@ where the size that COCO tells says which way its boxes are, and is a failure el
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 
-from sam2_core.types import Boxes
+from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.rows import BadBoxesError, Entry, Rows, entry_of
+from tasks.frames.discover import Discovered
 from tasks.frames.identity import part_of
 from tasks.frames.images import UPRIGHT, BadImageError, shown_size, stored_size, turn_boxes
-from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
+from tasks.store import storage
+from tasks.types import Footage, FrameFailure, FrameRef, NothingToLabelError, VideoRef
+from tasks.wording import counted
 
 _NUMBERED = re.compile(r"(?:frame[_-]?)?0*(\d+)")
 _SHOWN_NAMES = 5
@@ -51,19 +56,21 @@ class ImportedBoxes:
     entries: tuple[Entry, ...]
     class_counts: Mapping[str, int] | None = None
     notes: tuple[str, ...] = ()
-    # By name without extension and last folder, or "": a name may be there for every drive.
-    _by_stem: dict[str, dict[str, list[Entry]]] = field(default_factory=dict, repr=False)
-    # For the frames of videos, which have no names: by last folder and number.
-    _by_number: dict[str, dict[int, list[Entry]]] = field(default_factory=dict, repr=False)
+    # By name without extension, those that number a frame by that too, and by last folder, or "":
+    # a name may be there for every drive.
+    _by_name: dict[str | int, dict[str, list[Entry]]] = field(default_factory=dict, repr=False)
+    _numbers: dict[str, set[int]] = field(default_factory=dict, repr=False)  # by last folder
 
     def __post_init__(self) -> None:
         for entry in self.entries:
             folder = entry.parents[-1] if entry.parents else ""
-            self._by_stem.setdefault(entry.stem, {}).setdefault(folder, []).append(entry)
+            names: list[str | int] = [entry.stem]
             number = _NUMBERED.fullmatch(entry.stem)
-            if number:
-                numbers = self._by_number.setdefault(folder, {})
-                numbers.setdefault(int(number[1]), []).append(entry)
+            if number:  # for frames of videos, which have no names
+                names.append(int(number[1]))
+                self._numbers.setdefault(folder, set()).add(int(number[1]))
+            for name in names:
+                self._by_name.setdefault(name, {}).setdefault(folder, []).append(entry)
 
     @staticmethod
     def of_rows(rows: Rows, where: str, stamp: str) -> ImportedBoxes:
@@ -104,32 +111,31 @@ class ImportedBoxes:
 
     def entries_of(self, frame: FrameRef) -> list[Entry]:
         """Entries that fit a frame; those that name most of its folders."""
-        index = _number_of(frame)
-        if index is not None:
-            around = _around(frame)
-            found = [self._by_number.get(folder, {}).get(index, []) for folder in around]
-            return _fitting(itertools.chain.from_iterable(found), around)
-        named = self._named(frame)
-        around = _around(frame) if named else set()
-        return _fitting(
-            (entry for folder in around & named.keys() for entry in named[folder]), around
-        )
+        number = _number_of(frame)
+        return self._fitting(_stem(frame) if number is None else number, frame)
 
-    def _named(self, frame: FrameRef) -> dict[str, list[Entry]]:
-        """Entries of a frame's name, by their last folder."""
-        return self._by_stem.get(PurePosixPath(_path(frame)).stem, {})
+    def _fitting(self, name: str | int, footage: Footage) -> list[Entry]:
+        named = self._by_name.get(name)
+        if not named:
+            return []
+        around = _around(footage)
+        found = itertools.chain.from_iterable(named[folder] for folder in around & named.keys())
+        fitting = [entry for entry in found if around.issuperset(entry.parents)]
+        most = max((len(entry.parents) for entry in fitting), default=0)
+        return [entry for entry in fitting if len(entry.parents) == most]
 
     def of_other_folders(self, frame: FrameRef) -> Entry | None:
         """Return an entry that has a frame's name, and names folders that are not the frame's."""
-        return next(itertools.chain.from_iterable(self._named(frame).values()), None)
+        named = self._by_name.get(_stem(frame), {})
+        return next(itertools.chain.from_iterable(named.values()), None)
 
     def entries_of_video(self, video: VideoRef) -> Iterator[tuple[int, list[Entry]]]:
-        """Numbers of frames that a video may have, with the entries that fit them."""
-        around = _around(video)
-        for index, found in sorted(self._numbered(around).items()):
-            fitting = _fitting(found, around) if index in video.selection else []
+        """Numbers of selected frames that a video may have, with the entries that fit them."""
+        numbers = set[int]().union(*(self._numbers.get(one, ()) for one in _around(video)))
+        for number in sorted(numbers):
+            fitting = self._fitting(number, video) if number in video.selection else []
             if fitting:
-                yield index, fitting
+                yield number, fitting
 
     def digest_of(self, footage: Iterable[Footage]) -> str:
         """Return the digest of the boxes that belong to the frames of a sequence.
@@ -138,21 +144,11 @@ class ImportedBoxes:
         """
         found: dict[str, Entry] = {}
         for one in footage:
-            if isinstance(one, VideoRef):  # nobody has opened it yet: all that its frames may have
-                around = _around(one)
-                numbered = self._numbered(around).values()
-                fitting = [entry for some in numbered for entry in _fitting(some, around)]
-            else:
-                fitting = self.entries_of(one)
-            found |= {entry.name: entry for entry in fitting}
+            fitting = [self.entries_of(one)] if isinstance(one, FrameRef) else []
+            if isinstance(one, VideoRef):  # not opened yet: all that its frames may have
+                fitting = [entries for _, entries in self.entries_of_video(one)]
+            found |= {entry.name: entry for entries in fitting for entry in entries}
         return _digest(found[name] for name in sorted(found))
-
-    def _numbered(self, around: set[str]) -> dict[int, list[Entry]]:
-        found: dict[int, list[Entry]] = {}
-        for folder in around & self._by_number.keys():
-            for index, entries in self._by_number[folder].items():
-                found.setdefault(index, []).extend(entries)
-        return found
 
 
 def _digest(entries: Iterable[Entry]) -> str:
@@ -169,6 +165,10 @@ def _path(one: Footage) -> str:
     return unquote(uri) if uri.startswith(("http://", "https://")) else uri
 
 
+def _stem(frame: FrameRef) -> str:
+    return PurePosixPath(_path(frame)).stem
+
+
 def _number_of(frame: Footage) -> int | None:
     """Return the number of a video's frame in it; pictures with names of their own have none."""
     part = part_of(frame.uri)
@@ -181,12 +181,6 @@ def _around(one: Footage) -> set[str]:
     if isinstance(one, VideoRef) or _number_of(one) is not None:
         return {*path.with_suffix("").parts, one.camera, one.sequence_id, ""}
     return {*path.parent.parts, one.camera, one.sequence_id, ""}
-
-
-def _fitting(found: Iterable[Entry], around: set[str]) -> list[Entry]:
-    fitting = [entry for entry in found if around.issuperset(entry.parents)]
-    most = max((len(entry.parents) for entry in fitting), default=0)
-    return [entry for entry in fitting if len(entry.parents) == most]
 
 
 def _as_displayed(boxes: Boxes, entry: Entry, frame: FrameRef) -> Boxes:
@@ -227,3 +221,171 @@ def chosen_boxes(boxes: Boxes, classes: Collection[str], min_score: float) -> Bo
     known = np.isin(boxes.labels, list(classes)) if classes else np.ones(len(boxes), bool)
     enough = (boxes.scores >= min_score) | (min_score <= 0) | ~np.isfinite(boxes.scores)
     return boxes.chosen(np.flatnonzero(known & enough).tolist())
+
+
+# Box files that are read, at most, to see which classes there are.
+MOST_READ = 500
+_SHOWN = 5
+
+
+@dataclass
+class Matching:
+    """Imported boxes and the frames that they were found to belong to.
+
+    Attributes:
+        imported: the boxes.
+        frames: seen so far; those of videos when these are open (`open_videos`).
+        frames_without: how many of those have no entry; the first few are in `examples`.
+        other_folders: an entry of the name of one of those, and the frame, in words; "" for none.
+
+    """
+
+    imported: ImportedBoxes
+    frames: int = 0
+    frames_without: int = 0
+    examples: list[str] = field(default_factory=list)
+    other_folders: str = ""
+    _frame_of: dict[str, str] = field(default_factory=dict)  # an entry's name: a frame's address
+
+    def add(self, footage: Iterable[Footage]) -> None:
+        """Find the entries of more frames.
+
+        Raises:
+            AutolabelError: an entry belongs to two frames.
+
+        """
+        for one in footage:
+            if isinstance(one, VideoRef):
+                for index, entries in self.imported.entries_of_video(one):
+                    self._take(entries, f"{one.address}#frame={index}")
+                continue
+            entries = self.imported.entries_of(one)
+            self._take(entries, one.uri)
+            self._count(one, entries)
+
+    def _count(self, frame: FrameRef, entries: list[Entry]) -> None:
+        self.frames += 1
+        if entries:
+            return
+        self.frames_without += 1
+        if len(self.examples) < _SHOWN:
+            self.examples.append(storage.redact(frame.uri))
+        near = None if self.other_folders else self.imported.of_other_folders(frame)
+        if near:
+            self.other_folders = f"{near.name} beside {storage.redact(frame.uri)}"
+
+    def open_videos(self, frames: Iterable[FrameRef]) -> None:
+        """Count the frames that opened videos have; boxes of any other number have no frame."""
+        there = {one.uri: one for one in frames if "#frame=" in one.uri}
+        opened = {_video_of(uri) for uri in there}
+        for name, uri in list(self._frame_of.items()):
+            if _video_of(uri) in opened and uri not in there:
+                del self._frame_of[name]
+        for one in there.values():
+            self._count(one, self.imported.entries_of(one))
+
+    def with_boxes(self, one: Discovered) -> Discovered:
+        """Find the entries of a sequence's frames; returns it with the digest of its boxes.
+
+        Raises:
+            AutolabelError: an entry belongs to two frames.
+
+        """
+        self.add(one.frames)
+        return replace(one, boxes=self.imported.digest_of(one.frames))
+
+    def _take(self, entries: list[Entry], uri: str) -> None:
+        for entry in entries:
+            other = self._frame_of.setdefault(entry.name, uri)
+            if other != uri:
+                raise AutolabelError(
+                    f"{self.imported.where}: the boxes {entry.name} fit more than one frame: "
+                    f"{storage.redact(other)} and {storage.redact(uri)}; name the folder of the "
+                    "frame in the name of the boxes (such as CAM_FRONT/0001), or label the folders "
+                    "one by one"
+                )
+
+    def unmatched(self) -> list[str]:
+        """Names of entries with boxes that belong to no frame seen."""
+        entries = self.imported.entries
+        return [one.name for one in entries if not one.empty and one.name not in self._frame_of]
+
+    def refuse_nothing(self, classes: Collection[str]) -> None:
+        """Refuse to label nothing at all; call it when every frame has been seen.
+
+        Raises:
+            NothingToLabelError: no entry belongs to any frame, or none has a box of these classes.
+
+        """
+        if not self._frame_of:
+            if self.other_folders:
+                raise NothingToLabelError(
+                    f"{self.imported.where}: none of its images is among the frames of the "
+                    "sources; files have the same names, but other folders "
+                    f"({self.other_folders}): name only folders that the frames lie in, such as "
+                    "CAM_FRONT/0001.jpg"
+                )
+            shown = f", such as {self.examples[0].rsplit('/', 1)[-1]}" if self.examples else ""
+            raise NothingToLabelError(
+                f"{self.imported.where}: none of its images is among the frames of the sources; "
+                f"names must be equal{shown}"
+            )
+        if classes:
+            self._refuse_classes(set(classes))
+
+    def _refuse_classes(self, wanted: set[str]) -> None:
+        counts = self.imported.class_counts
+        if counts is not None:
+            unknown = wanted - {name for name, count in counts.items() if count}
+            told = ", ".join(
+                f"{name} ({counted(counts[name], 'box', 'boxes')})" for name in sorted(counts)
+            )
+            # A class that the file knows may have no box in it; one that it does not is a mistake.
+            if unknown - counts.keys() or unknown == wanted:
+                self._refuse(unknown, told)
+            return
+        matched = [one for one in self.imported.entries if one.name in self._frame_of]
+        seen: set[str] = set()
+        for entry in matched[:: len(matched) // MOST_READ + 1]:
+            with contextlib.suppress(BadBoxesError, AutolabelError):  # it has no classes
+                seen |= set(entry.read("").labels)
+            if seen & wanted:
+                return
+        if len(matched) <= MOST_READ:
+            self._refuse(wanted, ", ".join(sorted(seen)))
+
+    def _refuse(self, unknown: set[str], told: str) -> None:
+        raise NothingToLabelError(
+            f"--classes {','.join(sorted(unknown))}: {self.imported.where} has no such boxes; "
+            f"its classes are: {told or 'none'}"
+        )
+
+    def lines(self) -> Iterator[str]:
+        """Say what does not fit, for a person."""
+        without, unmatched = self.frames_without, self.unmatched()
+        if without:
+            some = _some(self.examples, without)
+            yield f"frames without boxes: {without} of {self.frames} ({some})"
+        if unmatched:
+            some = _some(unmatched[:_SHOWN], len(unmatched))
+            every = counted(len(self.imported.entries), "image")
+            yield f"boxes without a frame: those of {len(unmatched)} of {every} ({some})"
+        yield from self.imported.notes
+
+    def as_json(self) -> dict[str, Any]:
+        """Say what does not fit, as plain values."""
+        unmatched = self.unmatched()
+        return {
+            "frames_without_boxes": self.frames_without,
+            "boxes_without_frame": len(unmatched),
+            "first_boxes_without_frame": unmatched[:_SHOWN],
+            "notes": list(self.imported.notes),
+        }
+
+
+def _video_of(uri: str) -> str:
+    return uri.rpartition("#frame=")[0]
+
+
+def _some(names: list[str], count: int) -> str:
+    return ", ".join(names) + (", ..." if count > len(names) else "")

@@ -1,4 +1,8 @@
-"""Boxes of COCO json and of the tables of nuImages and T4: an odd row costs its image only."""
+"""Boxes of COCO json and of the tables of nuImages and T4: an odd row costs its image only.
+
+COCO: `images`, `annotations` with `bbox` in x, y, width, height, `categories`; segmentations are
+ignored; `score` and track ids are taken where they are. The order of the file is kept.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,9 @@ from tasks.boxes.rows import (
     size_hw_of,
     whole_number,
 )
-from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.readers.nuscenes import datasets, rows
-from tasks.frames.readers.protocol import Place
+from tasks.frames.readers.protocol import Folder
+from tasks.frames.source_names import IMAGE_SUFFIXES, suffix_of
 from tasks.store import storage
 
 TABLE = "object_ann"
@@ -46,18 +50,17 @@ def read_coco(data: bytes, where: str) -> Rows:
         why = "it needs the lists `images` and `annotations`"
         why = str(error) if isinstance(error, ValueError) else why
         raise AutolabelError(f"{where} is not COCO json: {why}") from error
-    records, nameless = _with(records, "file_name")
-    images = _by_id(records, "file_name", where)
+    images, nameless = _by_id(records, "file_name", where)
     found = {key: ImageRows(_size(one)) for key, one in images.items()}
-    named = _by_id(_with(categories, "name")[0], "name", where)
+    named, _ = _by_id(categories, "name", where)
     names = {key: one["name"] for key, one in named.items() if isinstance(one["name"], str | int)}
     strangers = []
-    for place, one in enumerate(annotations):
+    for position, one in enumerate(annotations):
         image = looked_up(one.get("image_id"), found) if isinstance(one, dict) else None
         if image is None:
-            strangers.append(place)
+            strangers.append(position)
         else:
-            image.add(f"{where}: annotation number {place}", _coco_row, one, names)
+            image.add(f"{where}: annotation number {position}", _coco_row, one, names)
     if strangers and len(strangers) == len(annotations):
         raise AutolabelError(
             f"{where}: none of its annotations ({len(strangers)}) belongs to an image of the file"
@@ -72,27 +75,22 @@ def read_coco(data: bytes, where: str) -> Rows:
     return Rows(tuple(by_name), tuple(notes), tuple(map(str, names.values())))
 
 
-def _with(records: list[Any], name: str) -> tuple[list[dict[str, Any]], int]:
-    """Return the records with an id and a name, and how many others there are."""
-    known = [
-        one
-        for one in records
-        if isinstance(one, dict) and one.get(name) is not None
-        and one.get("id") is not None and isinstance(one["id"], Hashable)
-    ]  # fmt: skip
-    return known, len(records) - len(known)
-
-
-def _by_id(records: list[dict[str, Any]], name: str, where: str) -> dict[Hashable, dict[str, Any]]:
+def _by_id(records: list[Any], name: str, where: str) -> tuple[dict[Hashable, dict[str, Any]], int]:
+    """Return the records that have an id and a name, and how many have not."""
     found: dict[Hashable, dict[str, Any]] = {}
+    nameless = 0
     for record in records:
-        other = found.setdefault(record["id"], record)
+        key = record.get("id") if isinstance(record, dict) else None
+        if key is None or not isinstance(key, Hashable) or record.get(name) is None:
+            nameless += 1
+            continue
+        other = found.setdefault(key, record)
         if other[name] != record[name]:
             raise AutolabelError(
                 f"{where}: {other[name]!r} and {record[name]!r} both have the id {record['id']!r}: "
                 "nobody can tell which of them is meant; give every one an id of its own"
             )
-    return found
+    return found, nameless
 
 
 def _size(record: Document) -> tuple[int, int] | None:
@@ -130,9 +128,9 @@ def read_nuscenes(uri: str) -> Rows:
     """
     images: dict[str, ImageRows] = {}
     notes: list[str] = []
-    for names, folder, tables in datasets(Place(uri)):
+    for names, folder, tables in datasets(Folder(uri)):
         for table in tables:
-            if f"{TABLE}.json" in (Place(folder) / table).files:
+            if f"{TABLE}.json" in (Folder(folder) / table).files:
                 notes += _read_tables(storage.join(folder, table), names, images)
     if not images:
         raise AutolabelError(
@@ -178,7 +176,6 @@ def _table_row(
     box = four_numbers(bbox, "bbox") if bbox else _box_of_mask(one.get("mask"), size_hw)
     metadata = one.get("autolabel_metadata") or [{}]
     score = metadata[0].get("score")
-    score = 1.0 if score is None else number(score, "score")
     # From 1, as they come: short for people, and exact in JavaScript, as no hash would be.
     track_id = tracks.setdefault(str(instance), len(tracks) + 1) if instance else None
     return Row(

@@ -257,9 +257,9 @@ def _caption(
         spans.append((len(caption), len(caption) + len(one)))
         caption += f"{one.lower()}. "
     encoded = tokenizer.encode(caption.strip())
-    places = list(enumerate(encoded.offsets))
+    offsets = list(enumerate(encoded.offsets))
     tokens = tuple(
-        tuple(place for place, (at, to) in places if to > at and start <= at < end)
+        tuple(position for position, (at, to) in offsets if to > at and start <= at < end)
         for start, end in spans
     )
     missing = [one for one, of in zip(prompts, tokens, strict=True) if not of]

@@ -207,7 +207,7 @@ def entry_of(path: str, read: Callable[[str], Boxes], **known: Any) -> Entry:
 
 
 def is_kitti_folder(name: str) -> bool:
-    """Whether a folder is called as those of KITTI's labels: `label_02`."""
+    """Whether a folder has a name of KITTI's labels, such as `label_02`."""
     return _OF_CAMERA.match(name) is not None
 
 

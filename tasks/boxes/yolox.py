@@ -132,7 +132,7 @@ class AnyDetector:
         Args:
             xywh: left, top, width, height in pixels of the input, float32 (N, 4).
             scores: (N, classes), 0 for classes that are not wanted.
-            image: of which they are.
+            image: that they were found in.
             min_score: least score.
             scale: pixels of the input per pixel of the image, of all four sides or of each.
 

@@ -29,7 +29,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.cache import cannot_write
 from sam2_core.types import ModelStamp
 from tasks.dataset.schema import LOG_FIELD
-from tasks.frames.identity import frame_identity
+from tasks.frames.identity import frame_key, relative_address
 from tasks.masks.crops import (
     BoolArray,
     crops_of,
@@ -294,7 +294,7 @@ def label_documents(
     if masks is None or not len(boxes):
         return []
     frame = labeled.frame
-    key = frame_identity(frame, origin.frames_uri).key
+    key = frame_key(frame, origin.frames_uri)
     crops = crops_of(boxes.xyxy_px, judgement.segments or segments_of(masks.rle, masks.size_hw))
     scale = np.array([masks.size_hw[1], masks.size_hw[0]], np.float64).clip(1)
     corner = crops.windows_xyxy_px[:, :2] / scale
@@ -380,7 +380,6 @@ def machine_fields(
 ) -> Document:
     """Fields of a sample that a load writes, again and again."""
     frame = labeled.frame
-    identity = frame_identity(frame, origin.frames_uri)
     height, width = labeled.masks.size_hw if labeled.masks else frame.size_hw
     fields: Document = {
         "filepath": shown_path(frame),
@@ -390,7 +389,7 @@ def machine_fields(
         },
         "sequence_id": frame.sequence_id, "camera": frame.camera, "frame_number": frame.index,
         "timestamp_ns": frame.timestamp_ns, "frame_uri": frame.uri, "run_key": origin.run_key,
-        "frame_address": identity.address, "frame_etag": frame.etag,
+        "frame_address": relative_address(frame.uri, origin.frames_uri), "frame_etag": frame.etag,
         "model": origin.model, "stamp": dict(origin.stamp), "instances": len(documents),
         "detections": {"_cls": "Detections", "detections": documents},
         "last_modified_at": now, "loaded_at": now,

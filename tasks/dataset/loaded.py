@@ -18,8 +18,7 @@ from tasks.dataset.database import URI_VARIABLE, database_folder, is_at_hand
 from tasks.dataset.database_access import reach_database, waits_for_database
 from tasks.dataset.schema import OTHER_DATASET, refuse_other_out, stored_dataset
 from tasks.errors import error_text
-from tasks.store.manifests import PARTIAL, Manifest
-from tasks.store.newest import list_manifests, newest_of
+from tasks.store.manifests import PARTIAL, Manifest, list_manifests, newest_of
 
 COLLECTION = "autolabel_loads"
 

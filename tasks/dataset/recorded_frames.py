@@ -19,7 +19,7 @@ from sam2_core.types import IntArray
 from tasks.dataset.documents import sample_id
 from tasks.frames.cached import ExtractedFrames, take_intact
 from tasks.frames.download import CONNECTIONS, download, find_cached
-from tasks.frames.identity import file_version, frame_identity, is_below, is_file_here, part_of
+from tasks.frames.identity import file_version, frame_key, is_below, is_file_here, part_of
 from tasks.frames.listing import stat_file
 from tasks.frames.video import expand_videos, footage_of
 from tasks.risk.geometry import best_pairs
@@ -219,7 +219,7 @@ def placement_of(
 ) -> Placement:
     """Find frames' pictures and moments before their labels are read."""
     pictures = find_pictures(recorded)
-    ids = [sample_id(frame_identity(frame, frames_uri).key) for frame in recorded]
+    ids = [sample_id(frame_key(frame, frames_uri)) for frame in recorded]
     moments = dict(zip(ids, (ids[anchor] for anchor in moments_of(recorded)), strict=True))
     changed = {
         identity

@@ -17,8 +17,7 @@ from tasks.export.frames import uncertified_runs
 from tasks.risk.geometry import best_pairs
 from tasks.store import storage
 from tasks.store.addresses import checked
-from tasks.store.manifests import Manifest, labels_of, list_runs
-from tasks.store.newest import list_manifests, newest_of
+from tasks.store.manifests import Manifest, labels_of, list_manifests, list_runs, newest_of
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 from tasks.wording import counted

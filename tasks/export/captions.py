@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Picture = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float64]
 Bgr = tuple[int, int, int]
-Place = tuple[int, int, int, int]  # left, top, right, bottom
+Rect = tuple[int, int, int, int]  # left, top, right, bottom
 _LEAST_PX = 11  # letters of fewer pixels cannot be read
 _REACH_LINES = 5  # how far above or below its box a caption may go, with a line that leads there
 _HIDDEN_LINES = 8  # a box of as many lines of text squared is seen beside a caption on it
@@ -121,8 +121,8 @@ def write_captions(picture: Picture, captions: Sequence[Caption], size_px: int) 
 
     """
     written = placed(captions, picture.shape[:2], size_px)
-    for one, _, place in written:
-        _lead(picture, one, place)
+    for one, _, rect in written:
+        _lead(picture, one, rect)
     for one, text, (left, top, right, bottom) in written:
         picture[top:bottom, left:right] = text_picture(text, size_px, one.color)
     return len(captions) - len(written)
@@ -130,8 +130,8 @@ def write_captions(picture: Picture, captions: Sequence[Caption], size_px: int) 
 
 def placed(
     captions: Iterable[Caption], size_hw: tuple[int, ...], size_px: int
-) -> list[tuple[Caption, str, Place]]:
-    """Find places for captions, of which none lies on another one.
+) -> list[tuple[Caption, str, Rect]]:
+    """Find positions for captions, so that none lies on another one.
 
     Where there is no room for the whole caption near its box, a shorter form stands there; where
     there is none for that either, it is left out.
@@ -144,16 +144,16 @@ def placed(
     taken = np.zeros((0, 4))
     found = []
     for one in wanted:
-        text, place = _placed(one, taken, small, size_hw, size_px)
-        if place is not None:
-            taken = np.vstack([taken, place])
-            found.append((one, text, place))
+        text, rect = _placed(one, taken, small, size_hw, size_px)
+        if rect is not None:
+            taken = np.vstack([taken, rect])
+            found.append((one, text, rect))
     return found
 
 
 def _placed(
     one: Caption, taken: Numbers, small: Numbers, size_hw: tuple[int, ...], size_px: int
-) -> tuple[str, Place | None]:
+) -> tuple[str, Rect | None]:
     """Find a form of a caption and a free place near its box for it; best where it hides nothing.
 
     The whole caption over a small box is better than the shortest one beside it.
@@ -164,18 +164,18 @@ def _placed(
         width = width_px(text, size_px)
         if width > size_hw[1] or height > size_hw[0]:
             continue
-        for left, top in _places(one, width, height, size_hw):
-            place = (left, top, left + width, top + height)
+        for left, top in _positions(one, width, height, size_hw):
+            rect = (left, top, left + width, top + height)
             free = (
-                (others[:, 0] >= place[2]) | (others[:, 2] <= left)
-                | (others[:, 1] >= place[3]) | (others[:, 3] <= top)
+                (others[:, 0] >= rect[2]) | (others[:, 2] <= left)
+                | (others[:, 1] >= rect[3]) | (others[:, 3] <= top)
             )  # fmt: skip
             if free.all():
-                return text, place
+                return text, rect
     return "", None
 
 
-def _places(
+def _positions(
     one: Caption, width: int, height: int, size_hw: tuple[int, ...]
 ) -> Iterator[tuple[int, int]]:
     """Yield places (left, top) for a caption, the best ones first: above the box, below it, on."""
@@ -188,16 +188,16 @@ def _places(
                     yield min(max(x, 0), last_x), y
 
 
-def _lead(picture: Picture, one: Caption, place: Place) -> None:
+def _lead(picture: Picture, one: Caption, rect: Rect) -> None:
     """Draw a line from a caption that is away from its box to the box."""
     import cv2
 
     left, top, right, bottom = (round(side) for side in one.box_xyxy_px)
-    gap = max(top - place[3], place[1] - bottom)
+    gap = max(top - rect[3], rect[1] - bottom)
     if gap <= 0:
         return
-    x = min(max((left + right) // 2, place[0]), place[2] - 1)
-    start, end = (place[3], top) if top > place[3] else (place[1], bottom)
+    x = min(max((left + right) // 2, rect[0]), rect[2] - 1)
+    start, end = (rect[3], top) if top > rect[3] else (rect[1], bottom)
     width = max(1, round(picture.shape[1] / 1280))
     view: Any = picture
     cv2.line(view, (x, start), ((left + right) // 2, end), one.color, width, cv2.LINE_AA)

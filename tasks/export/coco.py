@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from pycocotools import mask as coco_mask
+
 from sam2_core.mask_geometry import Points, one_polygon, polygons
-from tasks.export.sink import Lines, Sink
 from tasks.export.types import (
-    Classes,
     ExportFrame,
     FlatNames,
     Instance,
-    Told,
     Writer,
     bitmap,
     rle_dict,
@@ -24,8 +24,6 @@ from tasks.export.types import (
 
 def polygon_iou(parts: Sequence[Points], instance: Instance, size_hw: tuple[int, int]) -> float:
     """IoU of polygons, rasterised as COCO's tools do, with the mask that they stand for."""
-    from pycocotools import mask as coco_mask
-
     # Parts lie apart: as one polygon they have the same pixels, in a hundredth of the time.
     (drawn,) = coco_mask.frPyObjects([one_polygon(parts).ravel().tolist()], *size_hw)
     return float(coco_mask.iou([drawn], [rle_dict(instance, size_hw)], [0])[0][0])
@@ -50,44 +48,35 @@ class PolygonLoss:
         return figures if self._count else {}
 
 
+@dataclass
 class CocoWriter(Writer):
     """`annotations/instances[_SPLIT].json` and `images/`; category ids are class numbers plus one.
 
-    Args:
-        sink, classes, told: as of every writer.
+    Attributes:
         as_polygons: outlines instead of run lengths; holes are joined to their outline by a cut.
 
     """
 
-    def __init__(
-        self, sink: Sink, classes: Classes, told: Told, *, as_polygons: bool = False
-    ) -> None:
-        super().__init__(sink, classes, told)
-        self._as_polygons, self._loss = as_polygons, PolygonLoss()
-        self._images: dict[str, Lines] = {}
-        self._annotations: dict[str, Lines] = {}
+    as_polygons: bool = False
+    _loss: PolygonLoss = field(default_factory=PolygonLoss)
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
-        if frame.split not in self._images:
-            self._images[frame.split] = self.sink.lines()
-            self._annotations[frame.split] = self.sink.lines()
-        images, annotations = self._images[frame.split], self._annotations[frame.split]
+        images, annotations = self.splits[frame.split], self.splits[f"{frame.split}/annotations"]
         height, width = frame.size_hw
         self.sink.image(f"images/{frame.file_name}", frame.image)
-        image = {
+        images.add({
             "id": images.count + 1, "file_name": frame.file_name, "width": width, "height": height,
             "sequence_id": frame.sequence_id, "camera": frame.camera, "frame_id": frame.index,
             "timestamp_ns": frame.timestamp_ns, "frame_uri": frame.uri, "model": frame.model,
-        }  # fmt: skip
-        images.add(image)
+        })  # fmt: skip
         for instance in frame.instances:
             ids = {"id": annotations.count + 1, "image_id": images.count}
             annotations.add(ids | self._annotation(instance, frame.size_hw))
 
     def _annotation(self, instance: Instance, size_hw: tuple[int, int]) -> dict[str, Any]:
         segmentation: Any = {"size": list(size_hw), "counts": instance.rle.decode("ascii")}
-        if self._as_polygons:
+        if self.as_polygons:
             parts = polygons(bitmap(instance, size_hw))
             self._loss.note(polygon_iou(parts, instance, size_hw))
             segmentation = [part.ravel().tolist() for part in parts]
@@ -109,18 +98,19 @@ class CocoWriter(Writer):
         categories = [
             {"id": number, "name": name} for number, name in enumerate(self.classes.names, 1)
         ]
-        for name, images in self._images.items():
+        for name in [one for one in self.splits if not one.endswith("/annotations")]:
             ending = f"_{name}" if name else ""
             with self.sink.open(f"annotations/instances{ending}.json") as file:
                 file.write('{"info": {"description": "labels of sam2-autolabel"},\n"categories": ')
                 file.write(f'{json.dumps(categories)},\n"images": ')
-                images.write_to(file)
+                self.splits[name].write_to(file)
                 file.write(',\n"annotations": ')
-                self._annotations[name].write_to(file)
+                self.splits[f"{name}/annotations"].write_to(file)
                 file.write("}\n")
         return self._loss.facts()
 
 
+@dataclass
 class YoloWriter(Writer):
     """`images/SPLIT/`, `labels/SPLIT/`, `data.yaml`: a line, of one polygon, for each instance.
 
@@ -128,14 +118,14 @@ class YoloWriter(Writer):
     holes are joined by cuts.
     """
 
-    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
-        super().__init__(sink, classes, told)
-        self._loss, self._splits, self._names = PolygonLoss(), Counter[str](), FlatNames()
+    _loss: PolygonLoss = field(default_factory=PolygonLoss)
+    _counts: Counter[str] = field(default_factory=Counter)  # of pictures, by split
+    _names: FlatNames = field(default_factory=FlatNames)
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame; one without labels gets an empty file, which is a background."""
         split = frame.split or "train"
-        self._splits[split] += 1
+        self._counts[split] += 1
         # Trainers replace "/images/" by "/labels/" and look for names in one folder a split.
         name = f"{split}/{self._names.of(frame.series)}__{frame.file_stem}"
         self.sink.image(f"images/{name}{frame.suffix}", frame.image)
@@ -151,11 +141,11 @@ class YoloWriter(Writer):
 
     def close(self) -> Mapping[str, Any]:
         """Write `data.yaml`."""
-        train = "train" if "train" in self._splits else next(iter(self._splits), "train")
-        validates = "val" in self._splits
+        train = "train" if "train" in self._counts else next(iter(self._counts), "train")
+        validates = "val" in self._counts
         # No `path`: trainers then take the folder of this file, and for "." the one they run in.
         lines = [f"train: images/{train}\n", f"val: images/{'val' if validates else train}\n"]
-        lines += ["test: images/test\n"] if "test" in self._splits else []
+        lines += ["test: images/test\n"] if "test" in self._counts else []
         lines += ["names:\n"]
         lines += [f"  {n}: {json.dumps(name)}\n" for n, name in enumerate(self.classes.names)]
         self.sink.write("data.yaml", "".join(lines).encode())

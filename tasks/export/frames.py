@@ -8,21 +8,114 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import AutolabelError, Masks
+from tasks.dataset.documents import Values, detections_of, log_of, sample_id, to_values
 from tasks.dataset.recorded_frames import find_pictures, recorded_labels, recorded_parts
-from tasks.export.decided import UNDECIDED, Decided, decisions, take_in
-from tasks.export.types import ExportFrame, FileStems, Instance, Told
+from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collection
+from tasks.export.types import ExportFrame, ExportNotes, FileStems, Instance
+from tasks.frames.identity import frame_key
+from tasks.review.actions import frame_of
+from tasks.review.export import is_decided, rows_of
+from tasks.review.set_aside import last_decisions
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
 from tasks.store import storage
 from tasks.store.addresses import checked
-from tasks.store.manifests import COMPLETE, PARTIAL, ChunkRecord, Manifest, read_reports
-from tasks.store.newest import newest_manifests
+from tasks.store.manifests import (
+    COMPLETE,
+    PARTIAL,
+    ChunkRecord,
+    Manifest,
+    newest_manifests,
+    read_reports,
+)
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
+
+WRONG = frozenset({"rejected", "deleted", "relabel"})
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What people hold to be right on one frame.
+
+    Attributes:
+        instances: accepted, corrected and added labels, and those of a finished frame.
+        remade: labels that were made again and that nobody has decided on since.
+        settled: positions of the machine's boxes that these take the place of, or that are wrong.
+        reviewed: whether a decision stands.
+
+    """
+
+    instances: tuple[Instance, ...]
+    remade: tuple[Instance, ...]
+    settled: frozenset[int]
+    reviewed: bool
+
+
+UNDECIDED = Decided((), (), frozenset(), reviewed=False)
+
+
+def take_in(dataset: Any) -> None:
+    """Bring what people decided elsewhere into a dataset, and set aside what counts no more."""
+    from tasks.review.harvest import harvest
+    from tasks.review.set_aside import compare_files
+
+    harvest(dataset)
+    compare_files(dataset)
+
+
+def decisions(
+    dataset: Any, manifest: Manifest, labeled: Sequence[LabeledFrame]
+) -> Mapping[int, Decided]:
+    """Decisions by frame index, without those set aside; frames nobody looked at are not there."""
+    index_of = {sample_id(frame_key(one.frame, manifest.frames_uri)): one.frame for one in labeled}
+    found = {}
+    for sample in sample_collection(dataset).find({"_id": {"$in": list(index_of)}}):
+        frame = index_of[sample["_id"]]
+        looked_at = sample.get(LOG_FIELD) or sample.get("review_status") == DONE
+        if looked_at and sample.get("frame_etag") in {None, "", frame.etag}:
+            found[frame.index] = _decided(sample, manifest.stamp.labels_key)
+    return found
+
+
+def _decided(sample: Mapping[str, Any], run_key: str) -> Decided:
+    rows, reviewed = list(rows_of(sample)), is_decided(sample)
+    kept = tuple(_instance(row) for row in rows if row["decision"] not in WRONG)
+    if sample.get("run_key") != run_key:  # decided on another run's labels: those alone count
+        return Decided(kept, (), frozenset(range(1 << 16) if reviewed else ()), reviewed)
+    about = {source for row in rows for source in row["sources"]}
+    about |= {label for label, (decision, _) in last_decisions(sample).items() if decision}
+    again = {label for entry in log_of(sample) for label in entry.get("overrides") or {}} - about
+    machine = {str(label["_id"]): label for label in detections_of(sample, MACHINE_FIELD)}
+    size_hw = frame_of(sample).size_hw
+    remade = tuple(
+        _instance(to_values(label, size_hw) | {"track_id": label.get("index")})
+        for name, label in machine.items()
+        if name in again
+    )
+    position: dict[str, Any] = {name: label.get("box_index") for name, label in machine.items()}
+    settled = {position[name] for name in about | again if position.get(name) is not None}
+    return Decided(kept, remade, frozenset(settled), reviewed)
+
+
+def _instance(row: Values) -> Instance:
+    left, top, right, bottom = row["box_xyxy_px"]
+    score = row.get("confidence")
+    return Instance(
+        row["label"],
+        1.0 if score is None else float(score),
+        (float(left), float(top), float(right), float(bottom)),
+        row["rle"].encode("ascii"),
+        int(row["area_px"]),
+        row.get("track_id"),
+        float(row.get("risk") or 0.0),
+        float(row.get("predicted_iou") or 0.0),
+        row["decision"],
+    )
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which labels are exported, and what they are called.
+    """Which labels are exported, and under which names.
 
     Attributes:
         classes: only these, after the map; all if empty.
@@ -51,21 +144,23 @@ def split_of(sequence_id: str, splits: Mapping[str, float]) -> str:
     if not splits:
         return ""
     digest = hashlib.sha256(sequence_id.encode()).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64 * sum(splits.values())
+    point = int.from_bytes(digest[:8], "big") / 2**64 * sum(splits.values())
     for name, share in splits.items():
-        if place < share:
+        if point < share:
             return name
-        place -= share
+        point -= share
     return name
 
 
-def chosen_manifests(out_uri: str, run_key: str = "", told: Told | None = None) -> list[Manifest]:
+def chosen_manifests(
+    out_uri: str, run_key: str = "", notes: ExportNotes | None = None
+) -> list[Manifest]:
     """Newest manifest of each sequence, by sequence.
 
     Args:
         out_uri: the run's storage.
         run_key: only this run's.
-        told: hears of sequences whose manifest cannot be read, and why.
+        notes: gets the sequences whose manifest cannot be read, and why.
 
     Raises:
         AutolabelError: there is none.
@@ -73,10 +168,10 @@ def chosen_manifests(out_uri: str, run_key: str = "", told: Told | None = None) 
     """
     found, unreadable = newest_manifests(out_uri, run_key)
     for name, error in unreadable.items():
-        if told is None or not found:
+        if notes is None or not found:
             raise error
-        told.unreadable.append(name)
-        told.leave_out(f"sequence {name}: {error}")
+        notes.unreadable.append(name)
+        notes.leave_out(f"sequence {name}: {error}")
     if not found:
         of_run = f" of run {run_key}" if run_key else ""
         raise AutolabelError(f"{storage.redact(out_uri)} holds no labeled sequence{of_run}")
@@ -91,16 +186,16 @@ class Frames:
         choice: which labels.
         dataset: with what people decided; None for a run without one.
         pictures: whether to bring the pictures here.
-        told: hears what is left out.
+        notes: counts what is left out.
 
     """
 
     def __init__(
-        self, out_uri: str, choice: Choice, dataset: Any, *, pictures: bool, told: Told
+        self, out_uri: str, choice: Choice, dataset: Any, *, pictures: bool, notes: ExportNotes
     ) -> None:
         self._out_uri, self._choice, self._dataset = out_uri, choice, dataset
-        self._pictures, self._told = pictures, told
-        self.manifests = chosen_manifests(out_uri, choice.run_key, told)
+        self._pictures, self._notes = pictures, notes
+        self.manifests = chosen_manifests(out_uri, choice.run_key, notes)
         if dataset is not None:
             take_in(dataset)
 
@@ -130,7 +225,7 @@ class Frames:
             for one, judgement in zip(labeled, judged, strict=True)
             if one.failure is None
         ]
-        self._told.leave_out("frame failed", len(labeled) - len(rows))
+        self._notes.leave_out("frame failed", len(labeled) - len(rows))
         if self._choice.reviewed:
             rows = [row for row in rows if row[2] and row[2].reviewed]
         pictures = find_pictures([one.frame for one, _, _ in rows] if self._pictures else ())
@@ -139,7 +234,7 @@ class Frames:
         for one, judgement, decision in rows:
             frame = one.frame
             if frame.uri in pictures.changed:
-                self._told.leave_out("frame whose picture has changed since")
+                self._notes.leave_out("frame whose picture has changed since")
                 continue
             yield ExportFrame(
                 frame.sequence_id, frame.camera, frame.index, frame.timestamp_ns, frame.uri,
@@ -162,11 +257,11 @@ class Frames:
                 if number not in decided.settled
             ]
         for instance in found:
-            self._told.classes.add(instance.label)
+            self._notes.classes.add(instance.label)
             mapped = self._choice.class_map.get(instance.label, instance.label)
             why = self._why_not(instance, mapped)
             if why:
-                self._told.leave_out(why)
+                self._notes.leave_out(why)
             else:
                 yield replace(instance, label=mapped)
 
@@ -175,7 +270,7 @@ class Frames:
     ) -> Instance:
         boxes = one.boxes
         names = (self._choice.track_classes and one.track_labels) or boxes.labels
-        self._told.named_as_track += names[number] != boxes.labels[number]
+        self._notes.named_as_track += names[number] != boxes.labels[number]
         left, top, right, bottom = (float(side) for side in boxes.xyxy_px[number])
         return Instance(
             names[number],
@@ -256,7 +351,7 @@ def uncertified_runs(out_uri: str, manifests: Iterable[Manifest]) -> dict[str, s
     keys = sorted({one.run_key for one in stamps if one.parameters.get("allow_uncertified")})
     verdicts = {}
     for key in keys:
-        told = [report.get("certificate") or {} for report in read_reports(out_uri, key)]
-        found = sorted({one["verdict"] for one in told if "verdict" in one})
-        verdicts[key] = ", ".join(found) or "unknown"
+        found = [report.get("certificate") or {} for report in read_reports(out_uri, key)]
+        known = sorted({one["verdict"] for one in found if "verdict" in one})
+        verdicts[key] = ", ".join(known) or "unknown"
     return verdicts

@@ -1,22 +1,136 @@
-"""Pictures for people: masks, classes, tracks and risk drawn over frames; sheets and videos."""
+"""Pictures for people: masks, classes, tracks and risk drawn over frames; sheets and videos.
+
+Videos are H.264 at the frames' own times where PyAV is here, which browsers play. OpenCV's wheels
+have no encoder of H.264; what they write is MPEG-4 part 2 at one rate, for players.
+"""
 
 from __future__ import annotations
 
 import colorsys
 import hashlib
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from tasks.export.captions import Caption, Picture, fitting, line_px, text_picture, write_captions
-from tasks.export.film import Film, has_h264
 from tasks.export.frames import Choice, Frames
 from tasks.export.sink import Sink
-from tasks.export.types import ExportFrame, Instance, Told, Writer, bitmap
+from tasks.export.types import ExportFrame, ExportNotes, Instance, Writer, bitmap
+from tasks.frames.images import BadImageError, as_jpeg, decode_image
 from tasks.store import storage
-from tasks.store.newest import list_manifests
+from tasks.store.manifests import list_manifests
 from tasks.wording import counted
+
+_UNKNOWN_NS = 100_000_000  # between frames that nobody knows the time of
+_MS = 1_000_000
+_TICKS = 90_000  # a second, as players of MP4 are used to: 24, 25 and 30 frames/s are whole numbers
+
+
+def has_h264() -> bool:
+    """Whether H.264 can be written here."""
+    try:
+        import av
+    except ImportError:
+        return False
+    return "libx264" in av.codecs_available
+
+
+class Film:
+    """An MP4 of pictures, uint8 (H, W, 3) BGR; the first one decides its size, made even.
+
+    Args:
+        path: of the file.
+        size_wh: of the first picture; others are scaled to it.
+
+    """
+
+    def __init__(self, path: Path, size_wh: tuple[int, int]) -> None:
+        self.path, self._size_wh = path, size_wh
+        self._writer: Any = None
+        self._waiting: tuple[Picture, int | None] | None = None  # shown until the next one
+        self._length_ns = _UNKNOWN_NS  # of the one before
+
+    def add(self, picture: Picture, time_ns: int | None) -> None:
+        """Add a picture, taken at this time."""
+        import cv2
+
+        width, height = self._size_wh
+        if picture.shape[:2] != (height, width):
+            picture = np.asarray(cv2.resize(picture, self._size_wh), np.uint8)
+        even = np.ascontiguousarray(picture[: height - height % 2, : width - width % 2])
+        before, self._waiting = self._waiting, (even, time_ns)
+        if before is not None:
+            length_ns = _UNKNOWN_NS
+            if time_ns is not None and before[1] is not None:
+                length_ns = max(time_ns - before[1], _MS)
+            self._write(before[0], length_ns)
+
+    def _write(self, picture: Picture, length_ns: int) -> None:
+        """Write a picture that is shown for so long."""
+        if self._writer is None:
+            kind: Any = _H264 if has_h264() else _mpeg4
+            self._writer = kind(self.path, (picture.shape[1], picture.shape[0]), length_ns)
+        self._writer.write(picture, length_ns)
+        self._length_ns = length_ns
+
+    def close(self) -> None:
+        """Finish the file; the last picture is shown as long as the one before it."""
+        if self._waiting is not None:
+            self._write(self._waiting[0], self._length_ns)
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _H264:
+    """Writes with PyAV, each picture for its own time."""
+
+    def __init__(self, path: Path, size_wh: tuple[int, int], first_ns: int) -> None:
+        import av
+
+        self._container: Any = av.open(str(path), "w", options={"movflags": "+faststart"})
+        rate = Fraction(1_000_000_000, first_ns).limit_denominator(1001)
+        self._stream: Any = self._container.add_stream("libx264", rate=rate)
+        self._stream.width, self._stream.height = size_wh
+        self._stream.pix_fmt = "yuv420p"
+        self._stream.options = {"preset": "veryfast", "crf": "23"}
+        self._stream.codec_context.time_base = Fraction(1, _TICKS)
+        self._passed_ns, self._lengths = 0, dict[int, int]()
+
+    def write(self, picture: Picture, length_ns: int) -> None:
+        import av
+
+        frame = av.VideoFrame.from_ndarray(picture, format="bgr24")
+        start, self._passed_ns = self._passed_ns, self._passed_ns + length_ns
+        frame.pts, frame.time_base = _ticks(start), Fraction(1, _TICKS)
+        self._lengths[frame.pts] = _ticks(self._passed_ns) - frame.pts
+        self._mux(self._stream.encode(frame))
+
+    def _mux(self, packets: Any) -> None:
+        for packet in packets:
+            packet.duration = self._lengths.pop(packet.pts, packet.duration)
+            self._container.mux(packet)
+
+    def close(self) -> None:
+        self._mux(self._stream.encode(None))
+        self._container.close()
+
+
+def _mpeg4(path: Path, size_wh: tuple[int, int], first_ns: int) -> Any:
+    """Write with OpenCV, which knows one rate: that of the first picture."""
+    import cv2
+
+    rate = round(min(max(1e9 / first_ns, 1.0), 60.0), 2)
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), rate, size_wh)
+    return SimpleNamespace(write=lambda picture, _: writer.write(picture), close=writer.release)
+
+
+def _ticks(time_ns: int) -> int:
+    return round(time_ns * _TICKS / 1_000_000_000)
+
 
 _SHEET, _COLUMNS, _THUMB_WIDTH = 24, 4, 480
 _SHEET_LETTERS_PX, _GAP, _PAPER = 16, 8, (245, 245, 245)
@@ -49,8 +163,6 @@ def paint(frame: ExportFrame) -> Picture | None:
 
     if frame.image is None:
         return None
-    from tasks.frames.images import BadImageError, decode_image
-
     try:
         picture: Any = decode_image(frame.image.read_bytes())[:, :, ::-1].copy()
     except (OSError, BadImageError):
@@ -92,13 +204,6 @@ def _texts(one: Instance) -> tuple[str, ...]:
     return f"{name} risk {one.risk:.0%}", name, shortest
 
 
-def jpeg(picture: Picture) -> bytes:
-    """Encode a BGR picture."""
-    import cv2
-
-    return bytes(cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes())
-
-
 class _Series:
     """Video and contact sheet of one camera; a sheet has at most 24 pictures, evenly spread."""
 
@@ -138,7 +243,7 @@ class _Series:
     def close(self) -> None:
         self._film.close()
         self._sink.upload(f"videos/{self.name}.mp4", self._film.path)
-        self._sink.write(f"sheets/{self.name}.jpg", jpeg(_sheet(self._thumbs)))
+        self._sink.write(f"sheets/{self.name}.jpg", as_jpeg(_sheet(self._thumbs), _QUALITY))
 
 
 def _paper(height: int, width: int) -> Picture:
@@ -151,8 +256,8 @@ def _sheet(thumbs: Sequence[Picture]) -> Picture:
     rows = -(-len(thumbs) // columns)
     height, width = thumbs[0].shape[:2]
     sheet = _paper(rows * height, columns * (width + _GAP) - _GAP)
-    for place, one in enumerate(thumbs):
-        top, left = place // columns * height, place % columns * (width + _GAP)
+    for position, one in enumerate(thumbs):
+        top, left = position // columns * height, position % columns * (width + _GAP)
         sheet[top : top + height, left : left + width] = one
     return sheet
 
@@ -167,7 +272,7 @@ class OverlayWriter(Writer):
         painted = paint(frame)
         if painted is None:
             why = "label of a frame whose picture cannot be read"
-            self.told.leave_out(why, len(frame.instances))
+            self.notes.leave_out(why, len(frame.instances))
             return
         name = f"{frame.split}/{frame.series}" if frame.split else frame.series
         if self._series is None or self._series.name != name:
@@ -175,7 +280,7 @@ class OverlayWriter(Writer):
             self._series = _Series(self.sink, name, frame)
         captioned = painted.copy()
         caption(captioned, frame)
-        self.sink.write(f"overlays/{frame.name}.jpg", jpeg(captioned))
+        self.sink.write(f"overlays/{frame.name}.jpg", as_jpeg(captioned, _QUALITY))
         self._series.add(frame, painted, captioned)
 
     def close(self) -> Mapping[str, Any]:
@@ -207,7 +312,7 @@ def write_overlays(out_uri: str, run_key: str, count: int) -> list[str]:
     """
     if not list_manifests(out_uri, run_key):
         return []
-    frames = Frames(out_uri, Choice(run_key=run_key), None, pictures=True, told=Told())
+    frames = Frames(out_uri, Choice(run_key=run_key), None, pictures=True, notes=ExportNotes())
     chunks = [
         (manifest, chunk)
         for manifest in frames.manifests
@@ -229,6 +334,6 @@ def write_overlays(out_uri: str, run_key: str, count: int) -> list[str]:
                 caption(picture, frame)
                 name = f"{frame.series.replace('/', '__')}__{frame.index:06d}.jpg"
                 uri = storage.join(overlays_uri(out_uri, run_key), name)
-                storage.write_bytes(uri, jpeg(picture))
+                storage.write_bytes(uri, as_jpeg(picture, _QUALITY))
                 written.append(uri)
     return written

@@ -1,4 +1,4 @@
-"""Pictures of numbers, a pixel of which belongs to one label: PNG, Cityscapes, KITTI MOTS, DAVIS.
+"""Pictures in which each pixel belongs to one label: PNG, Cityscapes, KITTI MOTS, DAVIS.
 
 Where masks overlap the higher score owns the pixel.
 """
@@ -10,19 +10,19 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+from pycocotools import mask as coco_mask
 
-from tasks.export.sink import Sink
 from tasks.export.types import (
-    Classes,
     ExportFrame,
+    ExportNotes,
     FlatNames,
     ObjectNumbers,
-    Told,
     Writer,
     bitmap,
 )
@@ -45,19 +45,19 @@ _MOST_OF_DAVIS = 254  # 255 is void: pixels that no evaluation counts
 
 
 def _owners(
-    frame: ExportFrame, numbers: Sequence[int], told: Told | None = None
+    frame: ExportFrame, numbers: Sequence[int], notes: ExportNotes | None = None
 ) -> npt.NDArray[np.int32]:
     """Return who owns each pixel: int32 (H, W), positions of labels, -1 for nobody.
 
     Of equal scores the first owns it. Labels whose number is 0 are not written: they own none. Of
-    others that own none `told` hears.
+    labels that are covered entirely `notes` counts.
     """
     written = np.flatnonzero(numbers).tolist()
     owner = np.full(frame.size_hw, -1, np.int32)
     for number in sorted(written, key=lambda i: (frame.instances[i].score, -i)):
         owner[bitmap(frame.instances[number], frame.size_hw) > 0] = number
-    if told:
-        told.no_place(COVERED, len(written) - len(np.unique(owner[owner >= 0])))
+    if notes:
+        notes.no_place(COVERED, len(written) - len(np.unique(owner[owner >= 0])))
     return owner
 
 
@@ -86,7 +86,7 @@ class PngWriter(Writer):
         classes = [self.classes.number(one.label) + 1 for one in frame.instances]
         if len(numbers) >= 1 << 16 or max(classes, default=0) >= 1 << 8:
             why = "more than 65,535 labels in a frame, or 255 classes"
-            self.told.no_place(why, len(numbers))
+            self.notes.no_place(why, len(numbers))
             return
         owner = _owners(frame, numbers)
         self.sink.write(f"instances/{frame.name}.png", _png(_values(owner, numbers, np.uint16)))
@@ -107,6 +107,11 @@ class PngWriter(Writer):
         return OVERLAPS
 
 
+def _plain_city(series: str) -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "", series) or "city"
+
+
+@dataclass
 class CityscapesWriter(Writer):
     """`leftImg8bit/SPLIT/CITY/` and `gtFine/SPLIT/CITY/` with `_instanceIds` and `_labelIds`.
 
@@ -114,9 +119,7 @@ class CityscapesWriter(Writer):
     are left out; a class map brings them in.
     """
 
-    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
-        super().__init__(sink, classes, told)
-        self._cities = FlatNames(lambda one: re.sub(r"[^A-Za-z0-9-]", "", one) or "city")
+    _cities: FlatNames = field(default_factory=lambda: FlatNames(_plain_city))
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
@@ -129,13 +132,13 @@ class CityscapesWriter(Writer):
         for one in frame.instances:
             number, told_apart = CITYSCAPES.get(one.label.lower(), (0, False))
             if not number:
-                self.told.no_place(f"class {one.label} is none of Cityscapes'")
+                self.notes.no_place(f"class {one.label} is none of Cityscapes'")
             ids.append(number)
             full.append(number * 1000 + counts[number] if told_apart else number)
             counts[number] += 1
         if max(counts.values(), default=0) > 1000:
             raise ValueError(f"{frame.uri}: more than 1,000 labels of one class")
-        owner, path = _owners(frame, ids, self.told), f"gtFine/{name}_gtFine"
+        owner, path = _owners(frame, ids, self.notes), f"gtFine/{name}_gtFine"
         self.sink.write(f"{path}_instanceIds.png", _png(_values(owner, full, np.uint16)))
         self.sink.write(f"{path}_labelIds.png", _png(_values(owner, ids, np.uint8)))
 
@@ -144,6 +147,7 @@ class CityscapesWriter(Writer):
         return {"cities": self._cities.facts()["sequence_names"]}
 
 
+@dataclass
 class MotsWriter(Writer):
     """`instances/0000/000000.png` (class * 1000 + number), `instances_txt/0000.txt`.
 
@@ -151,16 +155,13 @@ class MotsWriter(Writer):
     is which.
     """
 
-    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
-        super().__init__(sink, classes, told)
-        self._numbers, self._names = ObjectNumbers(), dict[str, str]()
-        self._file: IO[str] | None = None
-        self._maps: dict[str, dict[str, str]] = {}  # lines of sequences, by split
+    _numbers: ObjectNumbers = field(default_factory=ObjectNumbers)
+    _names: dict[str, str] = field(default_factory=dict)
+    _file: IO[str] | None = None
+    _maps: dict[str, dict[str, str]] = field(default_factory=dict)  # lines of sequences, by split
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
-        from pycocotools import mask as coco_mask
-
         name = f"{max(len(self._names) - 1, 0):04d}"
         if self._file is None or self._names[name] != frame.series:
             self._upload()
@@ -172,14 +173,14 @@ class MotsWriter(Writer):
         self.sink.image(f"images/{name}/{frame.index:06d}{frame.suffix}", frame.image)
         values = [0] * len(frame.instances)
         known = [n for n, one in enumerate(frame.instances) if one.label.lower() in MOTS_IDS]
-        self.told.no_place("class is neither car nor pedestrian", len(values) - len(known))
+        self.notes.no_place("class is neither car nor pedestrian", len(values) - len(known))
         chosen = [frame.instances[n] for n in known]
         for n, number in zip(known, self._numbers.of(frame, chosen), strict=True):
             if number > _MOST_OF_MOTS:
-                self.told.no_place("more than 999 objects in a sequence")
+                self.notes.no_place("more than 999 objects in a sequence")
             else:
                 values[n] = MOTS_IDS[frame.instances[n].label.lower()] * 1000 + number
-        picture = _values(_owners(frame, values, self.told), values, np.uint16)
+        picture = _values(_owners(frame, values, self.notes), values, np.uint16)
         self.sink.write(f"instances/{name}/{frame.index:06d}.png", _png(picture))
         height, width = frame.size_hw
         for value in np.unique(picture[picture > 0]).tolist():
@@ -202,16 +203,16 @@ class MotsWriter(Writer):
         return {"sequence_names": self._names, **OVERLAPS, **self._numbers.facts()}
 
 
+@dataclass
 class DavisWriter(Writer):
     """`JPEGImages/` and `Annotations/Full-Resolution/SEQUENCE/00000`, `ImageSets/2017/`.
 
     Palette pictures of object numbers beside the frames, for video object segmentation.
     """
 
-    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
-        super().__init__(sink, classes, told)
-        self._numbers, self._names = ObjectNumbers(), FlatNames()
-        self._sets: dict[str, list[str]] = {}
+    _numbers: ObjectNumbers = field(default_factory=ObjectNumbers)
+    _names: FlatNames = field(default_factory=FlatNames)
+    _sets: dict[str, list[str]] = field(default_factory=dict)  # names of sequences, by split
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
@@ -225,9 +226,9 @@ class DavisWriter(Writer):
         self.sink.image(f"JPEGImages/{path}{frame.suffix}", frame.image)
         numbers = np.array(self._numbers.of(frame, frame.instances), int)
         above = numbers > _MOST_OF_DAVIS
-        self.told.no_place(f"more than {_MOST_OF_DAVIS} objects in a sequence", int(above.sum()))
+        self.notes.no_place(f"more than {_MOST_OF_DAVIS} objects in a sequence", int(above.sum()))
         numbers[above] = 0
-        owner = _owners(frame, numbers.tolist(), self.told)
+        owner = _owners(frame, numbers.tolist(), self.notes)
         picture = Image.fromarray(_values(owner, numbers.tolist(), np.uint8), "L")
         picture.putpalette(palette())
         buffer = io.BytesIO()

@@ -13,16 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 import numpy as np
 import numpy.typing as npt
 
-from tasks.export.sink import Lines, Sink
-from tasks.export.types import (
-    Classes,
-    ExportFrame,
-    Instance,
-    Told,
-    Writer,
-    bitmap,
-    tight_crops,
-)
+from tasks.export.types import ExportFrame, Instance, Writer, bitmap, tight_crops
 from tasks.masks.crops import npy_zlib
 
 _ATTRIBUTES = ("score", "risk", "track_id", "decision")
@@ -50,21 +41,7 @@ _SERVED = "/data/local-files/?d=images/"
 FIELD = "detections"
 
 
-class _SplitWriter(Writer):
-    """Writes a file for each split, which is put together at the end."""
-
-    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
-        super().__init__(sink, classes, told)
-        self.splits: dict[str, Lines] = {}
-
-    def split_of(self, frame: ExportFrame) -> Lines:
-        """Return what is written of a frame's split so far."""
-        if frame.split not in self.splits:
-            self.splits[frame.split] = self.sink.lines()
-        return self.splits[frame.split]
-
-
-class CvatWriter(_SplitWriter):
+class CvatWriter(Writer):
     """`annotations[_SPLIT].xml` and `images/`: CVAT's XML 1.1 for images.
 
     Masks are run lengths of their box, row by row, without loss.
@@ -72,7 +49,7 @@ class CvatWriter(_SplitWriter):
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
-        split, (height, width) = self.split_of(frame), frame.size_hw
+        split, (height, width) = self.splits[frame.split], frame.size_hw
         self.sink.image(f"images/{frame.file_name}", frame.image)
         split.write(
             f'  <image id="{split.count}" name={quoteattr(frame.file_name)} '
@@ -125,7 +102,7 @@ def run_lengths(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     return np.concatenate([[0], lengths]) if flat[0] else lengths
 
 
-class LabelStudioWriter(_SplitWriter):
+class LabelStudioWriter(Writer):
     """`tasks[_SPLIT].json`, `labeling_config.xml` and `images/`.
 
     Tasks have brush masks as predictions, or as annotations where people decided.
@@ -149,7 +126,7 @@ class LabelStudioWriter(_SplitWriter):
             }],
             "annotations": [{"result": by_people}] if by_people else [],
         }  # fmt: skip
-        self.split_of(frame).add(task)
+        self.splits[frame.split].add(task)
 
     def _result(self, one: Instance, number: int, frame: ExportFrame) -> dict[str, Any]:
         self.classes.number(one.label)
@@ -194,8 +171,8 @@ def packed(pixels: npt.NDArray[np.uint8]) -> bytes:
     most = 1 << _SIZES[-1]
     parts = np.maximum(-(-lengths // most), (lengths > 0).astype(np.int64))
     values, longer = np.repeat(values, parts), np.repeat(lengths, parts)
-    place = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
-    runs = np.minimum(longer - place * most, most)
+    position = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    runs = np.minimum(longer - position * most, most)
     kinds = np.searchsorted(1 << np.array(_SIZES), runs)
     sizes = np.array(_SIZES)[kinds]
     # A run: a bit that says so, 2 bits of its size's kind, its length less one, the word.
@@ -217,10 +194,6 @@ class FiftyOneWriter(Writer):
     sees from `metadata.json` that no version is named, and reads it with `Dataset.from_dir`.
     """
 
-    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
-        super().__init__(sink, classes, told)
-        self._samples = sink.lines()
-
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
         path = f"data/{frame.file_name}"
@@ -238,7 +211,7 @@ class FiftyOneWriter(Writer):
             "frame_uri": frame.uri, "model": frame.model,
             FIELD: {"_cls": "Detections", "detections": detections},
         }  # fmt: skip
-        self._samples.add(sample)
+        self.splits[""].add(sample)
 
     def _detection(
         self, number: int, frame: ExportFrame, one: Instance,
@@ -267,6 +240,6 @@ class FiftyOneWriter(Writer):
         self.sink.write("metadata.json", json.dumps(metadata, indent=1).encode())
         with self.sink.open("samples.json") as file:
             file.write('{"samples": ')
-            self._samples.write_to(file)
+            self.splits[""].write_to(file)
             file.write("}\n")
         return {"dataset_type": "fiftyone.types.FiftyOneDataset"}

@@ -15,10 +15,10 @@ from tasks.export.pngs import CityscapesWriter, DavisWriter, MotsWriter, PngWrit
 from tasks.export.review_tools import CvatWriter, FiftyOneWriter, LabelStudioWriter
 from tasks.export.sink import ImageMode, Sink
 from tasks.export.t4 import T4Writer
-from tasks.export.types import Classes, Told, Writer
+from tasks.export.types import Classes, ExportNotes, Writer
 from tasks.store.addresses import checked
 
-FORMATS: dict[str, Callable[[Sink, Classes, Told], Writer]] = {
+FORMATS: dict[str, Callable[[Sink, Classes, ExportNotes], Writer]] = {
     "coco": CocoWriter,
     "coco-polygons": partial(CocoWriter, as_polygons=True),
     "yolo": YoloWriter,
@@ -53,9 +53,9 @@ def export(
             machine's labels.
         format_: one of FORMATS.
         target: folder or URL; nothing may be there yet.
-        choice: which labels, and what they are called.
+        choice: which labels, and under which names.
         images: copy pictures beside the labels, link to those of this machine, or leave them out.
-        on_frame: hears how many frames are done.
+        on_frame: called with the number of frames done.
 
     Raises:
         AutolabelError: no such source, something is at the target, or a file cannot be written.
@@ -67,14 +67,14 @@ def export(
             "decisions are in a dataset: name it instead of the run's folder (NAME is a dataset, "
             "./NAME a folder)"
         )
-    told, classes = Told(), Classes(choice.classes)
+    notes, classes = ExportNotes(), Classes(choice.classes)
     pictures = images != "none" or format_ in NEED_PICTURES
-    frames = Frames(out_uri, choice, dataset, pictures=pictures, told=told)
+    frames = Frames(out_uri, choice, dataset, pictures=pictures, notes=notes)
     counts: Counter[str] = Counter()
     splits: Counter[str] = Counter(dict.fromkeys(choice.splits, 0))
     sequences: set[str] = set()
     with Sink(checked(target), images) as sink:
-        writer = FORMATS[format_](sink, classes, told)
+        writer = FORMATS[format_](sink, classes, notes)
         for frame in frames:
             writer.add(frame)
             splits[frame.split] += 1
@@ -89,23 +89,23 @@ def export(
             "dataset": None if dataset is None else dataset.name,
             "runs": sorted({one.stamp.run_key for one in frames.manifests}),
             "sequences": len(sequences), "frames": counts["frames"],
-            "instances": counts["instances"] - told.unwritten,
+            "instances": counts["instances"] - notes.unwritten,
             "frames_without_picture": counts["without_picture"],
             "classes": classes.names, "splits": {k: v for k, v in splits.items() if k},
-            "left_out": told.left_out, "classes_not_there": _not_there(choice, told), **facts,
+            "left_out": notes.left_out, "classes_not_there": _not_there(choice, notes), **facts,
         }  # fmt: skip
-        if told.unreadable:
-            report["sequences_unreadable"] = told.unreadable
+        if notes.unreadable:
+            report["sequences_unreadable"] = notes.unreadable
         if uncertified := uncertified_runs(out_uri, frames.manifests):
             report["allow_uncertified"] = uncertified
         if choice.track_classes:
-            report["named_as_track"] = told.named_as_track
+            report["named_as_track"] = notes.named_as_track
         sink.close(report)
     return report
 
 
-def _not_there(choice: Choice, told: Told) -> list[str]:
+def _not_there(choice: Choice, notes: ExportNotes) -> list[str]:
     """Classes that were named and that no label has."""
-    renamed = {choice.class_map.get(name, name) for name in told.classes}
-    missing = [name for name in choice.class_map if name not in told.classes]
+    renamed = {choice.class_map.get(name, name) for name in notes.classes}
+    missing = [name for name in choice.class_map if name not in notes.classes]
     return missing + [name for name in choice.classes if name not in renamed]

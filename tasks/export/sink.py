@@ -17,7 +17,6 @@ from typing import IO, Any, Literal
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.store import storage
-from tasks.store.retry import with_retries
 
 INDEX, CLAIM = "export.json", "UNFINISHED"
 ImageMode = Literal["copy", "link", "none"]
@@ -170,14 +169,14 @@ class Sink:
         uri, size = storage.join(self.uri, path), file.stat().st_size
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
-        fs, target = storage.filesystem(uri)
-        with storage.explained("write", uri):
-            if storage.is_local(uri):
-                hidden = Path(target).with_name(f".{Path(target).name}.tmp")
+        if storage.is_local(uri):
+            target = storage.local_path(uri)
+            hidden = target.with_name(f".{target.name}.tmp")
+            with storage.explained("write", uri):
                 hidden.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, hidden)
                 hidden.replace(target)
-            else:
-                with_retries(lambda: fs.put_file(str(file), target), f"writing {path}")
+        else:
+            storage.ask("write", uri, lambda fs, target: fs.put_file(str(file), target))
         file.unlink()
         return {"path": path, "bytes": size, "sha256": digest}

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.export.sink import Lines, Sink
-from tasks.export.types import Classes, ExportFrame, Instance, Told, Writer, tight_box
+from tasks.export.sink import Lines
+from tasks.export.types import ExportFrame, Instance, Writer, tight_box
 
 _STEP_US = 100_000  # between frames that nobody knows the time of
 Row = dict[str, Any]
@@ -38,13 +38,12 @@ class _Tables:
     cameras: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass
 class T4Writer(Writer):
     """`SEQUENCE/annotation/*.json` and `SEQUENCE/data/CAMERA/000000.jpg`."""
 
-    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
-        super().__init__(sink, classes, told)
-        self._tables: _Tables | None = None
-        self._timeless = 0
+    _tables: _Tables | None = None
+    _timeless: int = 0
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from pycocotools import mask as coco_mask
 
 from sam2_core.mask_geometry import Bitmap
 from tasks.frames.identity import part_of
+from tasks.masks.crops import paint, segments_of
 
 if TYPE_CHECKING:
-    from tasks.export.sink import Sink
+    from tasks.export.sink import Lines, Sink
 
 XyxyPx = tuple[float, float, float, float]
 
@@ -113,15 +116,11 @@ def rle_dict(instance: Instance, size_hw: tuple[int, int]) -> dict[str, Any]:
 
 def bitmap(instance: Instance, size_hw: tuple[int, int]) -> Bitmap:
     """Pixels of a mask: uint8 (H, W) of 0 and 1."""
-    from pycocotools import mask as coco_mask
-
     return np.asarray(coco_mask.decode(rle_dict(instance, size_hw)), np.uint8)
 
 
 def tight_box(instance: Instance, size_hw: tuple[int, int]) -> tuple[float, float, float, float]:
     """Smallest box around a mask: x, y, width, height in pixels."""
-    from pycocotools import mask as coco_mask
-
     x, y, width, height = coco_mask.toBbox(rle_dict(instance, size_hw)).tolist()
     return x, y, width, height
 
@@ -133,8 +132,6 @@ def tight_crops(
 
     The masks are bool (height, width) of their boxes; no picture of the whole image is made.
     """
-    from tasks.masks.crops import paint, segments_of
-
     segments = segments_of([one.rle for one in frame.instances], frame.size_hw)
     bounds = segments.bounds_xyxy_px()
     masks = paint(segments, bounds)
@@ -176,7 +173,7 @@ class Classes:
 
 
 @dataclass
-class Told:
+class ExportNotes:
     """What a writer has to say at the end, for the report.
 
     Attributes:
@@ -205,18 +202,25 @@ class Told:
         self.unwritten += count
 
 
+@dataclass
 class Writer:
     """Writes one format, frame by frame; keeps nothing that grows with the labels.
 
-    Args:
+    Attributes:
         sink: where to.
         classes: numbers of classes.
-        told: hears of labels that the format has no place for.
+        notes: counts labels that the format has no place for.
+        splits: what is written of each split so far, where that is put together at the end.
 
     """
 
-    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
-        self.sink, self.classes, self.told = sink, classes, told
+    sink: Sink
+    classes: Classes
+    notes: ExportNotes
+    splits: dict[str, Lines] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.splits = defaultdict(self.sink.lines)
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame. The frames of a camera come in one run and in order."""

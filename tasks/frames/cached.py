@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 from sam2_core.cache import cache_folder
-from tasks.frames.decoding import decoding_digest
+from tasks.frames.decisive_code import decoding_digest
 from tasks.store import storage
 
 _NAMED = re.compile(r"-([0-9a-f]{16})(?:\.\w+)?$")
@@ -32,6 +32,19 @@ def name_of(stem: str, data: bytes, suffix: str) -> str:
 def name_of_file(stem: str, path: Path, suffix: str) -> str:
     """Return the name that a file with the content of this one has."""
     return f"{stem}-{_digest_of_file(path)}{suffix}"
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file.
+
+    Raises:
+        CacheError: it cannot be written.
+
+    """
+    try:
+        storage.write_bytes(str(path), data)
+    except storage.StorageError as error:
+        raise CacheError(str(error)) from error
 
 
 def find(folder: Path, stem: str) -> Path | None:
@@ -125,12 +138,13 @@ class ExtractedFrames:
 
         """
         name = name_of(f"{number:06d}", data, suffix)
-        self._write(name, data)
+        write(self.folder / name, data)
         return name
 
     def write_record(self, name: str, rows: list[Row], count: int) -> None:
         """Remember what an extraction found: rows, and how many frames there are."""
-        self._write(f"{name}.json", json.dumps({"count": count, "frames": rows}).encode())
+        record = {"count": count, "frames": rows}
+        write(self.folder / f"{name}.json", json.dumps(record).encode())
 
     def read_record(self, name: str) -> tuple[list[Row], int] | None:
         """Return what an earlier extraction found, if all its files are still there."""
@@ -142,9 +156,3 @@ class ExtractedFrames:
             return (rows, int(found["count"])) if whole else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
-
-    def _write(self, name: str, data: bytes) -> None:
-        try:
-            storage.write_bytes(str(self.folder / name), data)
-        except storage.StorageError as error:
-            raise CacheError(str(error)) from error

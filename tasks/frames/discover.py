@@ -4,9 +4,9 @@ A source is a folder of images, a video file, a folder of camera folders (or of 
 camera), or a folder of any of these, at any depth, under any fsspec URL. A folder holds cameras
 when its subfolders are named like cameras (CAM_FRONT, camera_05, ring_side_left, image_02); other
 subfolders are sequences of their own. Other formats have readers of their own
-(`tasks.frames.readers`). Patterns (`drives/2026-*/CAM_FRONT`) are sources, too: what fits is called
-after all names from the first wildcard on. So are pictures named one by one: those of a folder are
-a sequence, called after it.
+(`tasks.frames.readers`). Patterns (`drives/2026-*/CAM_FRONT`) are sources, too: a
+sequence in what fits is named by all names from the first wildcard on. So are pictures named one by
+one: those of a folder are a sequence with the folder's name.
 """
 
 from __future__ import annotations
@@ -17,22 +17,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sam2_core.types import AutolabelError
-from tasks.frames.addresses import split_address
+from tasks.frames.identity import split_address
 from tasks.frames.naming import Names, root_of_both
-from tasks.frames.patterns import (
-    IMAGE_SUFFIXES,
-    VIDEO_SUFFIXES,
-    beginning_of,
-    by_sequence,
-    distinct,
-    expanded,
-    pictures_among,
-    suffix_of,
-)
+from tasks.frames.patterns import beginning_of, by_sequence, distinct, expanded, pictures_among
 from tasks.frames.readers.choice import FOLDERS, reader_of
 from tasks.frames.readers.folders import by_camera
-from tasks.frames.readers.protocol import Listed, Picture, Reader
-from tasks.frames.source_names import CAMERA_BYTES, safe_name
+from tasks.frames.readers.protocol import ListedSequence, Picture, Reader
+from tasks.frames.source_names import (
+    CAMERA_BYTES,
+    IMAGE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    safe_name,
+    suffix_of,
+)
 from tasks.store import storage
 from tasks.store.artifacts import content_key
 from tasks.types import (
@@ -87,9 +84,9 @@ def discover(
     Args:
         sources: fsspec URLs, or patterns of them; one that is named twice counts once.
         selection: which frames of each camera; indices keep counting over all frames.
-        name: what the one sequence of the sources is to be called; by default after its folder.
+        name: of the only sequence in the sources; by default its folder's.
         format_: that of every source; "auto" looks at each.
-        names: how sequences are called by what was labeled before; they are told what is new.
+        names: those of what was labeled before; new roots are added.
 
     Raises:
         NamedOtherwiseError: a sequence is a part of what has another name there.
@@ -142,7 +139,7 @@ def _found(
     root, of_folder = by_sequence(picked.values()) if picked else ("", {})
     for way, cameras in of_folder.items():
         folder = storage.join(root, *way)
-        listed = Listed((), folder, by_camera(cameras))
+        listed = ListedSequence((), folder, by_camera(cameras))
         called = names.of(folder, FOLDERS.name, root)
         sequence = SequenceRef(called.name_of(listed, name, picked=True), folder)
         yield folder, replace(_discovered(sequence, listed.cameras, selection), picked=True)
@@ -166,12 +163,12 @@ def _refuse_same_places(one: Discovered, source: str, owners: dict[str, str]) ->
     uri = one.sequence.frames_uri
     whole = {frame.uri for frame in one.frames if isinstance(frame, VideoRef) or frame.uri == uri}
     folders = {frame.uri.rpartition("/")[0] for frame in one.frames if frame.uri not in whole}
-    for place in map(os.path.realpath, sorted(whole | folders)):
-        other = owners.setdefault(place, source)
+    for real_path in map(os.path.realpath, sorted(whole | folders)):
+        other = owners.setdefault(real_path, source)
         if other != source:
             raise AutolabelError(
-                f"{place} is part of source {other} and of source {source}, by a link: its frames "
-                "would be labeled twice; name one"
+                f"{real_path} is part of source {other} and of source {source}, by a link: its "
+                "frames would be labeled twice; name one"
             )
 
 

@@ -14,16 +14,19 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from fsspec.asyn import sync
+from fsspec.callbacks import Callback
 
 from sam2_core.cache import cache_folder
 from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
 from tasks.frames import cached
 from tasks.frames.cached import CacheError
-from tasks.frames.identity import CHANGED_SINCE_LISTED, Part, part_of, stat_version
+from tasks.frames.identity import CHANGED_SINCE_LISTED, Part, part_of, server_version, stat_version
 from tasks.frames.listing import stat_file
-from tasks.frames.transfer import transfer
 from tasks.store import storage
-from tasks.store.retry import CutBodyError, is_transient, with_retries
+from tasks.store.retry import CutBodyError, is_transient
 from tasks.types import FrameFailure, FrameRef
 
 CONNECTIONS = 16
@@ -112,22 +115,19 @@ def keep_cached(uri: str, etag: str, data: bytes) -> Path:
         CacheError: it cannot be written.
 
     """
-    folder, stem, suffix = _place(uri, etag)
+    folder, stem, suffix = _cache_name(uri, etag)
     path = folder / cached.name_of(stem, data, suffix)
-    try:
-        storage.write_bytes(str(path), data)
-    except storage.StorageError as error:
-        raise CacheError(str(error)) from error
+    cached.write(path, data)
     return path
 
 
 def find_cached(uri: str, etag: str) -> Path | None:
     """Return where the content of an address lies in the cache, if it does."""
-    folder, stem, _ = _place(uri, etag)
+    folder, stem, _ = _cache_name(uri, etag)
     return cached.find(folder, stem)
 
 
-def _place(uri: str, etag: str) -> tuple[Path, str, str]:
+def _cache_name(uri: str, etag: str) -> tuple[Path, str, str]:
     """Folder, beginning and end of the name of a file in the cache; the extension is kept."""
     digest = hashlib.sha256(f"{uri}\n{etag}".encode()).hexdigest()
     part = part_of(uri)
@@ -164,14 +164,12 @@ def fetch(uri: str, etag: str, size_bytes: int = 0, *, intact: bool = False) -> 
     as_listed = known and size_bytes in {0, known.stat().st_size}
     if known and as_listed and (not intact or cached.is_intact_file(known)):
         return known
-    folder, stem, suffix = _place(uri, etag)
+    folder, stem, suffix = _cache_name(uri, etag)
     temporary = storage.temporary_beside(folder / stem)
     try:
         _prepare(temporary)
-        with storage.explained("download", uri):
-            what = f"downloading {storage.redact(uri)}"
-            told = with_retries(lambda: _get(uri, temporary, etag, size_bytes), what)
-        if etag and not told:
+        is_sure = storage.ask("download", uri, lambda *_: _get(uri, temporary, etag, size_bytes))
+        if etag and not is_sure:
             now = stat_file(uri)
             if now is None or now.etag != etag:
                 raise ChangedError(uri)
@@ -211,3 +209,84 @@ def _get(uri: str, target: Path, etag: str, size_bytes: int) -> bool:
     if size_bytes and size != size_bytes:
         raise CutBodyError(f"{size} bytes arrived of {size_bytes}")
     return bool(versions)
+
+
+_PIECE_BYTES = 1 << 20
+_MOST_UNLISTED_BYTES = 1 << 34  # of a file whose size no listing tells
+
+
+def transfer(uri: str, target: Path, size_bytes: int) -> frozenset[str]:
+    """Bring a file into a local one, by one request where that is sure to be of one version.
+
+    Args:
+        uri: fsspec URL of a file that is not on this machine.
+        target: is overwritten.
+        size_bytes: as listed, 0 when unknown; nothing beyond it is written.
+
+    Returns:
+        The versions, as listings tell them, that may stand for these bytes; empty where the server
+        says nothing: then only a look at the file afterwards tells whether it has changed.
+
+    Raises:
+        StorageError: there are more bytes than listed.
+        Whatever the filesystem raises.
+
+    """
+    limit = _Limit(uri, size_bytes)
+    fs, path = storage.filesystem(uri)
+    if uri.startswith(("http://", "https://")):
+        return frozenset(sync(fs.loop, _transfer_http, fs, path, target, limit))
+    if storage.is_s3(uri) and size_bytes <= fs.default_block_size:
+        return frozenset(sync(fs.loop, _transfer_s3, fs, path, target, limit))
+    # S3: a large file in several parts at a time.
+    fs.get_file(path, str(target), callback=limit)
+    return frozenset()
+
+
+class _Limit(Callback):  # type: ignore[misc]
+    """Counts the bytes that arrive, and ends the transfer when they are too many."""
+
+    def __init__(self, uri: str, size_bytes: int) -> None:
+        super().__init__()
+        self._uri, self.listed = uri, size_bytes
+        self._most = size_bytes or _MOST_UNLISTED_BYTES
+
+    def set_size(self, size: int | None) -> None:
+        """Hear how many bytes are announced."""
+        if (size or 0) > self._most:
+            listed = "that were listed" if self.listed else "that are taken without a listed size"
+            raise storage.StorageError(
+                f"cannot download {storage.redact(self._uri)}: it has more than the {self._most} "
+                f"bytes {listed}"
+            )
+
+    def relative_update(self, inc: int = 1) -> None:
+        """Hear of more bytes."""
+        self.value += inc
+        self.set_size(self.value)
+
+
+async def _transfer_s3(fs: Any, path: str, target: Path, limit: _Limit) -> set[str]:
+    bucket, key, _ = fs.split_path(path)
+    answer = await fs._call_s3("get_object", Bucket=bucket, Key=key)
+    try:
+        with target.open("wb") as file:
+            while piece := await answer["Body"].read(_PIECE_BYTES):
+                limit.relative_update(len(piece))
+                file.write(piece)
+    finally:
+        answer["Body"].close()
+    return {server_version(answer, 0)} if answer.get("ETag") else set()
+
+
+async def _transfer_http(fs: Any, path: str, target: Path, limit: _Limit) -> set[str]:
+    session = await fs.set_session()
+    async with session.get(fs.encode_url(path)) as answer:
+        fs._raise_not_found_for_status(answer, path)
+        with target.open("wb") as file:
+            async for piece in answer.content.iter_chunked(_PIECE_BYTES):
+                limit.relative_update(len(piece))
+                file.write(piece)
+        told = {name: answer.headers.get(name) for name in ("ETag", "Last-Modified")}
+    # The time as well: there are servers that tell the etag with the body alone.
+    return {server_version({name: text}, limit.listed) for name, text in told.items() if text}

@@ -16,50 +16,27 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 from urllib.parse import unquote
 
-from tasks.frames.addresses import split_address
 from tasks.store import storage
-from tasks.store.storage import time_told
+from tasks.store.storage import modified_time
 from tasks.types import FrameRef
 
 CHANGED_SINCE_LISTED = "its content changed while it was being labeled: run again"
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class FrameIdentity:
-    """One content of one frame.
-
-    Attributes:
-        sequence_id: the sequence it belongs to.
-        address: path below the sequence's own address; for a frame of a video the video's path and
-            the frame's number in it.
-        version: etag of the image or video, or its size where the server tells no more.
-
-    """
-
-    sequence_id: str
-    address: str
-    version: str
-
-    @property
-    def key(self) -> str:
-        """Name of the frame within a dataset: the same for every run and machine."""
-        return f"{self.sequence_id}/{self.address}@{self.version}"
-
-
-def frame_identity(frame: FrameRef, frames_uri: str = "") -> FrameIdentity:
-    """Tell what a frame is.
+def frame_key(frame: FrameRef, frames_uri: str = "") -> str:
+    """Name one content of one frame: `SEQUENCE/ADDRESS@VERSION`, equal for every run and machine.
 
     Args:
-        frame: as its labels name it.
-        frames_uri: address of its sequence, as manifests name it; without one the frame's whole
-            address takes the place of the one in the sequence.
+        frame: as its labels name it. The version is its etag, or its size where there is none.
+        frames_uri: address of its sequence, as manifests name it; the frame's address is relative
+            to it. Without one it is the frame's whole address.
 
     """
     version = frame.etag or f"size-{frame.size_bytes:x}"
-    return FrameIdentity(frame.sequence_id, relative_address(frame.uri, frames_uri), version)
+    return f"{frame.sequence_id}/{relative_address(frame.uri, frames_uri)}@{version}"
 
 
 def relative_address(uri: str, frames_uri: str) -> str:
@@ -113,11 +90,11 @@ def stat_version(stat: os.stat_result) -> str:
     return f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
 
 
-def told_version(info: Mapping[str, Any], size_bytes: int) -> str:
+def server_version(info: Mapping[str, Any], size_bytes: int) -> str:
     """Version of a file by what a server says of it: its etag, or else size and time of change."""
     etag = info.get("ETag") or info.get("etag")
     if etag is None:
-        etag = f"{size_bytes:x}-{time_told(info)}"
+        etag = f"{size_bytes:x}-{modified_time(info)}"
     return str(etag).strip('"')
 
 
@@ -164,3 +141,40 @@ def part_of(uri: str) -> Part | None:
 def is_file_here(uri: str) -> bool:
     """Whether an address is a file of this machine, used where it lies."""
     return storage.is_local(uri) and part_of(uri) is None
+
+
+Format = Literal[
+    "auto",
+    "folders",
+    "nuscenes",
+    "kitti-raw",
+    "kitti-tracking",
+    "cityscapes",
+    "coco",
+    "parquet",
+    "tar",
+    "mcap",
+]
+FORMATS: tuple[str, ...] = get_args(Format)
+_MARK = re.compile(rf"#({'|'.join(FORMATS)})=")
+
+
+def address_of(folder: str, reader: str, part: str) -> str:
+    """Return the address of a sequence that is not simply a folder or a file.
+
+    Args:
+        folder: the smallest one that holds all its pictures. A worker lists it again and takes the
+            sequence with this same address.
+        reader: its name.
+        part: what tells the sequence from others in that folder, "" where there are none.
+
+    """
+    return f"{folder}#{reader}={part}"
+
+
+def split_address(address: str) -> tuple[str, str, str]:
+    """Folder, reader and part of a sequence's address; reader "" for a plain folder or file."""
+    match = _MARK.search(address)
+    if match is None:
+        return address, "", ""
+    return address[: match.start()], match[1], address[match.end() :]

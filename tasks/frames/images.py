@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import simplejpeg
@@ -28,7 +28,7 @@ DEFAULT_MEGAPIXELS = 64
 _MOST_MEGAPIXELS = 178
 _ORIENTATION = 0x0112
 _JPEG = {"JPEG", "MPO"}
-# What Pillow may take a file for, whatever it is called: other readers of it run programs (EPS).
+# Formats that Pillow may read, whatever the suffix: some of its other readers run programs (EPS).
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000")
 Decoded = TypeVar("Decoded")
 
@@ -116,17 +116,14 @@ def _read(frame: FrameRef) -> bytes:
     except OSError as error:
         if is_machine_error(error):
             raise as_machine_error(error, f"reading {path}") from error
-        if isinstance(error, FileNotFoundError) and _is_lost_video_frame(frame):
+        # Frames of a video that could not be taken out of it have no size.
+        is_lost = "#frame=" in frame.uri and frame.size_hw == (0, 0)
+        if is_lost and isinstance(error, FileNotFoundError):
             raise BadImageError("this frame of the video could not be decoded") from error
         raise NotReadError(f"cannot read {path.name}: {error.strerror}") from error
     if is_file_here(frame.uri) and frame.etag not in {"", version}:
         raise NotReadError(f"{path.name}: {CHANGED_SINCE_LISTED}")
     return data
-
-
-def _is_lost_video_frame(frame: FrameRef) -> bool:
-    """Whether it is a frame of a video that could not be taken out of it: those have no size."""
-    return "#frame=" in frame.uri and frame.size_hw == (0, 0)
 
 
 def stored_size(frame: FrameRef) -> tuple[tuple[int, int], int]:
@@ -160,13 +157,37 @@ def decode_image(data: bytes) -> ImageArray:
         return _decode(data, image)
 
 
+def _decode(data: bytes, image: Image.Image) -> ImageArray:
+    """Only the header has been read: simplejpeg decodes 3 times faster, and strictly."""
+    if image.format in _JPEG and image.mode in {"RGB", "L"}:
+        pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True)
+        return turn_pixels(pixels, _orientation(image))
+    image.load()
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith(("I", "F")):
+        return _from_deep_grey(np.asarray(image))
+    if image.mode in {"P", "PA"}:
+        image = image.convert("RGBA")
+    return np.ascontiguousarray(image.convert("RGB"), dtype=np.uint8)
+
+
+def as_jpeg(pixels_bgr: Any, quality: int = 95) -> bytes:
+    """Encode a picture, uint8 (H, W, 3) BGR, as JPEG."""
+    import cv2
+
+    return bytes(cv2.imencode(".jpg", pixels_bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes())
+
+
 @contextlib.contextmanager
 def _opened(data: bytes) -> Iterator[Image.Image]:
     """Open an image, of which only the header is read and judged; what fails is a BadImageError."""
     if not data:
         raise BadImageError("zero-byte file")
     try:
-        with _header_only(data) as image:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = Image.open(io.BytesIO(data), formats=_FORMATS)
+        with opened as image:
             refuse_large(*image.size)
             yield image
     except UnidentifiedImageError as error:
@@ -180,26 +201,6 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
         if is_machine_error(error):
             raise as_machine_error(error, "decoding a picture") from error
         raise BadImageError(f"truncated or damaged image: {error}") from error
-
-
-def _header_only(data: bytes) -> Image.Image:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        return Image.open(io.BytesIO(data), formats=_FORMATS)
-
-
-def _decode(data: bytes, image: Image.Image) -> ImageArray:
-    """Only the header has been read: simplejpeg decodes 3 times faster, and strictly."""
-    if image.format in _JPEG and image.mode in {"RGB", "L"}:
-        pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True)
-        return turn_pixels(pixels, _orientation(image))
-    image.load()
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith(("I", "F")):
-        return _from_deep_grey(np.asarray(image))
-    if image.mode in {"P", "PA"}:
-        image = image.convert("RGBA")
-    return np.ascontiguousarray(image.convert("RGB"), dtype=np.uint8)
 
 
 def _orientation(image: Image.Image) -> int:

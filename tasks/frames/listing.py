@@ -1,7 +1,7 @@
 """Folders and files below an address, as a stream: what discovery and planning read.
 
-One pass and few requests: on S3 one request per thousand objects whatever the folders, several at a
-time; locally one `scandir` per folder. Nothing is kept but the folders that are still open.
+One pass and few requests: on S3 one request per thousand objects whatever the folders; locally one
+`scandir` per folder. Nothing is kept but the folders that are still open.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,10 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from tasks.frames.identity import stat_version, told_version
-from tasks.frames.listing_s3 import list_objects
+from tasks.frames.identity import server_version, stat_version
 from tasks.store import storage
-from tasks.store.retry import with_retries
 from tasks.wording import counted
 
 _HTTP_CONNECTIONS = 16
@@ -78,14 +77,10 @@ def stat_file(uri: str) -> File | None:
         NotFoundError: there is nothing.
 
     """
-    fs, path = storage.filesystem(uri)
-    with storage.explained("open", uri):
-        info = with_retries(lambda: fs.info(path), f"looking at {storage.redact(uri)}")
+    info = storage.ask("open", uri, lambda fs, path: fs.info(path))
     if info["type"] != "file":
         return None
-    if storage.is_local(uri):
-        uri = path
-    return _file_of(info, uri)
+    return _file_of(info, storage.absolute(uri))
 
 
 def folder_below(root_uri: str, names: Iterable[str]) -> str:
@@ -111,14 +106,13 @@ def walk(
         StorageError: the root does not exist or a folder cannot be listed.
 
     """
-    fs, path = storage.filesystem(root_uri)
     if storage.is_local(root_uri):
-        return _LocalWalk(Path(path), on_skipped).folders(Path(path), ())
-    if storage.is_s3(root_uri):
-        return _group_by_folder(_walk_s3(fs, path), root_uri)
-    if root_uri.startswith(("http://", "https://")):
-        return _walk_http(fs, path.rstrip("/") + "/", ())
-    return _group_by_folder(_walk_any(fs, path, root_uri), root_uri)
+        root = storage.local_path(root_uri)
+        return _LocalWalk(root, on_skipped).folders(root, ())
+    if storage.is_web(root_uri):
+        return _walk_http(root_uri.rstrip("/") + "/", ())
+    files = _walk_s3(root_uri) if storage.is_s3(root_uri) else _walk_any(root_uri)
+    return _group_by_folder(files, root_uri)
 
 
 class _LocalWalk:
@@ -152,32 +146,28 @@ class _LocalWalk:
         """Files of a folder, and names of the folders in it that are to be read."""
         files: list[File] = []
         below: list[str] = []
-        dangling: list[str] = []
-        other: list[str] = []
+        left_out: list[str] = []
         for entry in entries:
             try:
-                if entry.is_dir():
-                    if not entry.is_symlink() or self._is_to_follow(Path(entry.path)):
-                        below.append(entry.name)
-                elif entry.is_file():
-                    stat = entry.stat()
-                    version = stat_version(stat)
-                    files.append(File(entry.name, entry.path, stat.st_size, version))
-                else:
-                    (dangling if entry.is_symlink() else other).append(entry.name)
-            except FileNotFoundError:  # removed since
-                continue
+                status = entry.stat()
             except OSError as error:
-                if error.errno != errno.ELOOP:
+                if error.errno not in {errno.ENOENT, errno.ELOOP}:
                     raise
-                dangling.append(entry.name)
-        for left_out, one, more in (
-            (dangling, "link that leads nowhere", "links that lead nowhere"),
-            (other, "pipe, socket or device", "pipes, sockets or devices"),
-        ):
-            if left_out:
-                number = counted(len(left_out), one, more)
-                log.warning("ignoring %s in %s: %s", number, folder, min(left_out))
+                if entry.is_symlink():  # else it was removed since
+                    left_out.append(entry.name)
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                if not entry.is_symlink() or self._is_to_follow(Path(entry.path)):
+                    below.append(entry.name)
+            elif stat.S_ISREG(status.st_mode):
+                version = stat_version(status)
+                files.append(File(entry.name, entry.path, status.st_size, version))
+            else:
+                left_out.append(entry.name)
+        if left_out:
+            number = counted(len(left_out), "dangling link, pipe, socket or device",
+                             "dangling links, pipes, sockets or devices")  # fmt: skip
+            log.warning("ignoring %s in %s: %s", number, folder, min(left_out))
         return files, below
 
     def _is_to_follow(self, link: Path) -> bool:
@@ -193,16 +183,6 @@ class _LocalWalk:
         return False
 
 
-def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, or a link to one; a link that leads to itself is none."""
-    try:
-        return entry.is_dir()
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            return False
-        raise
-
-
 def _is_readable(name: str, folder: Path) -> bool:
     """Leave out what is hidden, and names that no table can hold."""
     try:
@@ -213,24 +193,53 @@ def _is_readable(name: str, folder: Path) -> bool:
     return not is_hidden(name)
 
 
-def _walk_s3(fs: Any, path: str) -> Iterator[tuple[str, File]]:
-    bucket, _, prefix = path.partition("/")
-    prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
-    for one in list_objects(fs, bucket, prefix):
-        if not one.key.endswith("/"):
-            name = one.key.rsplit("/", 1)[-1]
-            file = File(name, f"s3://{bucket}/{one.key}", one.size_bytes, one.etag)
-            yield one.key[len(prefix) :], file
+def s3_pages(uri: str, **options: str) -> Iterator[dict[str, Any]]:
+    """Answers of an S3 server to `list_objects_v2` of a prefix, one after another.
+
+    Raises:
+        StorageError: it refuses, or does not answer.
+
+    """
+    bucket, prefix = s3_prefix(uri)
+    wanted = {"Bucket": bucket, "Prefix": prefix} | options
+    while True:
+        page: dict[str, Any] = storage.ask(
+            "list", uri, lambda fs, _: fs.call_s3("list_objects_v2", **wanted)
+        )
+        yield page
+        if not page.get("IsTruncated"):
+            return
+        wanted["ContinuationToken"] = page["NextContinuationToken"]
 
 
-def _walk_any(fs: Any, path: str, root_uri: str) -> Iterator[tuple[str, File]]:
-    with storage.explained("list", root_uri):
-        found = with_retries(lambda: fs.find(path, detail=True), f"listing {root_uri}")
+def s3_prefix(uri: str) -> tuple[str, str]:
+    """Bucket of an address, and the prefix of what lies below it: "" or ending in "/"."""
+    bucket, _, prefix = storage.filesystem(uri)[1].partition("/")
+    return bucket, prefix.strip("/") + "/" if prefix.strip("/") else ""
+
+
+def _walk_s3(root_uri: str) -> Iterator[tuple[str, File]]:
+    bucket, prefix = s3_prefix(root_uri)
+    for page in s3_pages(root_uri):
+        for one in page.get("Contents", ()):
+            key, etag = one["Key"], one["ETag"].strip('"')
+            if not key.endswith("/"):
+                file = File(key.rpartition("/")[2], f"s3://{bucket}/{key}", one["Size"], etag)
+                yield key[len(prefix) :], file
+
+
+def _walk_any(root_uri: str) -> Iterator[tuple[str, File]]:
+    def find(fs: Any, path: str) -> dict[str, File]:
+        found = fs.find(path, detail=True)
         if not found and not fs.exists(path):
             raise FileNotFoundError(path)
-    root = path.rstrip("/") + "/"
-    for name in sorted(found):
-        yield name.removeprefix(root), _file_of(found[name], fs.unstrip_protocol(name))
+        root = path.rstrip("/") + "/"
+        return {
+            name.removeprefix(root): _file_of(found[name], fs.unstrip_protocol(name))
+            for name in sorted(found)
+        }
+
+    yield from storage.ask("list", root_uri, find).items()
 
 
 def _group_by_folder(
@@ -255,15 +264,11 @@ def _group_by_folder(
         raise storage.NotFoundError(f"cannot list {storage.redact(root_uri)}: there is nothing")
 
 
-def _walk_http(
-    fs: Any, url: str, names: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], list[File]]]:
+def _walk_http(url: str, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[File]]]:
     """Follow the links of index pages that lead one level down, and nowhere else."""
-    where = storage.redact(url)
     if len(names) > _HTTP_LEVELS:
-        raise storage.StorageError(f"{where}: folders inside folders without end")
-    with storage.explained("list", url):
-        entries = with_retries(lambda: fs.ls(url, detail=True), f"listing {where}")
+        raise storage.StorageError(f"{storage.redact(url)}: folders inside folders without end")
+    entries = storage.ask("list", url, lambda fs, path: fs.ls(path, detail=True))
     files: list[tuple[str, str]] = []
     folders: list[tuple[str, str]] = []
     for entry in entries:
@@ -272,21 +277,16 @@ def _walk_http(
         if link != url and link.startswith(url) and _is_safe(name, url):
             (folders if link.endswith("/") else files).append((name, link))
     for name, link in sorted(set(folders), key=lambda one: natural_key(one[0])):
-        yield from _walk_http(fs, link, (*names, name))
+        yield from _walk_http(link, (*names, name))
     if files:
+        links = [link for _, link in sorted(set(files))]
         with ThreadPoolExecutor(_HTTP_CONNECTIONS) as pool:
-            yield names, list(pool.map(lambda one: _stat_link(fs, *one), sorted(set(files))))
-
-
-def _stat_link(fs: Any, name: str, link: str) -> File:
-    with storage.explained("open", link):
-        info = with_retries(lambda: fs.info(link), f"looking at {storage.redact(link)}")
-    return _file_of(info | {"name": name}, link)
+            yield names, [file for file in pool.map(stat_file, links) if file]
 
 
 def _file_of(info: dict[str, Any], uri: str) -> File:
     size = int(info.get("size") or 0)
     local = storage.is_local(uri)
-    version = stat_version(Path(uri).stat()) if local else told_version(info, size)
+    version = stat_version(Path(uri).stat()) if local else server_version(info, size)
     name = unquote(urlsplit(uri).path) if storage.is_web(uri) else info["name"]
     return File(name.rstrip("/").rsplit("/", 1)[-1], uri, size, version)

@@ -12,24 +12,51 @@ file that breaks off.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sam2_core.machine_errors import as_machine_error, is_machine_error
+import numpy as np
+
+from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
 from sam2_core.types import AutolabelError
 from tasks.frames.cached import ExtractedFrames, Row
-from tasks.frames.download import ChangedError, fetch
-from tasks.frames.identity import file_version
-from tasks.frames.images import TooLargeError
-from tasks.frames.mcap_messages import BadPictureError, Decoders, as_png, suffix_by_content
-from tasks.frames.mcap_records import Message, messages_in, require_mcap, told_of
-from tasks.frames.mcap_video import PacketDecoder, Shot
+from tasks.frames.images import TooLargeError, as_jpeg, refuse_large
+from tasks.frames.mcap_records import (
+    INSTALL,
+    BadPictureError,
+    Message,
+    decoder_of,
+    messages_in,
+    reason_of,
+    require_mcap,
+)
 from tasks.frames.source_names import fits_int64
-from tasks.store import storage
-from tasks.types import FrameRef, StreamRef
+from tasks.types import StreamRef
 from tasks.wording import counted
 
+_HEADS = {
+    b"\xff\xd8\xff": ".jpg",
+    b"\x89PNG": ".png",
+    b"RIFF": ".webp",
+    b"BM": ".bmp",
+    b"II*\x00": ".tif",
+    b"MM\x00*": ".tif",
+}
+# Encodings (sensor_msgs/image_encodings.hpp, foxglove.RawImage): type, channels, code to BGR.
+_ENCODINGS: dict[str, tuple[str, int, str]] = {
+    "rgb8": ("u1", 3, "COLOR_RGB2BGR"), "8UC3": ("u1", 3, ""), "bgr8": ("u1", 3, ""),
+    "rgba8": ("u1", 4, "COLOR_RGBA2BGR"), "bgra8": ("u1", 4, "COLOR_BGRA2BGR"),
+    "mono8": ("u1", 1, ""), "8UC1": ("u1", 1, ""),
+    "mono16": ("u2", 1, ""), "16UC1": ("u2", 1, ""),
+    # OpenCV names a Bayer pattern by its second row's second and third pixel.
+    "bayer_rggb8": ("u1", 1, "COLOR_BayerBG2BGR"), "bayer_bggr8": ("u1", 1, "COLOR_BayerRG2BGR"),
+    "bayer_gbrg8": ("u1", 1, "COLOR_BayerGR2BGR"), "bayer_grbg8": ("u1", 1, "COLOR_BayerGB2BGR"),
+    "yuv422": ("u1", 2, "COLOR_YUV2BGR_UYVY"), "uyvy": ("u1", 2, "COLOR_YUV2BGR_UYVY"),
+    "yuv422_yuy2": ("u1", 2, "COLOR_YUV2BGR_YUY2"), "yuyv": ("u1", 2, "COLOR_YUV2BGR_YUY2"),
+}  # fmt: skip
 COMPRESSED, VIDEO, RAW = "compressed", "video", "raw"
 KINDS = {
     "sensor_msgs/CompressedImage": COMPRESSED,
@@ -44,9 +71,143 @@ KINDS = {
     "foxglove.RawImage": RAW,
 }
 
+log = logging.getLogger(__name__)
+
 
 class BadRecordingError(ValueError):
     """A recording of which nothing can be read; the message is the reason."""
+
+
+def suffix_by_content(data: bytes, told: str) -> str:
+    """Return the ending of an image file, by its first bytes.
+
+    Raises:
+        BadPictureError: it is of no known format.
+
+    """
+    for head, suffix in _HEADS.items():
+        if data.startswith(head):
+            return suffix
+    raise BadPictureError(
+        f"{len(data)} bytes that are no JPEG, PNG, WebP, BMP or TIFF (format {told!r})"
+    )
+
+
+def as_png(message: Any) -> bytes:
+    """Encode a raw picture (fields height, width, encoding, step, data) as PNG.
+
+    Raises:
+        BadPictureError: its encoding is unknown, or its size is not that of its data.
+        TooLargeError: it has more pixels than the limit.
+
+    """
+    import cv2
+
+    height, width, step = int(message.height), int(message.width), int(message.step)
+    encoding, data = str(message.encoding), bytes(message.data)
+    if encoding not in _ENCODINGS:
+        raise BadPictureError(f"encoding {encoding!r}; known are {', '.join(_ENCODINGS)}")
+    refuse_large(width, height)
+    kind, channels, code = _ENCODINGS[encoding]
+    row = width * channels * int(kind[1])
+    if not height or not width or step < row or len(data) != step * height:
+        raise BadPictureError(
+            f"{len(data)} bytes for {width}x{height} pixels of {encoding} in rows of {step} bytes"
+        )
+    lines = np.frombuffer(data, np.uint8).reshape(height, step)[:, :row]
+    big = ">" if getattr(message, "is_bigendian", False) else "<"
+    pixels: Any = np.ascontiguousarray(lines).view(f"{big}{kind}").reshape(height, width, channels)
+    pixels = pixels.astype(kind)
+    if code:
+        pixels = cv2.cvtColor(pixels, getattr(cv2, code))
+    return bytes(cv2.imencode(".png", pixels, [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes())
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A picture of a topic.
+
+    Attributes:
+        number: of the message in its topic.
+        time_ns: when it was taken; of what has no time, when it was written.
+        data: bytes of an image file; b"" for a picture that is not wanted.
+        suffix: ending of such a file, with the dot.
+        problem: why there is no picture.
+        is_gap: the file is damaged here, and not only a message in it.
+
+    """
+
+    number: int
+    time_ns: int
+    data: bytes = b""
+    suffix: str = ""
+    problem: str = ""
+    is_gap: bool = False
+
+
+class PacketDecoder:
+    """Decodes the packets of a topic; a picture may come out some messages after its packet."""
+
+    def __init__(self, wanted: Callable[[int], bool]) -> None:
+        self._wanted = wanted
+        self._context: Any = None
+        self._times: dict[int, int] = {}  # of packets whose picture has not come out yet
+
+    def feed(self, number: int, time_ns: int, codec: str, data: bytes) -> Iterator[Shot]:
+        """Decode a packet; a damaged one costs the pictures that need it."""
+        av = _av()
+        if self._context is None:
+            names = {"h265": "hevc", "hevc": "hevc", "h264": "h264", "av1": "av1", "vp9": "vp9"}
+            if codec.lower() not in names:
+                raise BadPictureError(f"video in {codec!r}; known are {', '.join(names)}")
+            self._context = av.CodecContext.create(names[codec.lower()], "r")
+            self._context.thread_count = 1  # several hold pictures back
+        packet = av.Packet(data)
+        packet.pts = packet.dts = number
+        self._times[number] = time_ns
+        try:
+            yield from self._out(self._context.decode(packet))
+        except av.FFmpegError as error:
+            _raise_of_machine(error)
+            del self._times[number]
+            yield Shot(
+                number, time_ns, problem=f"this frame of the video cannot be decoded: {error}"
+            )
+
+    def _out(self, frames: Any) -> Iterator[Shot]:
+        for frame in frames:
+            number = int(frame.pts)
+            time_ns = self._times.pop(number, 0)
+            if not self._wanted(number):
+                yield Shot(number, time_ns)
+                continue
+            yield Shot(number, time_ns, as_jpeg(frame.to_ndarray(format="bgr24")), ".jpg")
+
+    def end(self) -> Iterator[Shot]:
+        """Yield what the decoder still holds, and what never came out."""
+        if self._context is not None:
+            try:
+                yield from self._out(self._context.decode(None))
+            except _av().FFmpegError as error:
+                _raise_of_machine(error)
+                log.debug("the end of a video: %s", error)
+        for number, time_ns in sorted(self._times.items()):
+            yield Shot(number, time_ns, problem="this frame of the video could not be decoded")
+
+
+def _raise_of_machine(error: Exception) -> None:
+    """Raise a lack of memory; any other error number is a decoder's word for what it was fed."""
+    if is_host_full(error):
+        raise as_machine_error(error, "decoding a video") from error
+
+
+def _av() -> Any:
+    try:
+        import av
+        import av.error
+    except ImportError as error:
+        raise AutolabelError(f"compressed video needs the package av: {INSTALL}") from error
+    return av
 
 
 def shots_of(path: Path, topic: str, wanted: Callable[[int], bool]) -> Iterator[Shot]:
@@ -62,7 +223,8 @@ def shots_of(path: Path, topic: str, wanted: Callable[[int], bool]) -> Iterator[
 
     """
     require_mcap()
-    decoders, video, number, seen, last_ns = Decoders(), PacketDecoder(wanted), 0, False, 0
+    decoders: dict[tuple[str, int], Callable[[bytes], Any]] = {}
+    video, number, seen, last_ns = PacketDecoder(wanted), 0, False, 0
     first_problem = ""
     with path.open("rb") as file:
         for item in messages_in(file):
@@ -86,7 +248,7 @@ def shots_of(path: Path, topic: str, wanted: Callable[[int], bool]) -> Iterator[
 def _shots(
     item: Message,
     number: int,
-    decoders: Decoders,
+    decoders: dict[tuple[str, int], Callable[[bytes], Any]],
     video: PacketDecoder,
     wanted: Callable[[int], bool],
 ) -> Iterator[Shot]:
@@ -95,7 +257,10 @@ def _shots(
         yield Shot(number, item.time_ns)
         return
     try:
-        message = decoders.decode(item.encoding, item.schema, item.data)
+        key = (item.encoding, item.schema.id)
+        if key not in decoders:
+            decoders[key] = decoder_of(item.encoding, item.schema)
+        message = decoders[key](item.data)
         time_ns = _stamp_ns(message) or item.time_ns
         if kind == VIDEO:
             yield from video.feed(number, time_ns, str(message.format), bytes(message.data))
@@ -113,7 +278,7 @@ def _shots(
     except Exception as error:
         if is_machine_error(error):
             raise as_machine_error(error, "decoding a message") from error
-        yield Shot(number, item.time_ns, problem=f"the message is damaged: {told_of(error)}")
+        yield Shot(number, item.time_ns, problem=f"the message is damaged: {reason_of(error)}")
 
 
 def _stamp_ns(message: Any) -> int:
@@ -130,67 +295,45 @@ def _stamp_ns(message: Any) -> int:
     return 0
 
 
-__all__ = ["BadRecordingError", "frames_of_stream"]
-
-
-def frames_of_stream(ref: StreamRef, first: int) -> tuple[list[FrameRef], int]:
-    """Extract the selected pictures of a topic.
+def extract_stream(
+    path: Path, ref: StreamRef, first: int, extracted: ExtractedFrames
+) -> tuple[list[Row], int]:
+    """Write the selected pictures of a topic into the cache.
 
     Args:
-        ref: which.
+        path: of the recording on this machine.
+        ref: which topic.
         first: index of its first picture: those of earlier recordings of this camera.
+        extracted: where to.
 
     Returns:
-        The selected frames, and how many pictures there are.
+        What was found of each, and how many pictures there are.
 
     Raises:
         BadRecordingError: nothing in the file can be read, or nothing that is selected, and it is
             damaged before that.
-        StorageError: it cannot be had, or changed meanwhile.
         CacheError: the cache cannot be written.
 
     """
-    extracted, chosen = ExtractedFrames(ref.uri, ref.etag, ref.stream), ref.selection
-    record = f"{first}-{chosen.start}-{chosen.stop}-{chosen.step}"
-    found = extracted.read_record(record)
-    if found is None:
-        path = fetch(ref.uri, ref.etag, ref.size_bytes, intact=True)
-        rows: list[Row] = []
-        count = 0
-        gap: Shot | None = None
-        for shot in shots_of(path, ref.stream, lambda number: first + number in chosen):
-            count = max(count, shot.number + 1)
-            gap = shot if shot.is_gap else gap
-            if first + shot.number in chosen:
-                rows.append(_kept(extracted, shot))
-        if gap and not rows and (chosen.stop is None or first + gap.number < chosen.stop):
-            whole = counted(gap.number, "picture")
-            raise BadRecordingError(
-                f"{_place(ref)}: {gap.problem}; before that are {whole}, and --frames {chosen} "
-                "takes none of them"
-            )
-        if storage.is_local(ref.uri) and ref.etag not in {"", file_version(path)}:
-            raise ChangedError(ref.uri)
-        extracted.write_record(record, rows, count)
-        found = rows, count
-    rows, count = found
-    return [_frame(ref, extracted.folder, first, row) for row in sorted(rows)], count
+    chosen, count = ref.selection, 0
+    rows: list[Row] = []
+    gap: Shot | None = None
+    for shot in shots_of(path, ref.stream, lambda number: first + number in chosen):
+        number, problem = shot.number, shot.problem
+        count = max(count, number + 1)
+        gap = shot if shot.is_gap else gap
+        if first + number in chosen:
+            name = "" if problem else extracted.keep(number, shot.data, shot.suffix)
+            problem = f"{_named(ref)}, message number {number}: {problem}" if problem else ""
+            rows.append((number, name, (0, 0), len(shot.data), shot.time_ns, problem))
+    if gap and not rows and (chosen.stop is None or first + gap.number < chosen.stop):
+        whole = counted(gap.number, "picture")
+        raise BadRecordingError(
+            f"{_named(ref)}: {gap.problem}; before that are {whole}, and --frames {chosen} "
+            "takes none of them"
+        )
+    return rows, count
 
 
-def _kept(extracted: ExtractedFrames, shot: Shot) -> Row:
-    name = "" if shot.problem else extracted.keep(shot.number, shot.data, shot.suffix)
-    return shot.number, name, (0, 0), len(shot.data), shot.time_ns, shot.problem
-
-
-def _frame(ref: StreamRef, folder: Path, first: int, row: Row) -> FrameRef:
-    number, name, _, size_bytes, time_ns, problem = row
-    if problem:
-        problem = f"{_place(ref)}, message number {number}: {problem}"
-    return FrameRef(
-        ref.sequence_id, ref.camera, first + number, time_ns, f"{ref.address}#frame={number}",
-        (0, 0), ref.etag, size_bytes, str(folder / name) if name else "", problem,
-    )  # fmt: skip
-
-
-def _place(ref: StreamRef) -> str:
+def _named(ref: StreamRef) -> str:
     return f"{ref.uri.rpartition('/')[2]}, topic {ref.stream}"

@@ -14,11 +14,16 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from sam2_core.types import AutolabelError
-from tasks.frames.addresses import split_address
-from tasks.frames.patterns import VIDEO_SUFFIXES, suffix_of
+from tasks.frames.identity import split_address
 from tasks.frames.readers.choice import BY_SUFFIX, FOLDERS
-from tasks.frames.readers.protocol import Listed
-from tasks.frames.source_names import is_camera_name, safe_name, sequence_id_of
+from tasks.frames.readers.protocol import ListedSequence
+from tasks.frames.source_names import (
+    VIDEO_SUFFIXES,
+    is_camera_name,
+    safe_name,
+    sequence_id_of,
+    suffix_of,
+)
 from tasks.store import storage
 from tasks.store.roots import NOTHING, Recorded, Root
 
@@ -33,7 +38,7 @@ class NamedOtherwiseError(AutolabelError):
 
 
 def spellings(address: str) -> tuple[Way, ...]:
-    """Return the names that lead to a place: as written, and with links resolved."""
+    """Return an address as names of folders: as written, and with links resolved."""
     if storage.is_local(address):
         path = storage.local_path(address)
         return tuple(dict.fromkeys((path.parts, path.resolve().parts)))
@@ -43,7 +48,7 @@ def spellings(address: str) -> tuple[Way, ...]:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether one of two addresses lies in the other, or they are one place."""
+    """Whether one of two addresses lies in the other, or they are the same."""
     return any(
         way[: len(around)] == around or around[: len(way)] == way
         for way in spellings(one)
@@ -58,7 +63,7 @@ def _without_suffix(way: Way) -> Way:
 
 
 class Names:
-    """What the sequences of a plan are called.
+    """Names of the sequences of a plan.
 
     Args:
         recorded: the roots in the storage, the oldest first.
@@ -75,14 +80,14 @@ class Names:
         self._named: dict[Way, Root] = {}
         for one in recorded.roots:
             self._add(one)
-        self._places = sorted(self._roots)
+        self._root_ways = sorted(self._roots)
 
     def _add(self, root: Root) -> None:
         if root in self._ages:
             return
         self._ages[root] = len(self._ages)
         if root.name:
-            for way in _sequence_places(root.address):
+            for way in _sequence_spellings(root.address):
                 self._named.setdefault(way, root)
             return
         for way in spellings(root.address):
@@ -99,11 +104,11 @@ class Names:
 
     def named(self, address: str) -> Root | None:
         """Return the record of a sequence that was named by itself."""
-        places = _sequence_places(address) if self._named else ()
-        return next((self._named[one] for one in places if one in self._named), None)
+        found = _sequence_spellings(address) if self._named else ()
+        return next((self._named[one] for one in found if one in self._named), None)
 
     def around(self, ways: Iterable[Way], format_: str) -> tuple[Root, Way] | None:
-        """Return the oldest root of a format that is or contains a place, and the way down."""
+        """Return the oldest root of a format that is or contains an address, and the way down."""
         found = [
             (self._ages[root], root, way[depth:])
             for way in ways
@@ -114,7 +119,7 @@ class Names:
         return min(found, key=lambda one: one[0])[1:] if found else None
 
     def of(self, source: str, format_: str, base: str = "") -> SourceNames:
-        """Return what the sequences of a source are called.
+        """Return the names of a source's sequences.
 
         Args:
             source: a folder or file, no pattern.
@@ -171,13 +176,13 @@ class Names:
 
     def _inside(self, ways: Iterable[Way]) -> Iterator[Root]:
         for way in ways:
-            for place in self._places[bisect_left(self._places, way) :]:
-                if place[: len(way)] != way:
+            for inner in self._root_ways[bisect_left(self._root_ways, way) :]:
+                if inner[: len(way)] != way:
                     break
-                yield from self._roots[place]
+                yield from self._roots[inner]
 
 
-def _sequence_places(address: str) -> list[Way]:
+def _sequence_spellings(address: str) -> list[Way]:
     """Return the spellings of a sequence's address."""
     folder, reader, part = split_address(address)
     return [(*way, f"#{reader}={part}") if reader else way for way in spellings(folder)]
@@ -185,7 +190,7 @@ def _sequence_places(address: str) -> list[Way]:
 
 @dataclass
 class SourceNames:
-    """What the sequences of one source are called.
+    """Names of the sequences of one source.
 
     Attributes:
         names: of the whole plan.
@@ -212,12 +217,12 @@ class SourceNames:
             return self.given
         return str(root / path.resolve().relative_to(root.resolve()))
 
-    def name_of(self, listed: Listed, wanted: str = "", *, picked: bool = False) -> str:
-        """Return what a sequence of the source is called, and note what is new.
+    def name_of(self, listed: ListedSequence, wanted: str = "", *, picked: bool = False) -> str:
+        """Return the name of a sequence of the source, and note a new root.
 
         Args:
             listed: the sequence.
-            wanted: what it is to be called, or "".
+            wanted: the name that the user asks for, or "".
             picked: its pictures were named one by one, so that there may be more.
 
         Raises:
@@ -248,7 +253,7 @@ class SourceNames:
             self.names.note(own if by_itself else root)
         return wanted or name
 
-    def _below_root(self, listed: Listed) -> tuple[Root, Way]:
+    def _below_root(self, listed: ListedSequence) -> tuple[Root, Way]:
         """Return the oldest root that contains a sequence, and the way down to it."""
         own = listed.names[:1] == self.ways[0][-1:] and self.format == FOLDERS.name
         includes_file = own and suffix_of(self.given.rstrip("/")) in _MEDIA
@@ -259,19 +264,19 @@ class SourceNames:
             way = listed.names[len(listed.names) - len(way) - 1 :]
         return root, way
 
-    def _is_camera(self, listed: Listed) -> bool:
-        """Whether the source is but one camera for whoever lists the folder around it."""
+    def _is_camera(self, listed: ListedSequence) -> bool:
+        """Whether the source is one camera of the sequence in the folder around it."""
         is_whole = listed.address.rstrip("/") == self.source.rstrip("/")
         is_one = is_whole and set(listed.cameras) == {""} and self.format == FOLDERS.name
         return is_one and is_camera_name(self.ways[0][-1])
 
-    def _refuse_named_cameras(self, listed: Listed) -> None:
+    def _refuse_named_cameras(self, listed: ListedSequence) -> None:
         for camera, pictures in listed.cameras.items():
             file = pictures[0].file
-            place = file.uri
+            address = file.uri
             if suffix_of(file.name) not in VIDEO_SUFFIXES:
-                place = file.uri.rpartition("/")[0]
-            other = self.names.named(place) if camera else None
+                address = file.uri.rpartition("/")[0]
+            other = self.names.named(address) if camera else None
             if other and other.address != listed.address:
                 why = f"holds {other.address}, labeled by itself as {other.name}"
                 raise refused(self.given, why, "give what else is in it")
@@ -303,7 +308,7 @@ def _id(root: Root, way: Way, *, in_full: bool) -> str:
 
 
 def root_of_both(one: str, other: str) -> str:
-    """Return the folder around two places, "" for none."""
+    """Return the folder around two addresses, "" for none."""
     scheme, mark, here = one.rpartition("://")
     other_scheme, _, there = other.rpartition("://")
     both = posixpath.commonpath([here, there]) if scheme == other_scheme else ""

@@ -5,44 +5,35 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import takewhile
 from pathlib import PurePosixPath
 
 from sam2_core.types import AutolabelError
 from tasks.frames.listing import File, is_hidden, natural_key, stat_file
-from tasks.frames.source_names import is_camera_name
-from tasks.store import storage
-from tasks.store.retry import with_retries
-
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
+from tasks.frames.source_names import (
+    CONTAINER_SUFFIXES,
+    IMAGE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    is_camera_name,
+    shared_beginning,
+    suffix_of,
 )
-VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".m4v", ".webm", ".mpg", ".mpeg"})
-# Files of other formats with many pictures in each (`tasks.frames.readers`).
-CONTAINER_SUFFIXES = frozenset({".mcap", ".parquet", ".tar"})
+from tasks.store import storage
+
 _MAGIC = re.compile(r"[*?\[]")
 _LOOKERS = 16
 
 
-def suffix_of(name: str) -> str:
-    """Return the ending of a file's name in small letters, with its dot; "" for none."""
-    dot = name.rfind(".")
-    return name[dot:].lower() if dot > 0 else ""
-
-
 def is_pattern(source: str) -> bool:
-    """Whether a source is a pattern, and not what just is called so."""
+    """Whether a source is a pattern, and not a file with such a name."""
     scheme, mark, rest = source.partition("://")
     path = rest.partition("/")[2] if mark and scheme.startswith("http") else source
     if not _MAGIC.search(path):
         return False
-    fs, path = storage.filesystem(source)
-    with storage.explained("open", source):
-        return not with_retries(lambda: fs.exists(path), f"looking at {storage.redact(source)}")
+    return not storage.ask("open", source, lambda fs, path: fs.exists(path))
 
 
 def expanded(sources: Iterable[str]) -> dict[str, str]:
-    """Put what a pattern fits in its place: folders, pictures and videos, in order.
+    """Replace each pattern by what fits it: folders, pictures and videos, in order.
 
     Returns:
         Addresses, each with the pattern that it comes from, or "".
@@ -70,7 +61,7 @@ def expanded(sources: Iterable[str]) -> dict[str, str]:
 def beginning_of(pattern: str) -> str:
     """Return the folder before the first wildcard; "" for none below a machine or server."""
     parts = pattern.rstrip("/").split("/")
-    wild = [place for place, part in enumerate(parts) if _MAGIC.search(part)]
+    wild = [position for position, part in enumerate(parts) if _MAGIC.search(part)]
     least = 2 if storage.is_local(pattern) else 3
     if not wild or wild[0] < least or "**" in parts:
         return ""
@@ -78,10 +69,8 @@ def beginning_of(pattern: str) -> str:
 
 
 def _fitting(pattern: str) -> Iterator[str]:
-    fs, path = storage.filesystem(pattern)
-    with storage.explained("list", pattern):
-        what = f"listing {storage.redact(pattern)}"
-        entries = with_retries(lambda: fs.glob(path, detail=True), what)
+    fs, _ = storage.filesystem(pattern)
+    entries = storage.ask("list", pattern, lambda fs, path: fs.glob(path, detail=True))
     for name, info in entries.items():
         last = name.rstrip("/").rpartition("/")[2]
         media = suffix_of(last) in IMAGE_SUFFIXES | VIDEO_SUFFIXES | CONTAINER_SUFFIXES
@@ -90,24 +79,24 @@ def _fitting(pattern: str) -> Iterator[str]:
 
 
 def distinct(sources: Mapping[str, str]) -> dict[str, str]:
-    """Return the sources with their patterns, each place once.
+    """Return the sources with their patterns, each folder or file once.
 
     Raises:
         AutolabelError: one is inside another one.
 
     """
-    places: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     for source in sources:
-        places.setdefault(f"{place_of(source)}/", source)
+        addresses.setdefault(f"{plain_address(source)}/", source)
     around = ""
-    for place in sorted(places):
-        if around and place.startswith(around):
+    for address in sorted(addresses):
+        if around and address.startswith(around):
             raise AutolabelError(
-                f"source {storage.redact(places[place])} is inside source "
-                f"{storage.redact(places[around])}: its frames would be labeled twice; name one"
+                f"source {storage.redact(addresses[address])} is inside source "
+                f"{storage.redact(addresses[around])}: its frames would be labeled twice; name one"
             )
-        around = place
-    return {source: sources[source] for source in places.values()}
+        around = address
+    return {source: sources[source] for source in addresses.values()}
 
 
 def pictures_among(sources: Sequence[str]) -> dict[str, File]:
@@ -121,12 +110,6 @@ def pictures_among(sources: Sequence[str]) -> dict[str, File]:
     with ThreadPoolExecutor(_LOOKERS, "look") as pool:
         files = pool.map(stat_file, named)
         return {one: file for one, file in zip(named, files, strict=True) if file is not None}
-
-
-def shared_beginning(ways: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names with which all of these ways begin."""
-    levels = zip(*ways, strict=False)
-    return [names[0] for names in takewhile(lambda level: len({*level}) == 1, levels)]
 
 
 def by_sequence(
@@ -169,10 +152,10 @@ def refuse_output_inside(out_uri: str, sources: Iterable[str]) -> None:
         AutolabelError: the output is a source or in one.
 
     """
-    out = PurePosixPath(place_of(out_uri) or "/")
+    out = PurePosixPath(plain_address(out_uri) or "/")
     for source in sources:
-        place = place_of(source) or "/"
-        fits = [one for one in (out, *out.parents) if str(one) == place or one.match(place)]
+        address = plain_address(source) or "/"
+        fits = [one for one in (out, *out.parents) if str(one) == address or one.match(address)]
         if fits:
             where = "is" if fits[0] == out else "is inside"
             raise AutolabelError(
@@ -181,8 +164,8 @@ def refuse_output_inside(out_uri: str, sources: Iterable[str]) -> None:
             )
 
 
-def place_of(source: str) -> str:
-    """Return what is equal for two addresses of one place, without a "/" at the end."""
+def plain_address(source: str) -> str:
+    """Return the one spelling of all addresses of a folder or file, without a "/" at its end."""
     if storage.is_local(source):
         return str(storage.local_path(source).resolve()).rstrip("/")
     fs, path = storage.filesystem(source)

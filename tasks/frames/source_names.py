@@ -6,7 +6,14 @@ import hashlib
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import takewhile
 
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
+)
+VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".m4v", ".webm", ".mpg", ".mpeg"})
+# Files of other formats with many pictures in each (`tasks.frames.readers`).
+CONTAINER_SUFFIXES = frozenset({".mcap", ".parquet", ".tar"})
 _CAMERA_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -25,8 +32,20 @@ _OTHER_LETTERS = re.compile(r"[^\W\d_A-Za-z]")  # no camera word has them
 # becomes a folder's.
 SEQUENCE_BYTES, CAMERA_BYTES = 128, 64
 _HASH_LETTERS = 12
-# Folders that only say what is in them: the sequence is called after the folder around.
+# Folders that only say what is in them: the sequence has the name of the folder around.
 _WRAPPERS = frozenset({"images", "image", "imgs", "img", "frames", "data", "rgb", "color"})
+
+
+def suffix_of(name: str) -> str:
+    """Return the ending of a file's name in small letters, with its dot; "" for none."""
+    dot = name.rfind(".")
+    return name[dot:].lower() if dot > 0 else ""
+
+
+def shared_beginning(ways: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names with which all of these ways begin."""
+    levels = zip(*ways, strict=False)
+    return [names[0] for names in takewhile(lambda level: len({*level}) == 1, levels)]
 
 
 def is_camera_name(name: str) -> bool:

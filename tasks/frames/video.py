@@ -1,29 +1,35 @@
-"""Videos to frames: each selected frame a JPEG in the cache, extracted once."""
+"""Videos to frames: each selected frame a JPEG in the cache, extracted once.
+
+That fewer frames come out than a header promises proves nothing: edit lists hide frames, and where
+a container does not count them their number is made of duration and rate. Lengths do: a file that
+is shorter than the lengths in it breaks off. Read are the outermost parts of MP4 and MOV, AVI,
+Matroska and WebM; a file of another form, or one whose recorder never wrote them, counts as whole.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
+import re
+import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sam2_core.machine_errors import as_machine_error
-from tasks.frames.broken_off import why_frames_lack
 from tasks.frames.cached import CacheError, ExtractedFrames, Row
 from tasks.frames.download import ChangedError, fetch, fetch_frame
 from tasks.frames.identity import file_version, part_of
-from tasks.frames.images import TooLargeError, refuse_large
-from tasks.frames.mcap_pictures import BadRecordingError, frames_of_stream
+from tasks.frames.images import TooLargeError, as_jpeg, refuse_large
+from tasks.frames.mcap_pictures import BadRecordingError, extract_stream
 from tasks.store import storage
 from tasks.store.retry import is_transient
 from tasks.types import Footage, FrameFailure, FrameRef, FrameSelection, StreamRef, VideoRef
-
-JPEG_QUALITY = 95
+from tasks.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +69,9 @@ def expand_videos(frames: Iterable[Footage]) -> list[FrameRef | FrameFailure]:
             continue
         start_ns = one.timestamp_ns if dated else 0
         try:
-            if isinstance(one, StreamRef):
-                found, count = frames_of_stream(one, passed[one.camera])
-                expanded += found
-                passed[one.camera] += count
-            else:
-                expanded += _frames_of(one, start_ns)
+            found, count = _frames_of(one, start_ns, passed[one.camera])
+            expanded += found
+            passed[one.camera] += count
         except CacheError:
             raise
         except storage.StorageError as error:
@@ -107,17 +110,37 @@ def restored(frame: FrameRef) -> FrameRef | FrameFailure:
     return outcome
 
 
-def _frames_of(video: VideoRef, start_ns: int | None) -> list[FrameRef]:
-    extracted, selection = ExtractedFrames(video.uri, video.etag), video.selection
+def _frames_of(video: VideoRef, start_ns: int | None, first: int) -> tuple[list[FrameRef], int]:
+    """Extract the selected frames of a video or topic, unless an earlier extraction is whole.
+
+    Args:
+        video: which.
+        start_ns: when a video begins, since 1970, or None.
+        first: index of a topic's first picture.
+
+    Returns:
+        The frames, and how many pictures a topic has; 0 for a video.
+
+    """
+    stream = video if isinstance(video, StreamRef) else None
+    extracted = ExtractedFrames(video.uri, video.etag, stream.stream if stream else "")
+    selection = video.selection
     record = f"{selection.start}-{selection.stop}-{selection.step}"
+    record = f"{first}-{record}" if stream else record
     found = extracted.read_record(record)
     if found is None:
         path = fetch(video.uri, video.etag, video.size_bytes, intact=True)
         before = _state_of(path)
-        found = rows, _ = list(_extract(path, extracted, selection)), 0
-        _refuse_changed(video, path, before, (extracted.folder / row[1] for row in rows if row[1]))
+        if stream:
+            found = extract_stream(path, stream, first, extracted)
+        else:
+            found = list(_extract(path, extracted, selection)), 0
+        written = (extracted.folder / row[1] for row in found[0] if row[1])
+        _refuse_changed(video, path, before, written)
         extracted.write_record(record, *found)
-    return [_frame(video, extracted.folder, start_ns, row) for row in found[0]]
+    start_ns = 0 if stream else start_ns
+    frames = [_frame(video, extracted.folder, start_ns, first, row) for row in sorted(found[0])]
+    return frames, found[1]
 
 
 def _state_of(path: Path) -> tuple[int, ...] | None:
@@ -145,20 +168,20 @@ def _refuse_changed(
         raise ChangedError(video.uri)
 
 
-def _frame(video: VideoRef, folder: Path, start_ns: int | None, row: Row) -> FrameRef:
-    """Make the reference of one frame."""
-    index, name, size_hw, size_bytes, shown_ns, problem = row
+def _frame(video: VideoRef, folder: Path, start_ns: int | None, first: int, row: Row) -> FrameRef:
+    """Make the reference of one frame; of a video, one that was not decoded has a path, too."""
+    number, name, size_hw, size_bytes, shown_ns, problem = row
     known = start_ns is not None and shown_ns is not None
     return FrameRef(
         video.sequence_id,
         video.camera,
-        index,
+        first + number,
         start_ns + shown_ns if known else None,  # type: ignore[operator]
-        f"{video.uri}#frame={index}",
+        f"{video.address}#frame={number}",
         size_hw=size_hw,
         etag=video.etag,
         size_bytes=size_bytes,
-        local_path="" if problem else str(folder / (name or f"{index:06d}")),
+        local_path="" if problem else str(folder / (name or f"{number:06d}")),
         problem=problem,
     )
 
@@ -212,7 +235,7 @@ def _extract(path: Path, extracted: ExtractedFrames, selection: FrameSelection) 
             if index in selection:
                 decoded, pixels = capture.retrieve()
                 if decoded:
-                    data = _jpeg(pixels)
+                    data = as_jpeg(pixels)
                     name = extracted.keep(index, data, ".jpg")
                     yield index, name, pixels.shape[:2], len(data), shown_ns, ""
                 else:
@@ -261,8 +284,76 @@ def _read_through(path: Path) -> None:
         raise as_machine_error(error, f"reading {path}") from error
 
 
-def _jpeg(pixels: Any) -> bytes:
-    import cv2
+_EBML = b"\x1a\x45\xdf\xa3"
+_BOX_NAME = re.compile(rb"[ -~\xa9][ -~]{3}")
 
-    encoded = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1]
-    return bytes(encoded.tobytes())
+
+def why_frames_lack(path: Path, decoded: int, promised: int) -> str:
+    """Say why there is no frame after those that were decoded; "" where the video just ends.
+
+    Args:
+        path: of the video.
+        decoded: frames that came out of it.
+        promised: frames by its header, or by duration and rate; below 1: unknown.
+
+    """
+    with path.open("rb") as file:
+        size_bytes = file.seek(0, 2)
+        file.seek(0)
+        head = file.read(4)
+        if head == _EBML:
+            end, counts = _end_of_segment(file), False
+        elif head == b"RIFF":
+            end, counts = _end_of_lists(file, size_bytes), True
+        else:
+            end, counts = _end_of_boxes(file, size_bytes)
+    if end <= size_bytes:
+        return ""
+    if not counts:
+        return f"the file breaks off after {counted(decoded, 'frame')}"
+    if decoded >= promised > 0:  # what is missing is sound, or an index
+        return ""
+    return f"{decoded} of {promised} frames could be decoded: the file breaks off"
+
+
+def _end_of_boxes(file: BinaryIO, size_bytes: int) -> tuple[int, bool]:
+    """Return where an MP4 (ISO 14496-12) ends, and whether its header counts its frames."""
+    at, counts = 0, True
+    while at + 16 <= size_bytes:
+        file.seek(at)
+        length, name, long = struct.unpack(">I4sQ", file.read(16))
+        length = long if length == 1 else length
+        if length < 8 or not _BOX_NAME.fullmatch(name):  # 0: to the end of the file
+            break
+        at += length
+        counts = counts and name != b"moof"
+    return at, counts
+
+
+def _end_of_lists(file: BinaryIO, size_bytes: int) -> int:
+    """Return where an AVI ends: it is one list, or several of at most a gigabyte each."""
+    at = 0
+    while at + 8 <= size_bytes:
+        file.seek(at)
+        name, length = struct.unpack("<4sI", file.read(8))
+        if name != b"RIFF" or not 0 < length < 0x7FFFFFF0:  # as recorders leave it
+            break
+        at += 8 + length + length % 2
+    return at
+
+
+def _end_of_segment(file: BinaryIO) -> int:
+    """Return where the segment of a Matroska file (RFC 8794) ends, 0 where that is unknown."""
+    at = 0
+    for _ in ("header", "segment"):
+        file.seek(at + len(_EBML))
+        field = file.read(8)
+        digits = 9 - field[0].bit_length() if field else 9
+        if digits > 8:
+            return 0
+        most = (1 << 7 * digits) - 1
+        length = int.from_bytes(field[:digits], "big") & most
+        if length == most:
+            return 0
+        at += len(_EBML) + digits + length
+    return at

@@ -47,7 +47,7 @@ from tasks.dataset.schema import (
     sample_collection,
     stored_dataset,
 )
-from tasks.frames.identity import frame_identity
+from tasks.frames.identity import frame_key
 from tasks.review.calibrate import recalibration_of
 from tasks.review.harvest import harvest
 from tasks.review.set_aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
@@ -180,7 +180,7 @@ def _write_part(
     objects: ObjectNames,
 ) -> int:
     collection = sample_collection(dataset)
-    keys = [frame_identity(one.frame, origin.frames_uri).key for one in part]
+    keys = [frame_key(one.frame, origin.frames_uri) for one in part]
     ids = [sample_id(key) for key in keys]
     harvest(dataset, ids)
     coming_back = peoples_fields(dataset, ids)

@@ -14,8 +14,7 @@ from tasks.review.calibrate import recall_calibration
 from tasks.review.events import apply_events, read_events
 from tasks.store import storage
 from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import Manifest
-from tasks.store.newest import ListedManifest, list_manifests, newest_of
+from tasks.store.manifests import ListedManifest, Manifest, list_manifests, newest_of
 
 
 @waits_for_database

@@ -154,9 +154,9 @@ def run_pairs(rle: Sequence[bytes]) -> tuple[IntArray, IntArray]:
     lengths = np.diff(stops, prepend=-1)
     starts = stops - lengths + 1
     values = (codes[starts] & 0x1F).astype(np.int64)
-    for place in range(1, int(lengths.max(initial=1))):
-        longer = np.flatnonzero(lengths > place)
-        values[longer] |= (codes[starts[longer] + place] & 0x1F).astype(np.int64) << (5 * place)
+    for digit in range(1, int(lengths.max(initial=1))):
+        longer = np.flatnonzero(lengths > digit)
+        values[longer] |= (codes[starts[longer] + digit] & 0x1F).astype(np.int64) << (5 * digit)
     values -= (codes[stops] & 0x10).astype(np.int64) << (5 * lengths - 4)
     ends = np.cumsum([len(counts) for counts in rle])
     runs = np.diff(np.searchsorted(stops, ends, side="left"), prepend=0)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sam2_core.trust.certificate import UncertifiedEngineError
+from sam2_core.model_download import checkpoint_path
+from sam2_core.presets import PRESETS, preset_named
+from sam2_core.trust.certificate import (
+    Certificate,
+    UncertifiedEngineError,
+    certificates,
+    versions_of,
+)
 from sam2_core.types import AutolabelError, ModelStamp
 
 if TYPE_CHECKING:
@@ -110,20 +117,16 @@ def asked_for(model: str, backend: str) -> str:
     """
     from sam2_core.resolve import Wanted
 
-    return ONNXRUNTIME if backend == "auto" and graphs_only(model, Wanted("fp16")) else backend
-
-
-def graphs_only(model: str, wanted: Wanted) -> bool:
-    """Whether a model, or what "auto" is here, comes as graphs."""
-    name = best_here(wanted, "torch")[0] if model == "auto" else model
-    return name == BUNDLED or Path(name).expanduser().is_dir()
+    if backend != "auto":
+        return backend
+    name = best_here(Wanted("fp16"), "torch")[0] if model == "auto" else model
+    return ONNXRUNTIME if name == BUNDLED or Path(name).expanduser().is_dir() else backend
 
 
 def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | None) -> ModelChoice:
     from sam2_core.backends.model_folder import CLOSE_UPS
     from sam2_core.decisive_code import mask_code
     from sam2_core.export import close_up_size
-    from sam2_core.presets import preset_named
     from sam2_core.resolve import resolve_weights
 
     weights = resolve_weights(model, wanted)
@@ -137,9 +140,6 @@ def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | Non
 
 def best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
     """Return the model that "auto" means on this machine, and why."""
-    from sam2_core.model_download import checkpoint_path
-    from sam2_core.presets import preset_named
-
     for name in BY_QUALITY:
         if backend == "torch" and checkpoint_path(preset_named(name)).is_file():
             return name, "the largest model downloaded to this machine"
@@ -156,8 +156,7 @@ def library_versions(backend: str, *, detects: bool) -> dict[str, str]:
         detects: whether boxes come from a detector, which ONNX Runtime runs.
 
     """
-    from sam2_core.trust.certificate import versions_of
-    from tasks.frames.decoding import decoding_versions
+    from tasks.frames.decisive_code import decoding_versions
 
     found = decoding_versions()
     for name in {backend} - {TRITON} | ({ONNXRUNTIME} if detects else set()):
@@ -211,7 +210,8 @@ class Segmenters:
         from sam2_core.trust.certify import ensure_certified
 
         if choice.allow_uncertified:
-            self._certificates[choice] = _allowed(choice)
+            allowed = {"verdict": verdict_on(choice), "allow_uncertified": True}
+            self._certificates[choice] = allowed
             return segmenter
 
         try:
@@ -224,13 +224,6 @@ class Segmenters:
             segmenter.close()
             raise
         return segmenter
-
-
-def _allowed(choice: ModelChoice) -> dict[str, Any]:
-    """Return what labels say of a model that nobody asked for a certificate."""
-    from tasks.masks.certified import verdict_on
-
-    return {"verdict": verdict_on(choice), "allow_uncertified": True}
 
 
 def load_segmenter(choice: ModelChoice) -> Segmenter:
@@ -265,3 +258,42 @@ def _refuse_another(choice: ModelChoice, loaded: ModelStamp) -> None:
             f"{', '.join(other)}): it was replaced meanwhile. Run again, and the labels get "
             "their own key"
         )
+
+
+NOT_CHECKED = "not checked"
+
+
+def is_of_now(certificate: Certificate) -> bool:
+    """Whether its engine is what loading the same model for the same backend would give now."""
+    engine, source = certificate.engine, certificate.source
+    try:
+        if not _is_here(source):
+            return False
+        close_ups = None if engine["close_ups"] else False
+        choice = choose_model(source, engine["backend"], engine["precision"], close_ups=close_ups)
+    except (AutolabelError, OSError):
+        return False
+    return _is_for(certificate, choice)
+
+
+def verdict_on(choice: ModelChoice) -> str:
+    """Return the verdict that a model has on this machine; `NOT_CHECKED` where it has none."""
+    found = [one.verdict for one in certificates() if _is_for(one, choice)]
+    return found[0] if found else NOT_CHECKED
+
+
+def _is_for(certificate: Certificate, choice: ModelChoice) -> bool:
+    engine, stamp = certificate.engine, choice.stamp
+    if stamp.backend != engine["backend"] or engine["versions"] != versions_of(stamp.backend):
+        return False
+    known = {name: value for name, value in asdict(stamp).items() if value}
+    if "/" not in stamp.name:  # only reading the checkpoint tells
+        del known["name"]
+    return all(engine[name] == value for name, value in known.items())
+
+
+def _is_here(source: str) -> bool:
+    """Whether a model can be looked at without fetching anything."""
+    if source in PRESETS and PRESETS[source].checkpoint:
+        return checkpoint_path(PRESETS[source]).is_file()
+    return bool(source) and Path(source).expanduser().exists()

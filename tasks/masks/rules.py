@@ -13,13 +13,12 @@ from sam2_core.decisive_code import source_digest
 from sam2_core.postprocess import EMPTY, cancel_pairs, encode_toggles
 from sam2_core.types import Boxes, IntArray, Masks
 from tasks.masks.crops import BoolArray, Segments, paint, segments_of
-from tasks.masks.parts import without_small_parts
 
 Overlap = Literal["keep", "score", "depth"]
 # Of a mask that keeps less than this share of itself only shreds are left, along its border.
 _LEAST_KEPT = 0.1
 TAKEN = "nearly all of the mask belongs to other labels"
-_CODE = ("tasks.masks.rules", "tasks.masks.parts")
+_CODE = ("tasks.masks.rules", "tasks.masks.rules")
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,11 @@ def _without_specks(mask: BoolArray, share: float) -> BoolArray:
 def _owned(masks: Masks, segments: Segments, order: IntArray) -> Masks:
     """Take from each mask the pixels that one before it in `order` claims as well."""
     bounds = segments.bounds_xyxy_px()
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
     low = np.maximum(bounds[:, None, :2], bounds[None, :, :2])
     high = np.minimum(bounds[:, None, 2:], bounds[None, :, 2:])
-    near = (low < high).all(axis=2) & (place[:, None] > place[None])
+    near = (low < high).all(axis=2) & (position[:, None] > position[None])
     rivals: dict[int, list[int]] = {}
     for loser, winner in np.argwhere(near).tolist():
         rivals.setdefault(loser, []).append(winner)
@@ -105,7 +104,7 @@ def _owned(masks: Masks, segments: Segments, order: IntArray) -> Masks:
     )
     made: dict[int, BoolArray] = {}
     taken: set[int] = set()
-    for loser in sorted(rivals, key=lambda one: int(place[one])):
+    for loser in sorted(rivals, key=lambda one: int(position[one])):
         left, whole = painted[loser].copy(), np.count_nonzero(painted[loser])
         for winner in rivals[loser]:
             if winner not in taken:
@@ -161,7 +160,7 @@ def _replaced(
     made: Sequence[BoolArray],
     why_empty: str = EMPTY,
 ) -> Masks:
-    """Put painted masks into the place of some of an image's; an empty one has its reason."""
+    """Put painted masks in place of some of an image's; an empty one has its reason."""
     if not len(rows):
         return masks
     strings, areas = _encoded(made, windows_xyxy_px, masks.size_hw)
@@ -185,3 +184,29 @@ def _encoded(
         parts.append(toggles)
         counts.append(len(toggles))
     return encode_toggles(np.concatenate(parts), np.array(counts, np.int64), size_hw)
+
+
+def without_small_parts(
+    mask: BoolArray, wanted: BoolArray | None = None, least: int | None = None, share: float = 0.0
+) -> BoolArray:
+    """Drop the small ones of a mask's connected parts; diagonal neighbours are of one part.
+
+    Args:
+        mask: bool (height, width).
+        wanted: bool (height, width); a part with one of these pixels stays.
+        least: pixels of a part that stays; by default a share of the largest one.
+        share: of the largest part.
+
+    """
+    import cv2
+
+    _, parts, stats, _ = cv2.connectedComponentsWithStats(mask.view(np.uint8), connectivity=8)
+    areas: npt.NDArray[np.int32] = stats[:, cv2.CC_STAT_AREA]
+    if least is None:
+        least = int(share * areas[1:].max(initial=0))
+    stays = areas >= least
+    if wanted is not None:
+        stays[parts[wanted & mask]] = True
+    stays[0] = False
+    kept: BoolArray = stays[parts]
+    return kept

@@ -75,7 +75,7 @@ class ChunkState:
 
 def stored_chunk(job: Job, chunk: Chunk) -> ChunkState | None:
     """Return a chunk whose labels are complete in storage, else None."""
-    stored = artifacts.complete_chunk(job.out_uri, chunk)
+    stored = artifacts.find_chunk(job.out_uri, chunk)
     return None if stored is None else ChunkState(chunk).with_labels(stored, computed=False)
 
 
@@ -126,7 +126,7 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
     known: Mapping[int, Boxes] = {}
     if state.has_boxes:
         versions = job.stamp.versions
-        known = artifacts.complete_boxes(job.out_uri, state.chunk, versions) or {}
+        known = artifacts.find_boxes(job.out_uri, state.chunk, versions) or {}
     wanted = [frame for frame in state.frames if frame.index not in known]
     count_kept(job, len(state.chunk.frames) - len(wanted), DETECT)
     found: Mapping[int, Boxes | FrameFailure] = {}
@@ -194,7 +194,7 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     turn, started = DeviceTurn(job.context.device), time.perf_counter()
     if todo:
         labeled += _segment(job, todo, turn)
-    stored = artifacts.complete_chunk(job.out_uri, state.chunk)
+    stored = artifacts.find_chunk(job.out_uri, state.chunk)
     if stored is None or any(one.failure and one.failure.may_yet_come for one in stored.labeled):
         stored = artifacts.write_labels(job.out_uri, state.chunk, labeled, job.stamp)
         job.context.keep_fresh(state.chunk.stem, stored)

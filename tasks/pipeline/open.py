@@ -20,8 +20,7 @@ from tasks.pipeline.run_context import Job
 from tasks.store import artifacts, manifests, quarantine, storage
 from tasks.store.artifacts import Chunk
 from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import Manifest
-from tasks.store.newest import ListedManifest, declare_again
+from tasks.store.manifests import ListedManifest, Manifest, declare_again
 from tasks.types import FrameFailure, FrameRef
 from tasks.wording import counted
 

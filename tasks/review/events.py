@@ -68,7 +68,7 @@ class Event:
         by: who.
         action: accept, reject, fix_class, merge, delete, edit, add, remove, relabel, relabeled,
             done, repair, undo, redo.
-        frame_key: the frame, as `FrameIdentity.key` names it; before there were such names its
+        frame_key: the frame (`tasks.frames.identity.frame_key`); before there were such names its
             position, by which no frame can be told.
         frame: fields of its sample that say to people which one it is.
         run_key: run whose machine labels were decided on.

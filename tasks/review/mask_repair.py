@@ -26,7 +26,7 @@ from sam2_core.types import AutolabelError, FloatArray, Masks, ModelStamp
 from tasks.dataset.documents import fingerprint, mask_of, rle_of, stamp_text, window_of
 from tasks.masks.crops import BoolArray, paint, segments_of
 from tasks.masks.model import Segmenters, choose_model
-from tasks.masks.parts import without_small_parts
+from tasks.masks.rules import without_small_parts
 from tasks.review.actions import Chosen, as_corrected, choose, confirming, decide
 from tasks.review.events import CORRECTED, Event
 from tasks.types import FrameRef

@@ -17,7 +17,14 @@ from typing import Any
 from sam2_core.types import Boxes, ModelStamp
 from tasks.store import storage, tables
 from tasks.store.checksums import IncompleteArtifactError, OtherVersionError, sha256_of
-from tasks.store.tables import FORMAT_VERSION, Kind, LabeledFrame, Place, check_frames, check_rows
+from tasks.store.tables import (
+    FORMAT_VERSION,
+    ChunkPath,
+    Kind,
+    LabeledFrame,
+    check_frames,
+    check_rows,
+)
 from tasks.types import Footage, FrameRef, VideoRef
 
 CHUNK_FRAMES = 64
@@ -195,7 +202,7 @@ def read_boxes(
         if versions is not None and metadata.get("versions") != dict(versions):
             raise IncompleteArtifactError(f"{chunk.stem}: boxes of other versions of libraries")
         sources = {int(index): str(source) for index, source in metadata["sources"].items()}
-        check_rows(table, Place.of(chunk.stem), sources)
+        check_rows(table, ChunkPath.of(chunk.stem), sources)
         if not set(sources) <= {frame.index for frame in chunk.frames}:
             raise IncompleteArtifactError(f"{chunk.stem}: boxes of other frames")
         rows = _rows_of(table)
@@ -259,7 +266,7 @@ def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
     masks, _, masks_sha256 = _read(out_uri, stem, key, "masks")
     with _as_written(stem):
         listed, labels_key = _checked(table, metadata, stem, key)
-        check_rows(masks, Place.of(stem), [row["index"] for row in listed])
+        check_rows(masks, ChunkPath.of(stem), [row["index"] for row in listed])
         rows, sources = _rows_of(masks), metadata["sources"]
         labeled = [
             tables.to_labeled(row, rows(row["index"]), sources[str(row["index"])]) for row in listed
@@ -299,7 +306,7 @@ def _checked(
     table: Any, metadata: Mapping[str, Any], stem: str, key: str
 ) -> tuple[list[dict[str, Any]], str]:
     """Return rows of frames that are those of a chunk's name and key, and what made them."""
-    check_frames(table, Place.of(stem))
+    check_frames(table, ChunkPath.of(stem))
     listed: list[dict[str, Any]] = table.to_pylist()
     labels_key = RunStamp.from_json(metadata["stamp"]).labels_key
     if chunk_key(labels_key, map(tables.to_frame, listed)) != key:
@@ -307,7 +314,7 @@ def _checked(
     return listed, labels_key
 
 
-def complete_chunk(out_uri: str, chunk: Chunk) -> StoredChunk | None:
+def find_chunk(out_uri: str, chunk: Chunk) -> StoredChunk | None:
     """Return a chunk that is already there and whole, else None: label it (again).
 
     Raises:
@@ -322,7 +329,7 @@ def complete_chunk(out_uri: str, chunk: Chunk) -> StoredChunk | None:
     return stored if same else None
 
 
-def complete_boxes(
+def find_boxes(
     out_uri: str, chunk: Chunk, versions: Mapping[str, str] | None = None
 ) -> dict[int, Boxes] | None:
     """Boxes that are already there and whole, as `read_boxes`, else None: detect (again)."""

@@ -6,21 +6,29 @@ which of a hundred thousand sequences are up to date.
 A sequence of which something could not be fetched gets its manifest below `partial/` instead: its
 labels can be used, and the next run tries to fetch the rest. Once there is a complete manifest the
 partial one means nothing.
+
+A sequence has several manifests when its frames changed or several models labeled it. The newest
+counts, by the time of its file: `declare_again` writes one again after other labels have taken its
+place, and those that a wrong clock has dated ahead, so that what is new is newer than all others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sam2_core.machine import product_version
+from sam2_core.types import AutolabelError
 from tasks.store import checksums, storage
 from tasks.store.artifacts import Chunk, RunStamp, StoredChunk, read_chunk
 from tasks.store.checksums import IncompleteArtifactError, OtherVersionError
-from tasks.store.tables import FORMAT_VERSION, LabeledFrame, Place, is_safe_name
+from tasks.store.tables import FORMAT_VERSION, ChunkPath, LabeledFrame, is_safe_name
 from tasks.types import SequenceRef
 from tasks.wording import counted
 
@@ -213,10 +221,10 @@ def _refuse_other_version(data: bytes) -> None:
 
 def _is_of(record: ChunkRecord, manifest: Manifest) -> bool:
     """Whether a manifest, which anyone may have written, points where its own labels are."""
-    place = Place.of(record.stem)
+    path = ChunkPath.of(record.stem)
     counts = (record.frames, record.failed, record.instances, record.rejected)
     return (
-        place.holds(manifest.sequence_id, record.camera) and place.key == record.key
+        path.holds(manifest.sequence_id, record.camera) and path.key == record.key
         and all(isinstance(count, int) and count >= 0 for count in counts)
     )  # fmt: skip
 
@@ -326,3 +334,127 @@ def read_reports(out_uri: str, run_key: str) -> Iterable[dict[str, Any]]:
 
 def _decode(uri: str) -> dict[str, Any]:
     return checksums.decode_json(storage.read_bytes(uri), storage.redact(uri))
+
+
+log = logging.getLogger(__name__)
+
+
+class ListedManifest(NamedTuple):
+    """A manifest as a listing tells it. The later in order the newer.
+
+    Attributes:
+        written_s: when its file was written, in seconds since 1970.
+        run_key: its run.
+        sequence_id: its sequence.
+        content_key: key of the frames that it lists.
+        partial: whether something of the sequence could not be fetched.
+
+    """
+
+    written_s: float
+    run_key: str
+    sequence_id: str
+    content_key: str
+    partial: bool = False
+
+    @property
+    def key(self) -> Key:
+        """What tells it from others of its run."""
+        return self.sequence_id, self.content_key
+
+    @property
+    def path(self) -> str:
+        """Path below the run's storage."""
+        return path_of(self.run_key, *self.key, partial=self.partial)
+
+    def read(self, out_uri: str) -> Manifest:
+        """Read it; errors are those of `read_manifest`."""
+        return read_manifest(out_uri, self.run_key, *self.key, partial=self.partial)
+
+
+def list_manifests(out_uri: str, run_key: str = "") -> list[ListedManifest]:
+    """Every manifest of a run, or of all runs, oldest first; partial ones where no other is."""
+    found = []
+    for run in [run_key] if run_key else list_runs(out_uri):
+        complete = times_in(storage.join(out_uri, COMPLETE, run))
+        partial = times_in(storage.join(out_uri, PARTIAL, run))
+        found += [ListedManifest(at, run, *key) for key, at in complete.items()]
+        found += [
+            ListedManifest(at, run, *key, True)
+            for key, at in partial.items()
+            if key not in complete
+        ]
+    return sorted(found)
+
+
+def dated_ahead(listed: Iterable[ListedManifest]) -> list[ListedManifest]:
+    """Return the manifests, in the order of `listed`, whose time has not come yet."""
+    now_s = time.time()
+    return [one for one in listed if one.written_s > now_s]
+
+
+def newest_of(listed: Iterable[ListedManifest]) -> dict[str, ListedManifest]:
+    """Newest manifest of each sequence, by id; `listed` oldest first."""
+    return {one.sequence_id: one for one in listed}
+
+
+def complete_keys(listed: Iterable[ListedManifest], run_key: str = "") -> set[Key]:
+    """(sequence_id, content_key) of what is complete, in one run or in any."""
+    return {one.key for one in listed if not one.partial and run_key in {"", one.run_key}}
+
+
+def newest_manifests(
+    out_uri: str, run_key: str = ""
+) -> tuple[list[Manifest], dict[str, IncompleteArtifactError]]:
+    """Read the newest manifest of each sequence, of one run or of all, by sequence.
+
+    Returns:
+        Them, and why those of other sequences cannot be read: they are damaged, or of another
+        version of this package.
+
+    """
+    newest = newest_of(list_manifests(out_uri, run_key))
+    found, unreadable = [], {}
+    for name in sorted(newest):
+        try:
+            found.append(newest[name].read(out_uri))
+        except IncompleteArtifactError as error:
+            unreadable[name] = error
+    return found, unreadable
+
+
+def other_versions(out_uri: str, listed: Iterable[ListedManifest]) -> dict[str, int]:
+    """Count manifests that other versions of this package have written in forms of their own.
+
+    Reads one manifest of each run: all of a run are of one form.
+
+    Returns:
+        {version: manifests}, "another version" for those that do not say.
+
+    """
+    of_run: dict[str, str] = {}
+    found: Counter[str] = Counter()
+    for one in listed:
+        if one.run_key not in of_run:
+            of_run[one.run_key] = ""
+            try:
+                one.read(out_uri)
+            except OtherVersionError as error:
+                of_run[one.run_key] = error.version
+            except AutolabelError:
+                del of_run[one.run_key]  # the next one may tell
+        found[of_run.get(one.run_key, "")] += 1
+    del found[""]
+    return dict(found)
+
+
+def declare_again(out_uri: str, listed: Iterable[ListedManifest]) -> None:
+    """Make manifests, one after another, the newest of their sequences, without a change in them.
+
+    What cannot be read or written is logged and stays as it is: no label is lost.
+    """
+    for one in listed:
+        try:
+            write_manifest(out_uri, one.read(out_uri))
+        except AutolabelError as error:
+            log.warning("%s: older labels stay the newest: %s", one.sequence_id, error)

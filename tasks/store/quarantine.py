@@ -92,7 +92,7 @@ def note_failure(case: Case, run_id: str, reason: str, *, final: bool = False) -
         final: whether another attempt is of no use.
 
     """
-    if (case.sequence_id, case.content_key) in listed(case.out_uri, case.run_key):
+    if (case.sequence_id, case.content_key) in given_up(case.out_uri, case.run_key):
         return False
     note = storage.join(case.attempts_uri, f"{_FAILED}{run_id}.json")
     storage.write_bytes(note, checksums.encode_json({"reason": reason, "at": _now()}))
@@ -114,7 +114,7 @@ def _give_up(case: Case, reason: str, attempts: int) -> None:
     storage.write_bytes(case.report_uri, checksums.encode_json(values))
 
 
-def listed(out_uri: str, run_key: str, before: datetime | None = None) -> set[tuple[str, str]]:
+def given_up(out_uri: str, run_key: str, before: datetime | None = None) -> set[tuple[str, str]]:
     """(sequence_id, content_key) of every sequence that was given up, whole report or not.
 
     Args:
@@ -130,7 +130,7 @@ def listed(out_uri: str, run_key: str, before: datetime | None = None) -> set[tu
 
 
 def times(out_uri: str, run_key: str) -> dict[tuple[str, str], float]:
-    """When each sequence of `listed` was given up, in seconds since 1970, by one listing."""
+    """When each sequence of `given_up` was given up, in seconds since 1970, by one listing."""
     return manifests.times_in(storage.join(out_uri, "quarantine", run_key))
 
 

@@ -95,7 +95,7 @@ def until_answered(
     Args:
         call: does the work; must be safe to repeat.
         what: what is tried, without secrets.
-        tell: hears why it is tried again, and when.
+        tell: called with the reason and the pause before each further try.
         patience_s: from when on an error is final.
 
     Raises:

@@ -1,8 +1,8 @@
 """Where the sequences of a storage have their names from: written before their first label.
 
-A sequence is called by its way from the source that was given, so another source around it, or
-inside of that one, would give it another name. What was given is kept, a small file for each
-command that brought something new; file names begin with the time, so that the oldest comes first.
+A sequence is named by its path below the source, so another source, around that one or inside of
+it, would give it another name. Each command that brings a new source records it in a small file;
+file names begin with the time, so that the oldest comes first.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Root:
     """A place at which names were made.
 
     Attributes:
-        address: fsspec URL of the folder or file from which sequences are called by their way;
+        address: fsspec URL of the folder or file below which sequences are named by their paths;
             where there is a name, that of the one sequence.
         format: name of the reader of the sources; "folders" for all that a walk finds, too.
-        name: what the sequence at the address is called; "" for those below it.
+        name: of the sequence at the address; "" for those below it.
 
     """
 

@@ -13,10 +13,10 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 
@@ -35,6 +35,7 @@ _TIMES = ("mtime", "LastModified", "Last-Modified", "updated", "last_modified", 
 _WEB_IPV6 = re.compile(r"https?://\[[\da-fA-F:.]*::[\da-fA-F:.]*\]")
 
 redact = redaction.redact
+Answer = TypeVar("Answer")
 
 
 class StorageError(AutolabelError):
@@ -123,7 +124,7 @@ def _client_options(uri: str) -> dict[str, Any]:
             },
             "session": _s3_session(_aws_environment()),
         }  # fmt: skip
-    if uri.startswith(("http://", "https://")):
+    if is_web(uri):
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s)
@@ -203,6 +204,24 @@ def explained(action: str, uri: str) -> Iterator[None]:
         raise StorageError(f"{where}: {why}") from error
 
 
+def ask(action: str, uri: str, call: Callable[[Any, str], Answer]) -> Answer:
+    """Call with an address's filesystem and path, again where that helps.
+
+    Args:
+        action: a verb, for messages: "cannot read ...".
+        uri: the address.
+        call: does the work; must be safe to repeat.
+
+    Raises:
+        NotFoundError: there is nothing.
+        StorageError: it failed; names the address and the way out.
+
+    """
+    fs, path = filesystem(uri)
+    with explained(action, uri):
+        return with_retries(lambda: call(fs, path), f"cannot {action} {redact(uri)}")
+
+
 def _denied(error: BaseException) -> str:
     answers = (getattr(one, "response", None) for one in causes(error))  # of botocore
     codes = (one.get("Error", {}).get("Code") for one in answers if isinstance(one, dict))
@@ -238,12 +257,11 @@ def write_bytes(uri: str, data: bytes) -> None:
         StorageError: no space, no permission, no connection; names the file.
 
     """
-    fs, path = filesystem(uri)
-    with explained("write", uri):
-        if is_local(uri):
-            _write_local(Path(path), data)
-        else:
-            with_retries(lambda: fs.pipe_file(path, data), f"writing {redact(uri)}")
+    if is_local(uri):
+        with explained("write", uri):
+            _write_local(local_path(uri), data)
+    else:
+        ask("write", uri, lambda fs, path: fs.pipe_file(path, data))
 
 
 def temporary_beside(path: Path) -> Path:
@@ -252,7 +270,7 @@ def temporary_beside(path: Path) -> Path:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file is called as `temporary_beside` calls them."""
+    """Whether a file has a name that `temporary_beside` makes."""
     return bool(_TEMPORARY.fullmatch(name))
 
 
@@ -278,11 +296,9 @@ def read_bytes(uri: str) -> bytes:
         StorageError: it cannot be read.
 
     """
-    fs, path = filesystem(uri)
     # Without this s3fs asks for the size first, to read large files in parts: a request more.
     at_once = {"max_concurrency": 1} if is_s3(uri) else {}
-    with explained("read", uri):
-        data: bytes = with_retries(lambda: fs.cat_file(path, **at_once), f"reading {redact(uri)}")
+    data: bytes = ask("read", uri, lambda fs, path: fs.cat_file(path, **at_once))
     return data
 
 
@@ -293,12 +309,8 @@ def delete(uri: str) -> None:
         StorageError: no permission, no connection.
 
     """
-    fs, path = filesystem(uri)
-    try:
-        with explained("remove", uri):
-            with_retries(lambda: fs.rm_file(path), f"removing {redact(uri)}")
-    except NotFoundError:
-        return
+    with contextlib.suppress(NotFoundError):
+        ask("remove", uri, lambda fs, path: fs.rm_file(path))
 
 
 def list_folders(folder_uri: str) -> list[str]:
@@ -325,12 +337,8 @@ def list_files(folder_uri: str) -> dict[str, tuple[int, float]]:
 
 def _entries(folder_uri: str) -> Iterator[tuple[str, str, int, float]]:
     """Yield name, type, size and time of everything directly in a folder."""
-    fs, path = filesystem(folder_uri)
     try:
-        with explained("list", folder_uri):
-            entries = with_retries(
-                lambda: fs.ls(path, detail=True), f"listing {redact(folder_uri)}"
-            )
+        entries = ask("list", folder_uri, lambda fs, path: fs.ls(path, detail=True))
     except NotFoundError:
         return
     for entry in entries:
@@ -338,7 +346,7 @@ def _entries(folder_uri: str) -> Iterator[tuple[str, str, int, float]]:
         yield name, entry["type"], int(entry["size"] or 0), written_s(entry)
 
 
-def time_told(info: Mapping[str, Any]) -> Any:
+def modified_time(info: Mapping[str, Any]) -> Any:
     """When a file was written, by what is said of it: seconds since 1970, or a text, or ""."""
     told = next((info[name] for name in _TIMES if info.get(name)), "")
     return told.timestamp() if isinstance(told, datetime) else told
@@ -346,7 +354,7 @@ def time_told(info: Mapping[str, Any]) -> Any:
 
 def written_s(info: Mapping[str, Any]) -> float:
     """When a file was written, in seconds since 1970; 0 where nobody tells."""
-    told = time_told(info)
+    told = modified_time(info)
     with contextlib.suppress(ValueError):
         return datetime.fromisoformat(told).timestamp() if isinstance(told, str) else float(told)
     return 0.0

@@ -319,7 +319,7 @@ def is_safe_name(name: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class ChunkPath:
     """What a chunk's path says: `labels/<sequence_id>/<camera or _>/<start>-<stop>-<key>`."""
 
     stem: str
@@ -330,7 +330,7 @@ class Place:
     key: str
 
     @staticmethod
-    def of(stem: str) -> Place:
+    def of(stem: str) -> ChunkPath:
         """Take a path apart; `IncompleteArtifactError` when it is not of that form."""
         parts = stem.split("/")
         found = _RANGE.fullmatch(parts[-1])
@@ -341,35 +341,35 @@ class Place:
             or not all(map(is_safe_name, parts))
         ):
             raise IncompleteArtifactError(f"{stem!r} is not a place for labels")
-        return Place(stem, parts[1], parts[2], int(found[1]), int(found[2]), found[3])
+        return ChunkPath(stem, parts[1], parts[2], int(found[1]), int(found[2]), found[3])
 
     def holds(self, sequence_id: Any, camera: Any) -> bool:
         """Whether labels of this sequence and camera belong here."""
         return bool(sequence_id == self.sequence_id and (camera or "_") == self.camera)
 
 
-def check_frames(frames: Any, place: Place) -> None:
-    """Hold a table of frames against its place.
+def check_frames(frames: Any, path: ChunkPath) -> None:
+    """Hold a table of frames against its path.
 
     Raises:
         IncompleteArtifactError: rows of another sequence or camera, or another range of frames.
 
     """
-    _check_names(frames, place)
+    _check_names(frames, path)
     index = frames["index"].to_numpy()
-    whole = len(index) and (index[0], index[-1] + 1) == (place.start, place.stop)
+    whole = len(index) and (index[0], index[-1] + 1) == (path.start, path.stop)
     if not whole or (np.diff(index) <= 0).any():
-        raise IncompleteArtifactError(f"{place.stem}: its frames are not those of its name")
+        raise IncompleteArtifactError(f"{path.stem}: its frames are not those of its name")
 
 
-def check_rows(rows: Any, place: Place, indices: Collection[int]) -> None:
-    """Hold a table of boxes or masks against its place and its frames, each frame's rows in order.
+def check_rows(rows: Any, path: ChunkPath, indices: Collection[int]) -> None:
+    """Hold a table of boxes or masks against its path and its frames, each frame's rows in order.
 
     Raises:
         IncompleteArtifactError: rows of another sequence, camera or frame, or some are not there.
 
     """
-    _check_names(rows, place)
+    _check_names(rows, path)
     index, number = rows["index"].to_numpy(), rows["box_index"].to_numpy()
     if not len(index):
         return
@@ -377,14 +377,14 @@ def check_rows(rows: Any, place: Place, indices: Collection[int]) -> None:
     expected = np.arange(len(index)) - np.maximum.accumulate(np.where(first, range(len(index)), 0))
     known = np.isin(index, list(indices)).all()
     if not known or (np.diff(index) < 0).any() or (number != expected).any():
-        raise IncompleteArtifactError(f"{place.stem}: rows that belong to none of its frames")
+        raise IncompleteArtifactError(f"{path.stem}: rows that belong to none of its frames")
 
 
-def _check_names(rows: Any, place: Place) -> None:
+def _check_names(rows: Any, path: ChunkPath) -> None:
     names = {
         (sequence_id, camera)
         for sequence_id in rows["sequence_id"].unique().to_pylist()
         for camera in rows["camera"].unique().to_pylist()
     }
-    if not all(place.holds(*name) for name in names):
-        raise IncompleteArtifactError(f"{place.stem}: holds labels of another sequence or camera")
+    if not all(path.holds(*name) for name in names):
+        raise IncompleteArtifactError(f"{path.stem}: holds labels of another sequence or camera")

@@ -2,7 +2,7 @@
 
 Chunks are written once, by whoever comes first and in any order; tracks need all of them. So they
 are made of the stored labels alone when the sequence is complete, and joined to the labels by
-whoever reads both. The table is kept, whichever version made it: ids that were given do not change.
+whoever reads both. A table stays, whichever version made it: ids never change.
 """
 
 from __future__ import annotations

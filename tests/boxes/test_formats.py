@@ -8,7 +8,7 @@ import pytest
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.import_files import import_boxes
-from tasks.boxes.matching import Matching
+from tasks.boxes.imported import Matching
 from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.types import FrameFailure, FrameRef

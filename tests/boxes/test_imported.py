@@ -10,10 +10,9 @@ from PIL import Image
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.import_files import import_boxes
-from tasks.boxes.imported import chosen_boxes
-from tasks.boxes.matching import Matching
+from tasks.boxes.imported import Matching, chosen_boxes
 from tasks.store import storage
-from tasks.store.newest import newest_manifests
+from tasks.store.manifests import newest_manifests
 from tasks.types import FrameFailure, FrameRef
 from tests.integration.runs import MICRO, write_boxes, write_sequence
 

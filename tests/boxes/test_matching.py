@@ -5,9 +5,9 @@ import json
 import pytest
 
 from sam2_core.types import AutolabelError
-from tasks.boxes import matching as matching_module
+from tasks.boxes import imported
 from tasks.boxes.import_files import import_boxes
-from tasks.boxes.matching import Matching
+from tasks.boxes.imported import Matching
 from tasks.types import FrameRef, FrameSelection, NothingToLabelError, VideoRef
 
 
@@ -133,7 +133,7 @@ def test_classes_that_are_not_there_are_refused_with_those_that_are(tmp_path, ki
     for classes in ((), ("car",), ("car", "person")):
         found.refuse_nothing(classes)
     if kind == "text":  # not all of them are read: nobody knows
-        monkeypatch.setattr(matching_module, "MOST_READ", 1)
+        monkeypatch.setattr(imported, "MOST_READ", 1)
         found.refuse_nothing(("Car",))
 
 

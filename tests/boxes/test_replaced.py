@@ -9,9 +9,9 @@ import pytest
 
 from sam2_core.decisive_code import ROOT
 from sam2_core.types import AutolabelError
-from tasks.boxes.decisive_code import box_code, decisive_modules
 from tasks.boxes.detectors import Detectors, detector_stamp, load_detector
 from tasks.boxes.import_files import import_boxes
+from tasks.frames.decisive_code import box_code, decisive_modules
 from tasks.masks.model import Segmenters, choose_model
 from tasks.store import storage
 from tests.boxes.test_detect import NAMES, ROWS
@@ -27,25 +27,18 @@ def own_cache(monkeypatch, tmp_path):
 
 # In these rooms, and no pixel or box depends on them. Why:
 NOT_DECISIVE = {
-    "tasks.boxes.decisive_code": "the list itself",
-    "tasks.boxes.matching": "refuses; what it lets pass it leaves as it is",
+    "tasks.frames.decisive_code": "the list itself",
     "tasks.boxes.detectors": "finds files and loads them; their content is in the stamp",
-    "tasks.frames.addresses": "names of sequences; they are in every key",
+    "tasks.frames.identity": "names of sequences; they are in every key",
     "tasks.frames.cached": "names of files in the cache, and whether they are as they were",
-    "tasks.frames.decoding": "the list itself",
     "tasks.frames.discover": "names of frames; they are in every key",
     "tasks.frames.download": "bytes as they are; their etags are in every key",
-    "tasks.frames.identity": "names of frames; they are in every key",
     "tasks.frames.listing": "names and etags of frames; they are in every key",
-    "tasks.frames.listing_s3": "names and etags of frames; they are in every key",
     "tasks.frames.naming": "names of sequences; they are in every key",
     "tasks.frames.patterns": "names of frames; they are in every key",
     "tasks.frames.source_names": "names of sequences and cameras; they are in every key",
-    "tasks.frames.transfer": "bytes as they are; their etags are in every key",
-    "tasks.masks.certified": "what certificates say of a model; refuses it or not",
+    "tasks.masks.model": "what certificates say of a model; refuses it or not",
     "tasks.masks.crops": "masks as FiftyOne holds them; labels hold their runs",
-    "tasks.masks.model": "finds models; their content is in the stamp",
-    "tasks.masks.parts": "its digest is among the parameters of the runs that it changes",
     "tasks.masks.rules": "its digest is among the parameters of the runs that it changes",
     "tasks.masks.segment": "order and threads; masks are sam2_core's",
 }
@@ -61,7 +54,7 @@ def test_every_module_of_frames_boxes_and_masks_decides_labels_or_says_why_not()
     listed = {name for imported in (True, False) for name in decisive_modules(imported=imported)}
     assert not listed & set(NOT_DECISIVE)
     assert there - listed - set(NOT_DECISIVE) == set(), (
-        "new modules: list them in tasks/boxes/decisive_code.py, or here with the reason why no "
+        "new modules: list them in tasks/frames/decisive_code.py, or here with the reason why no "
         "label depends on them"
     )
     here = {name for name in listed | set(NOT_DECISIVE) if name.startswith("tasks.")}

@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.import_files import import_boxes
-from tasks.boxes.text_boxes import read_names
+from tasks.boxes.import_files import import_boxes, read_names
 from tasks.types import FrameFailure, FrameRef
 
 LETTERS = "abcdefghi"  # each stands for nine of the one before

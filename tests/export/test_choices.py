@@ -15,7 +15,7 @@ from sam2_core.types import AutolabelError
 from tasks.export.frames import Choice, chosen_manifests, split_of
 from tasks.export.run import FORMATS, export
 from tasks.export.sink import Sink
-from tasks.export.types import Classes, ExportFrame, Told
+from tasks.export.types import Classes, ExportFrame, ExportNotes
 from tasks.store import storage
 from tasks.store.tracks import FrameTracks, write_tracks
 from tests.export.labeled_runs import NOTHING, run_of, truth
@@ -116,7 +116,7 @@ def test_cameras_whose_flat_names_are_equal_keep_their_files(tmp_path, format_):
     ]
     cv2.imwrite(str(tmp_path / "a.jpg"), np.zeros((72, 128, 3), np.uint8))
     with Sink(str(tmp_path / "to")) as sink:
-        writer = FORMATS[format_](sink, Classes(()), Told())
+        writer = FORMATS[format_](sink, Classes(()), ExportNotes())
         for frame in frames:
             writer.add(frame)
         facts = writer.close()

@@ -14,7 +14,7 @@ from tasks.export.coco import polygon_iou
 from tasks.export.frames import Choice, split_of
 from tasks.export.run import FORMATS, export
 from tasks.export.sink import Sink
-from tasks.export.types import Classes, ExportFrame, Instance, Told
+from tasks.export.types import Classes, ExportFrame, ExportNotes, Instance
 from tests.export.labeled_runs import NOTHING, owned, run_of, truth
 
 
@@ -182,7 +182,7 @@ def test_labels_that_a_format_leaves_out_own_no_pixel(tmp_path, format_, value):
         ),
         None,
     )  # fmt: skip
-    told = Told()
+    told = ExportNotes()
     with Sink(str(tmp_path / "to"), "none") as sink:
         writer = FORMATS[format_](sink, Classes(()), told)
         writer.add(frame)

@@ -11,9 +11,8 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from tasks.export.captions import Caption, fitting, placed, write_captions
-from tasks.export.film import Film
 from tasks.export.frames import Choice
-from tasks.export.overlay import color_of
+from tasks.export.overlay import Film, color_of
 from tasks.export.pngs import COVERED
 from tasks.export.run import export
 from tasks.export.types import Instance
@@ -154,7 +153,7 @@ def test_videos_play_at_the_times_of_their_frames_and_in_browsers(tmp_path):
 
 
 def test_videos_are_written_without_pyav_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.export.film.has_h264", lambda: False)
+    monkeypatch.setattr("tasks.export.overlay.has_h264", lambda: False)
     film = Film(tmp_path / "a.mp4", (128, 72))
     for number in range(3):
         film.add(np.zeros((72, 128, 3), np.uint8), number * 50_000_000)

@@ -17,9 +17,9 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.recorded_frames import find_pictures
 from tasks.frames.discover import discover, list_frames
 from tasks.frames.download import download
-from tasks.frames.identity import frame_identity, is_below
+from tasks.frames.identity import is_below, relative_address
 from tasks.frames.images import load_frame, read_image
-from tasks.frames.mcap_messages import as_png
+from tasks.frames.mcap_pictures import as_png
 from tasks.frames.video import expand_videos
 from tasks.store import storage
 from tasks.types import FrameFailure
@@ -103,7 +103,7 @@ def test_topics_with_pictures_are_cameras(place, tmp_path):
         assert frame.timestamp_ns == T0_NS + frame.index * 10**8 - 10**7  # of the header
         assert Path(frame.local_path).read_bytes() == jpeg(frame.index)  # as they were
         assert is_below(frame.uri, one.sequence.frames_uri)
-    address = frame_identity(frames[0], one.sequence.frames_uri).address
+    address = relative_address(frames[0].uri, one.sequence.frames_uri)
     assert address.endswith("drive.mcap#/sensing/camera/front/image_color/compressed#frame=0")
     assert opened(place) == frames
     assert [frame.index for frame in opened(place, "1:3")] == [1, 2, 1, 2]

@@ -13,7 +13,7 @@ import pytest
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.recorded_frames import find_pictures
-from tasks.frames import transfer
+from tasks.frames import download as downloading
 from tasks.frames.cached import CacheError
 from tasks.frames.discover import discover
 from tasks.frames.download import ChangedError, download, fetch
@@ -302,7 +302,7 @@ def test_a_file_replaced_after_its_listing_is_not_kept_under_its_old_version(
 def test_what_an_s3_server_sends_is_judged_by_its_own_version(bucket, monkeypatch, tmp_path):
     """The object is another one only while it is sent: no look before or after can tell."""
     (frame, *_) = frames_of(bucket)
-    real = transfer.transfer
+    real = downloading.transfer
 
     def swapped(uri, *rest):
         storage.write_bytes(uri, b"x" * 50_000)

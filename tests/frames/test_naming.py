@@ -8,7 +8,7 @@ from flows.plan.names import keep_names
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover
 from tasks.frames.naming import NamedOtherwiseError, Names
-from tasks.frames.readers.protocol import Listed
+from tasks.frames.readers.protocol import ListedSequence
 from tasks.store import roots, storage
 from tests.frames import formats
 from tests.frames.sources import anywhere, write
@@ -94,7 +94,7 @@ def test_links_relative_paths_and_other_spellings_are_one_place(local, named, mo
     assert named("./link/") == every
     known = Names(roots.Recorded((roots.Root("s3://drives/in"),)))
     found = known.of("s3a://drives/in/05-01", "folders")
-    assert found.name_of(Listed(("a",), "s3a://drives/in/05-01/a", {})) == "05-01__a"
+    assert found.name_of(ListedSequence(("a",), "s3a://drives/in/05-01/a", {})) == "05-01__a"
 
 
 def test_sources_beside_one_another_keep_their_own_names(local, named, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover
-from tasks.frames.identity import frame_identity
+from tasks.frames.identity import frame_key
 from tasks.frames.patterns import refuse_output_inside
 from tasks.store import storage
 from tests.frames.sources import anywhere, shape, write
@@ -60,8 +60,8 @@ def test_pictures_one_by_one_are_the_sequences_of_their_folders(tree):
     (some,) = discover(named[::2])
     assert (some.sequence.frames_uri, some.picked) == (f"{tree}/a", True)
     (whole,) = discover([f"{tree}/a"])
-    identities = {frame_identity(frame, whole.sequence.frames_uri) for frame in whole.frames}
-    assert {frame_identity(frame, some.sequence.frames_uri) for frame in some.frames} < identities
+    identities = {frame_key(frame, whole.sequence.frames_uri) for frame in whole.frames}
+    assert {frame_key(frame, some.sequence.frames_uri) for frame in some.frames} < identities
     with pytest.raises(AutolabelError, match="does not exist"):
         found(f"{tree}/a/1.jpg", f"{tree}/a/3.jpg")
     with pytest.raises(AutolabelError, match="is inside source"):

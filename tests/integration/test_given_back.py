@@ -66,7 +66,7 @@ class Shard:
 
     def complete(self):
         """Whether every frame is labeled once, and nobody noted anything against a sequence."""
-        assert not quarantine.listed(self.out, self.run_key)
+        assert not quarantine.given_up(self.out, self.run_key)
         for one in self.shard.pieces:
             case = quarantine.Case(self.out, self.run_key, one.sequence_id, one.content_key)
             assert storage.list_names(case.attempts_uri) == {}
@@ -152,7 +152,7 @@ def test_a_shard_that_was_begun_too_often_fails_with_the_reason(shards, monkeypa
     state = shards.begin()
     assert state.is_failed()
     assert "6 sequences failed: drive0: the GPU is lost" in state.message
-    assert not quarantine.listed(shards.out, shards.run_key)
+    assert not quarantine.given_up(shards.out, shards.run_key)
 
 
 @pytest.mark.parametrize(("kind", "left"), [(ProcessDiedError, 1), (ProcessKilledError, 0)])

@@ -11,7 +11,7 @@ from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
 from tasks.frames import download
 from tasks.store import quarantine, storage
-from tasks.store.newest import list_manifests, newest_manifests, newest_of
+from tasks.store.manifests import list_manifests, newest_manifests, newest_of
 from tests.integration.cluster import every_frame_once
 from tests.integration.dataset_rows import held
 from tests.integration.runs import MICRO
@@ -112,7 +112,7 @@ def test_what_never_comes_is_given_up_with_a_report(night, lost):
     assert "1 sequence failed (1 of them given up)" in state.message
     assert night()[0] == []
     run_key = plan.stamp.run_key
-    ((sequence_id, content_key),) = quarantine.listed(night.out, run_key)
+    ((sequence_id, content_key),) = quarantine.given_up(night.out, run_key)
     case = quarantine.Case(night.out, run_key, sequence_id, content_key)
     report = json.loads(storage.read_bytes(case.report_uri))
     assert "drive000/0001.jpg" in report["reason"]

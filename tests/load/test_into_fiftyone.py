@@ -20,7 +20,7 @@ from tasks.dataset.documents import (
     stamp_text,
 )
 from tasks.frames.download import keep_cached
-from tasks.frames.identity import frame_identity
+from tasks.frames.identity import frame_key
 from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
 from tasks.review.queue import sequence_view
@@ -109,7 +109,7 @@ def test_a_sequence_comes_out_as_it_went_in(
         if one.masks is None:
             assert sample.reasons == ["failed_download"]
             continue
-        assert sample.id == str(sample_id(frame_identity(one.frame, manifest.frames_uri).key))
+        assert sample.id == str(sample_id(frame_key(one.frame, manifest.frames_uri)))
         shown = str(here) if one.frame.index == 2 else one.frame.uri
         assert sample.filepath == shown
         assert sample.timestamp_ns == one.frame.timestamp_ns

@@ -14,8 +14,7 @@ from tasks.dataset.schema import open_dataset
 from tasks.export.frames import chosen_manifests
 from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.pipeline.load import load_labels
-from tasks.store.manifests import write_manifest
-from tasks.store.newest import declare_again, list_manifests
+from tasks.store.manifests import declare_again, list_manifests, write_manifest
 from tests.export.labeled_runs import run_of
 from tests.load.test_into_fiftyone import store
 from tests.review.labels import OTHER_STAMP, STAMP, labeled_frames

@@ -9,7 +9,7 @@ from pycocotools import mask as coco_mask
 from flows.params import LabelParams
 from sam2_core.types import Boxes, Masks
 from tasks.masks.rules import TAKEN, MaskRules, tidied
-from tasks.store.artifacts import complete_chunk
+from tasks.store.artifacts import find_chunk
 from tasks.store.tables import LabeledFrame
 from tests.pipeline.test_machine_errors import chunk_of, job_of, label_chunk, source
 
@@ -123,6 +123,6 @@ def test_the_labels_of_a_run_are_tidied_as_it_was_told(source, monkeypatch):
         job = replace(job, rules=rules, out_uri=str(source / (rules.overlap)))
         chunk = chunk_of(job, source)
         assert label_chunk(job, chunk).record
-        labeled = complete_chunk(job.out_uri, chunk).labeled
+        labeled = find_chunk(job.out_uri, chunk).labeled
         masks = [pixels(one.masks) for one in labeled]
         assert [(one & other).sum() for one, other in masks] == [contested] * len(labeled)

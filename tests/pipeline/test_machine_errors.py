@@ -23,7 +23,7 @@ from tasks.observe.progress import DOWNLOAD
 from tasks.pipeline.chunk import detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.run_context import Job
 from tasks.store import storage
-from tasks.store.artifacts import RunStamp, chunks_of, complete_chunk
+from tasks.store.artifacts import RunStamp, chunks_of, find_chunk
 from tests.boxes.test_detect import NAMES, ROWS
 from tests.onnx_file import write_yolox
 from tests.sam2_core.test_stamps import MICRO
@@ -134,9 +134,9 @@ def test_the_chunk_stays_missing_and_the_next_run_makes_it_whole(source, monkeyp
         with pytest.raises((AutolabelError, MemoryError, RuntimeError)) as raised:
             label_chunk(job, chunk)
         assert is_machine_error(raised.value)
-    assert complete_chunk(job.out_uri, chunk) is None
+    assert find_chunk(job.out_uri, chunk) is None
     assert label_chunk(job, chunk).failures == ()
-    labeled = complete_chunk(job.out_uri, chunk).labeled
+    labeled = find_chunk(job.out_uri, chunk).labeled
     assert [len(one.boxes) > 0 and one.failure is None for one in labeled] == [True] * FRAMES
 
 
@@ -167,7 +167,7 @@ def test_boxes_that_storage_does_not_give_now_are_no_failed_frames(source, monke
         ))  # fmt: skip
         with pytest.raises(AutolabelError, match="connection reset"):
             label_chunk(job, chunk)
-    assert complete_chunk(job.out_uri, chunk) is None
+    assert find_chunk(job.out_uri, chunk) is None
     assert label_chunk(job, chunk).failures == ()
 
 

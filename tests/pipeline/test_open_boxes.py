@@ -11,7 +11,7 @@ from flows.cli.main import cli
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.field_boxes import field_boxes
-from tasks.boxes.matching import Matching
+from tasks.boxes.imported import Matching
 from tasks.boxes.rows import BadBoxesError
 from tasks.frames.discover import discover
 from tasks.pipeline.open_boxes import open_boxes

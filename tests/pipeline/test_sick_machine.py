@@ -65,7 +65,7 @@ def test_only_a_sequence_is_given_up(tmp_path, error, alone):
         )
         for number in range(quarantine.ATTEMPTS)
     ]
-    assert sum(given_up) == len(quarantine.listed(label.out, "key")) == (error in SEQUENCES)
+    assert sum(given_up) == len(quarantine.given_up(label.out, "key")) == (error in SEQUENCES)
 
 
 def test_a_failure_that_cannot_be_noted_fails_no_shard(tmp_path, monkeypatch, caplog):

@@ -19,8 +19,7 @@ from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose
 from tasks.review.export import export_reviews
 from tasks.review.set_aside import COLLECTION, compare_files, samples_set_aside
-from tasks.store.manifests import write_manifest
-from tasks.store.newest import dated_ahead, declare_again, list_manifests
+from tasks.store.manifests import dated_ahead, declare_again, list_manifests, write_manifest
 from tasks.store.roots import Root, write_roots
 from tasks.store.tables import LabeledFrame
 from tasks.types import ALL_FRAMES

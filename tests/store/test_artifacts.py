@@ -11,9 +11,9 @@ from tasks.store.artifacts import (
     RunStamp,
     chunk_key,
     chunks_of,
-    complete_boxes,
-    complete_chunk,
     content_key,
+    find_boxes,
+    find_chunk,
     read_boxes,
     read_chunk,
     write_boxes,
@@ -133,22 +133,22 @@ def test_chunks_hold_at_most_64_frames_of_one_camera_and_every_frame_once():
 
 def test_labels_and_boxes_come_back_as_written(out):
     chunk, outcomes = a_chunk()
-    assert complete_chunk(out, chunk) is None
-    assert complete_boxes(out, chunk) is None
+    assert find_chunk(out, chunk) is None
+    assert find_boxes(out, chunk) is None
     boxes = {one.frame.index: one.boxes for one in outcomes if one.failure is None}
     write_boxes(out, chunk, boxes, STAMP)
-    back = complete_boxes(out, chunk)
+    back = find_boxes(out, chunk)
     assert list(back) == [0, 1, 3, 4]  # frame 1 was looked at and has none; frame 2 was not
     assert len(back[1]) == 0
     np.testing.assert_array_equal(back[0].xyxy_px, outcomes[0].boxes.xyxy_px)
-    assert complete_chunk(out, chunk) is None  # boxes alone are not labels
+    assert find_chunk(out, chunk) is None  # boxes alone are not labels
     written = write_labels(out, chunk, outcomes[::-1], STAMP)
     stored = read_chunk(out, chunk.stem, chunk.key)
     assert written.labels_key == stored.labels_key
     assert (written.frames_sha256, written.masks_sha256) == (
         stored.frames_sha256, stored.masks_sha256,
     )  # fmt: skip
-    for before, after in zip(outcomes, complete_chunk(out, chunk).labeled, strict=True):
+    for before, after in zip(outcomes, find_chunk(out, chunk).labeled, strict=True):
         assert_same(before, after)
     again = write_labels(out, chunk, outcomes, STAMP)
     assert again.masks_sha256 == stored.masks_sha256, "equal input gives equal bytes"
@@ -167,7 +167,7 @@ def test_every_frame_must_be_in_a_chunk_once(memory):
     for wrong in (outcomes[:-1], [*outcomes, outcomes[0]], [*outcomes[:-1], outcomes[0]]):
         with pytest.raises(ValueError, match="labeled frames"):
             write_labels(memory, chunk, wrong, STAMP)
-    assert complete_chunk(memory, chunk) is None
+    assert find_chunk(memory, chunk) is None
 
 
 def a_manifest(sequence_id="drive"):

@@ -14,9 +14,9 @@ import pytest
 from sam2_core.types import Boxes
 from tasks.store import checksums, manifests, quarantine, storage, tables
 from tasks.store.artifacts import (
-    complete_boxes,
-    complete_chunk,
     content_key,
+    find_boxes,
+    find_chunk,
     read_boxes,
     read_chunk,
     write_boxes,
@@ -25,7 +25,7 @@ from tasks.store.artifacts import (
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import ChunkRecord, Manifest, labels_of, read_manifest, write_manifest
 from tasks.store.quarantine import Case
-from tasks.store.tables import Place
+from tasks.store.tables import ChunkPath
 from tests.store.test_artifacts import STAMP, a_chunk, assert_same
 
 SAMPLED = 600
@@ -108,10 +108,10 @@ def test_a_damaged_table_is_made_again_and_a_damaged_report_still_gives_up(store
         data = storage.read_bytes(uri)
         for bad in (b"\xff\xfe" * 40, data.replace(b"sources", b"source\xff"), data + b"x"):
             storage.write_bytes(uri, bad)
-            assert (complete_boxes if kind == "boxes" else complete_chunk)(out, chunk) is None
+            assert (find_boxes if kind == "boxes" else find_chunk)(out, chunk) is None
         storage.write_bytes(uri, data)
-    assert complete_boxes(out, chunk) is not None
-    for before, after in zip(outcomes, complete_chunk(out, chunk).labeled, strict=True):
+    assert find_boxes(out, chunk) is not None
+    for before, after in zip(outcomes, find_chunk(out, chunk).labeled, strict=True):
         assert_same(before, after)
     case = Case(out, STAMP.run_key, "drive", "k")
     assert quarantine.note_failure(case, "run", "cannot be decoded", final=True)
@@ -180,7 +180,7 @@ def test_labels_of_other_names_than_their_place_are_refused(stored, kind, lie):
     for read in reads["boxes" if kind == "boxes" else "masks"]:
         with pytest.raises(IncompleteArtifactError, match=chunk.key):
             read()
-    assert (complete_boxes if kind == "boxes" else complete_chunk)(out, chunk) is None
+    assert (find_boxes if kind == "boxes" else find_chunk)(out, chunk) is None
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_chunk_whose_frames_do_not_give_its_key_is_refused(stored, change):
     forged(storage.join(out, chunk.path("frames")), "frames", change)
     with pytest.raises(IncompleteArtifactError):
         read_chunk(out, chunk.stem, chunk.key)
-    assert complete_chunk(out, chunk) is None
+    assert find_chunk(out, chunk) is None
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_chunk_whose_frames_do_not_give_its_key_is_refused(stored, change):
 )  # fmt: skip
 def test_no_path_but_that_of_labels_is_a_place(stem):
     with pytest.raises(IncompleteArtifactError):
-        Place.of(stem)
+        ChunkPath.of(stem)
 
 
 def sealed_manifest(out, manifest, **changes):
@@ -257,7 +257,7 @@ def test_labels_written_after_their_manifest_are_noticed_and_its_sequence_is_mad
         outcomes[0].boxes.track_ids, outcomes[0].boxes.source,
     ))  # fmt: skip
     write_labels(out, chunk, [moved, *outcomes[1:]], STAMP)
-    assert complete_chunk(out, chunk) is not None  # whole, and yet not what the manifest names
+    assert find_chunk(out, chunk) is not None  # whole, and yet not what the manifest names
     with (
         pytest.raises(IncompleteArtifactError, match=r"after the manifest.*run again"),
         manifests.withdrawn_if_damaged(out, manifest),

@@ -6,8 +6,7 @@ import time
 import pytest
 
 from tasks.store import storage
-from tasks.store.manifests import path_of
-from tasks.store.newest import list_manifests, newest_of
+from tasks.store.manifests import list_manifests, newest_of, path_of
 
 
 @pytest.mark.parametrize("where", ["tmp_path", "memory", "s3"])

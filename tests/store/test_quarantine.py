@@ -16,7 +16,7 @@ def case(tmp_path):
 
 
 def given_up(case):
-    return quarantine.listed(case.out_uri, "run")
+    return quarantine.given_up(case.out_uri, "run")
 
 
 def test_a_sequence_that_never_moves_on_is_given_up(case):
@@ -53,8 +53,8 @@ def test_released_sequences_start_anew(case):
 def test_what_was_given_up_before_a_time(case):
     assert quarantine.note_failure(case, "one", "it is no video", final=True)
     later = datetime.now(UTC) + timedelta(minutes=1)
-    assert quarantine.listed(case.out_uri, "run", before=later) == given_up(case)
+    assert quarantine.given_up(case.out_uri, "run", before=later) == given_up(case)
     earlier = later - timedelta(minutes=2)
-    assert not quarantine.listed(case.out_uri, "run", before=earlier)
+    assert not quarantine.given_up(case.out_uri, "run", before=earlier)
     storage.write_bytes(case.report_uri, b"damaged")
-    assert quarantine.listed(case.out_uri, "run", before=earlier) == given_up(case)
+    assert quarantine.given_up(case.out_uri, "run", before=earlier) == given_up(case)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from sam2_core.types import AutolabelError
-from tasks.frames.addresses import FORMATS
-from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
+from tasks.frames.identity import FORMATS
 from tasks.frames.readers.folders import Folders
 from tasks.frames.readers.lists import CocoList, ParquetList
 from tasks.frames.readers.mcap import Mcap
 from tasks.frames.readers.nuscenes import NuScenes
-from tasks.frames.readers.protocol import Place, Reader
+from tasks.frames.readers.protocol import Folder, Reader
 from tasks.frames.readers.tar import Tar
 from tasks.frames.readers.trees import Cityscapes, KittiRaw, KittiTracking
+from tasks.frames.source_names import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
 from tasks.store import storage
 
 FOLDERS: Reader = Folders()
@@ -44,8 +44,8 @@ def reader_of(source: str, format_: str = "auto") -> Reader:
             f"{storage.redact(source)} is compressed, and of archives only plain .tar is read: "
             "unpack it"
         )
-    place = Place(source)
-    return next((one for one in READERS if one.fits(place)), FOLDERS)
+    folder = Folder(source)
+    return next((one for one in READERS if one.fits(folder)), FOLDERS)
 
 
 def _is_folder(source: str) -> bool:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
-from tasks.frames.addresses import address_of
+from tasks.frames.identity import address_of
 from tasks.frames.listing import File, folder_below, natural_key, stat_file, walk
-from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
-from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
-from tasks.frames.source_names import CAMERA_BYTES, is_camera_name, safe_name, timestamps_ns
+from tasks.frames.readers.protocol import Folder, ListedSequence, Picture, Reader
+from tasks.frames.source_names import (
+    CAMERA_BYTES,
+    IMAGE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    is_camera_name,
+    safe_name,
+    suffix_of,
+    timestamps_ns,
+)
 from tasks.store import storage
 
 # What a run leaves for people beside its reports: labels are drawn into it.
@@ -52,16 +59,16 @@ class Folders(Reader):
 
     name = "folders"
 
-    def fits(self, _place: Place) -> bool:
+    def fits(self, _folder: Folder) -> bool:
         """Any folder."""
         return True
 
-    def sequences(self, source: str) -> Iterator[Listed]:
+    def sequences(self, source: str) -> Iterator[ListedSequence]:
         """List sequences: a picture or video is one, and so is every folder of pictures."""
         if suffix_of(source) in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
             file = stat_file(source)
             if file is not None:
-                yield Listed((stem(file),), source, {"": pictures([file])})
+                yield ListedSequence((stem(file),), source, {"": pictures([file])})
                 return
         archives: list[_Archive] = []
         for group in _groups(source, archives):
@@ -69,7 +76,7 @@ class Folders(Reader):
             files = group.cameras.get("", [])
             if len(group.cameras) == 1 and files and suffix_of(files[0].name) in VIDEO_SUFFIXES:
                 uri = files[0].uri
-            yield Listed(group.names, uri, by_camera(group.cameras))
+            yield ListedSequence(group.names, uri, by_camera(group.cameras))
         for archive in archives:
             yield from archive.sequences(source)
 
@@ -82,23 +89,23 @@ class _Archive:
     files: list[File]
     is_bag: bool = False  # of rosbag2: the folder is the recording
 
-    def sequences(self, source: str) -> Iterator[Listed]:
+    def sequences(self, source: str) -> Iterator[ListedSequence]:
         """List it."""
-        from tasks.frames.readers.mcap import Mcap, listed_recording
-        from tasks.frames.readers.tar import Tar, listed_archive
+        from tasks.frames.readers.mcap import Mcap, list_recording
+        from tasks.frames.readers.tar import Tar, list_archive
 
         first, tar = self.files[0], suffix_of(self.files[0].name) == ".tar"
-        place = folder_below(source, self.names) if self.is_bag and self.names else first.uri
+        found_at = folder_below(source, self.names) if self.is_bag and self.names else first.uri
         names = self.names if self.is_bag else (*self.names, stem(first))
         try:
             if tar:
-                yield from listed_archive(first, self.names)
+                yield from list_archive(first, self.names)
             else:
-                yield listed_recording(self.files, names, place)
+                yield list_recording(self.files, names, found_at)
         except AutolabelError as error:
             broken = Picture(File(first.name, first.uri, 0, ""), None, str(error))
-            address = address_of(place, Tar.name if tar else Mcap.name, "")
-            yield Listed(names, address, {"": [broken]})
+            address = address_of(found_at, Tar.name if tar else Mcap.name, "")
+            yield ListedSequence(names, address, {"": [broken]})
 
 
 def _archives(names: tuple[str, ...], files: list[File]) -> Iterator[_Archive]:
@@ -135,13 +142,14 @@ def _groups(root: str, archives: list[_Archive]) -> Iterator[_Group]:
     Archives that are met on the way are put aside, each with the names that lead to its folder.
     """
     waiting: dict[tuple[str, ...], _Group] = {}
-    beside = _Beside(root)
+    beside: dict[tuple[str, ...], str] = {}  # a sequence of its own, by the folder around
+    with_warning = partial(_say_what_is_beside, root, beside)
     for names, files in walk(root, _refuse_camera_link):
         if _DRAWN.search("/".join(names)):
             log.info("%s: pictures that a run drew are no frames", "/".join(names))
             continue
         for parent in [p for p in waiting if p != names[: len(p)]]:
-            yield beside.told(waiting.pop(parent))
+            yield with_warning(waiting.pop(parent))
         images = [file for file in files if suffix_of(file.name) in IMAGE_SUFFIXES]
         videos = [file for file in files if suffix_of(file.name) in VIDEO_SUFFIXES]
         archives += _archives(names, files)
@@ -154,7 +162,7 @@ def _groups(root: str, archives: list[_Archive]) -> Iterator[_Group]:
         if images and names and is_camera_name(names[-1]):
             waiting.setdefault(names[:-1], _Group(names[:-1])).add(names[-1], images)
         elif images:
-            beside.note(names)
+            beside.setdefault(names[:-1], "".join(names[-1:]))
             yield _Group(names, {"": images})
         if videos and all(is_camera_name(stem(file)) for file in videos) and not images:
             group = waiting.setdefault(names, _Group(names))
@@ -163,32 +171,19 @@ def _groups(root: str, archives: list[_Archive]) -> Iterator[_Group]:
         else:
             for file in sorted(videos, key=lambda one: natural_key(one.name)):
                 yield _Group((*names, stem(file)), {"": [file]})
-    yield from map(beside.told, waiting.values())
+    yield from map(with_warning, waiting.values())
 
 
-class _Beside:
-    """Folders of pictures that are no cameras, and lie beside some that are: that is told."""
-
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._names: dict[tuple[str, ...], str] = {}  # by the folder around; open ones only
-
-    def note(self, names: tuple[str, ...]) -> None:
-        """Remember a folder that is a sequence of its own."""
-        self._names = {p: name for p, name in self._names.items() if p == names[: len(p)]}
-        if names:
-            self._names.setdefault(names[:-1], names[-1])
-
-    def told(self, group: _Group) -> _Group:
-        """Return cameras as they are; say so where a folder beside them is none."""
-        other = self._names.get(group.names)
-        if other is not None:
-            log.warning(
-                "%s: %s is a camera by its name, and %s beside it a sequence of its own; cameras "
-                "are named with words such as cam, front or left, and letters and numbers beside",
-                storage.redact(storage.join(self._root, *group.names)), min(group.cameras), other,
-            )  # fmt: skip
-        return group
+def _say_what_is_beside(root: str, beside: Mapping[tuple[str, ...], str], group: _Group) -> _Group:
+    """Return cameras as they are; say so where a folder of pictures beside them is none."""
+    other = beside.get(group.names)
+    if other is not None:
+        log.warning(
+            "%s: %s is a camera by its name, and %s beside it a sequence of its own; cameras "
+            "are named with words such as cam, front or left, and letters and numbers beside",
+            storage.redact(storage.join(root, *group.names)), min(group.cameras), other,
+        )  # fmt: skip
+    return group
 
 
 def _refuse_camera_link(folder: Path, target: Path) -> None:
@@ -197,13 +192,10 @@ def _refuse_camera_link(folder: Path, target: Path) -> None:
     Listing its sequence alone would find the camera, and listing the source would not.
     """
     elsewhere = not target.is_relative_to(folder.parent.resolve())
-    if is_camera_name(folder.name) and elsewhere and _holds_images(target):
+    if not is_camera_name(folder.name) or not elsewhere:
+        return
+    if any(suffix_of(one.name) in IMAGE_SUFFIXES for one in target.iterdir()):
         raise AutolabelError(
             f"{folder} and {target} are one folder, and both are below the source: give as the "
             "source what holds one of them"
         )
-
-
-def _holds_images(folder: Path) -> bool:
-    with os.scandir(folder) as entries:
-        return any(suffix_of(entry.name) in IMAGE_SUFFIXES for entry in entries)

@@ -14,17 +14,189 @@ look at the file. So tables that a query made can be labeled, and the `frames` t
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+import logging
+import math
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.frames.download import fetch
-from tasks.frames.listing import stat_file
-from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
-from tasks.frames.readers.records import Record, RecordList, time_ns_of
+from tasks.frames.identity import address_of
+from tasks.frames.listing import File, natural_key, stat_file
+from tasks.frames.readers.protocol import ListedSequence, Picture, Reader
+from tasks.frames.source_names import (
+    IMAGE_SUFFIXES,
+    fits_int64,
+    is_camera_name,
+    sequence_id_of,
+    shared_beginning,
+    suffix_of,
+    timestamps_ns,
+)
 from tasks.store import storage
 from tasks.store.addresses import checked
 from tasks.wording import counted
+
+_LOOKERS = 16
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A picture as a list names it.
+
+    Attributes:
+        uri: its address, "" for a row that names none.
+        sequence, camera: as the list calls them; "" for those of its folders.
+        order: its position in them, where the list tells; else names decide.
+        timestamp_ns: since 1970, or None.
+        etag, size_bytes: where the list tells them; else the file is looked at.
+        problem: why it cannot be labeled, "" for nothing.
+
+    """
+
+    uri: str
+    sequence: str = ""
+    camera: str = ""
+    order: int | None = None
+    timestamp_ns: int | None = None
+    etag: str = ""
+    size_bytes: int = 0
+    problem: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Address of the folder that the picture is in."""
+        return self.uri.rpartition("/")[0]
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Sequence and camera, by the list or by the folders."""
+        above, _, last = self.folder.rpartition("/")
+        if self.sequence:
+            return self.sequence, self.camera
+        return (above, self.camera or last) if is_camera_name(last) else (self.folder, self.camera)
+
+
+def time_ns_of(value: Any, problem: str, where: str) -> tuple[int | None, str]:
+    """Return a picture's time as a list tells it, and why it cannot be labeled.
+
+    Args:
+        value: nanoseconds since 1970; None, or what is no number for tables, for no time.
+        problem: what else is wrong with the picture.
+        where: the row, for the message.
+
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None, problem
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if whole and fits_int64(int(value)):
+        return int(value), problem
+    return None, problem or f"{where}: timestamp_ns {value!r} is no whole number of nanoseconds"
+
+
+class RecordList(Reader):
+    """Reads a file that names pictures."""
+
+    @abstractmethod
+    def records(self, source: str) -> Iterator[Record]:
+        """Yield the records of a list.
+
+        Raises:
+            AutolabelError: it is no list of this format, or is damaged.
+
+        """
+
+    def source_of(self, _folder: str, part: str) -> str:
+        """Return the address of the list, from the part of a sequence's address."""
+        return part.partition("#")[0]
+
+    def sequences(self, source: str) -> Iterator[ListedSequence]:
+        """List the sequences of a list."""
+        records = list(self.records(source))
+        if not records:
+            raise AutolabelError(f"{storage.redact(source)} lists not a single frame")
+        # What has no path has no folder: it is a failure of the first sequence.
+        first = next((one for one in records if one.uri), Record(source))
+        sequences: dict[str, list[Record]] = {}
+        for number, one in enumerate(records):
+            beside = first if not one.uri else one
+            if not one.uri:
+                one = replace(  # noqa: PLW2901
+                    one, uri=f"{first.folder}/row-{number}", sequence=first.sequence,
+                    camera=one.camera or first.camera,
+                )  # fmt: skip
+            sequences.setdefault(beside.names[0], []).append(one)
+        around = "" if any(one.sequence for one in records) else _common(sequences)
+        ways = {
+            name: tuple(part for part in name.removeprefix(around).split("/") if part)
+            for name in sequences
+        }
+        ids = Counter(sequence_id_of(source, way) for way in ways.values())
+        for name in sorted(sequences, key=natural_key):
+            cameras: dict[str, list[Record]] = {}
+            for one in sequences[name]:
+                cameras.setdefault(one.names[1], []).append(one)
+            pictures = {
+                camera: _pictures(cameras[camera]) for camera in sorted(cameras, key=natural_key)
+            }
+            folders = {one.folder for one in sequences[name]}
+            folder = folders.pop() if len(folders) == 1 else _common(folders)
+            address = address_of(folder, self.name, f"{source}#{name}")
+            is_called_in_full = ids[sequence_id_of(source, ways[name])] > 1
+            yield ListedSequence(ways[name], address, pictures, is_called_in_full)
+
+
+def _common(folders: Iterable[str]) -> str:
+    """Return the folder around all of these; of a single one its parent."""
+    ways = [folder.split("/") for folder in folders]
+    return "/".join(ways[0][:-1] if len(ways) == 1 else shared_beginning(ways))
+
+
+def _pictures(records: Sequence[Record]) -> list[Picture]:
+    """Put the pictures of a camera in order, each once."""
+    each = {one.uri: one for one in reversed(records)}
+    if len(each) < len(records):
+        again = counted(len(records) - len(each), "picture")
+        uri = Counter(one.uri for one in records).most_common(1)[0][0]
+        log.warning("%s named again, and left out: %s", again, storage.redact(uri))
+    # What cannot be labeled may lack its time, and takes nobody else's.
+    told = {one.uri: one.timestamp_ns for one in each.values() if not one.problem}
+    times = [time_ns for time_ns in told.values() if time_ns is not None]
+    first_ns, timed = min(times, default=0), bool(times) and len(times) == len(told)
+    if times and not timed:
+        without = next(uri for uri, time_ns in told.items() if time_ns is None)
+        log.warning("no time of %s is told: its camera has none", storage.redact(without))
+    ordered = sorted(each.values(), key=lambda one: natural_key(one.uri))
+    if all(one.order is not None for one in ordered):
+        ordered.sort(key=lambda one: one.order or 0)
+    elif timed:
+        ordered.sort(key=lambda one: one.timestamp_ns or first_ns)
+    found = timestamps_ns([PurePosixPath(one.uri).stem for one in ordered])
+    if timed:
+        found = [first_ns if one.timestamp_ns is None else one.timestamp_ns for one in ordered]
+    with ThreadPoolExecutor(_LOOKERS, "look") as pool:
+        files = pool.map(_file, ordered)
+        shown = zip(ordered, files, found, strict=True)
+        return [Picture(file, time_ns, one.problem) for one, file, time_ns in shown]
+
+
+def _file(one: Record) -> File:
+    """Look at a file, unless the list tells its version; one that is gone has none."""
+    name = one.uri.rpartition("/")[2]
+    if one.problem or (one.etag and not storage.is_local(one.uri)):
+        return File(name, one.uri, one.size_bytes, "" if one.problem else one.etag)
+    try:
+        return stat_file(one.uri) or File(name, one.uri, 0, "")
+    except storage.NotFoundError:
+        return File(name, one.uri, 0, "")
+
 
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "uri": ("uri", "path", "file_name", "frame_uri", "filename"),
@@ -64,6 +236,20 @@ def _placed(named: str, base: str, where: str, *, anywhere: bool) -> tuple[str, 
     return uri.removeprefix("file://"), ""
 
 
+def _record(row: Mapping[str, Any], base: str, where: str, *, anywhere: bool) -> Record:
+    """Make the record of a row: values by the names in `_COLUMNS`; the rest as `_placed`."""
+    named, order = row.get("uri") or "", row.get("order")
+    # Some writers do not say that their bytes are text.
+    named = named.decode("utf-8", "replace") if isinstance(named, bytes) else str(named)
+    uri, problem = _placed(named, base, where, anywhere=anywhere)
+    time_ns, problem = time_ns_of(row.get("timestamp_ns"), problem, where)
+    return Record(
+        uri, str(row.get("sequence") or ""), str(row.get("camera") or ""),
+        order if isinstance(order, int) else None, time_ns,
+        str(row.get("etag") or ""), int(row.get("size_bytes") or 0), problem,
+    )  # fmt: skip
+
+
 class CocoList(RecordList):
     """Reads COCO json."""
 
@@ -85,15 +271,12 @@ class CocoList(RecordList):
             raise AutolabelError(f"{where} has {counted(len(images), 'image')} and no `file_name`")
         base = _base(source, list(filter(None, names)))
         for number, (one, name) in enumerate(zip(images, names, strict=True)):
-            row = f"{where}: image number {number}"
-            uri, problem = _placed(name, base, row, anywhere=False)
-            time_ns, problem = time_ns_of(one.get("timestamp_ns"), problem, row)
-            sequence = one.get("sequence_id") or videos.get(one.get("video_id"), "")
-            order = one.get("frame_id", one.get("frame_index"))
-            yield Record(
-                uri, str(sequence), str(one.get("camera") or ""),
-                order if isinstance(order, int) else None, time_ns, problem=problem,
-            )  # fmt: skip
+            row = {
+                "uri": name, "camera": one.get("camera"), "timestamp_ns": one.get("timestamp_ns"),
+                "sequence": one.get("sequence_id") or videos.get(one.get("video_id")),
+                "order": one.get("frame_id", one.get("frame_index")),
+            }  # fmt: skip
+            yield _record(row, base, f"{where}: image number {number}", anywhere=False)
 
 
 def _base(source: str, names: list[str]) -> str:
@@ -136,18 +319,7 @@ class ParquetList(RecordList):
         where, folder = storage.redact(source), source.rpartition("/")[0]
         try:
             for number, row in enumerate(_rows(source, where)):
-                place = f"{where}: row {number}"
-                named = row.get("uri") or ""
-                # Some writers do not say that their bytes are text.
-                named = named.decode("utf-8", "replace") if isinstance(named, bytes) else str(named)
-                uri, problem = _placed(named, folder, place, anywhere=True)
-                time_ns, problem = time_ns_of(row.get("timestamp_ns"), problem, place)
-                order = row.get("order")
-                yield Record(
-                    uri, str(row.get("sequence") or ""), str(row.get("camera") or ""),
-                    order if isinstance(order, int) else None, time_ns,
-                    str(row.get("etag") or ""), int(row.get("size_bytes") or 0), problem,
-                )  # fmt: skip
+                yield _record(row, folder, f"{where}: row {number}", anywhere=True)
         except MemoryError:  # pyarrow's is an ArrowException, too
             raise
         except (pa.ArrowException, OSError) as error:
@@ -198,7 +370,7 @@ def _refuse_large(metadata: Any, names: Collection[str], where: str) -> None:
             f"{where} lists {metadata.num_rows} rows, more than {_MOST_ROWS}: cut it into several"
         )
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    chunks = (group.column(place) for group in groups for place in range(group.num_columns))
+    chunks = (group.column(column) for group in groups for column in range(group.num_columns))
     wanted = (one for one in chunks if one.path_in_schema.partition(".")[0] in names)
     if sum(one.total_uncompressed_size for one in wanted) > _MOST_BYTES:
         raise _too_large(where)

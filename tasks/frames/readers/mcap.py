@@ -1,7 +1,7 @@
 """MCAP recordings and rosbag2 folders with MCAP storage: topics with pictures are cameras.
 
 A recording is a sequence; a rosbag2 folder (`metadata.yaml` beside its files) is one, too, whose
-files follow each other. A camera is called after the part of its topic that tells it from others.
+files follow each other. A camera has the name of the part of its topic that tells it from others.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from sam2_core.types import AutolabelError
-from tasks.frames.addresses import address_of
 from tasks.frames.download import fetch
+from tasks.frames.identity import address_of
 from tasks.frames.listing import File, natural_key, stat_file, walk
 from tasks.frames.mcap_pictures import COMPRESSED, KINDS, RAW, VIDEO
 from tasks.frames.mcap_records import require_mcap, topics_of
-from tasks.frames.patterns import suffix_of
-from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
+from tasks.frames.readers.protocol import Folder, ListedSequence, Picture, Reader
+from tasks.frames.source_names import suffix_of
 from tasks.store import storage
 
 SUFFIX, METADATA = ".mcap", "metadata.yaml"
@@ -44,18 +44,18 @@ class Mcap(Reader):
 
     name = "mcap"
 
-    def fits(self, place: Place) -> bool:
+    def fits(self, folder: Folder) -> bool:
         """Whether it is a rosbag2 folder."""
-        return METADATA in place.files and any(
-            suffix_of(name) in {SUFFIX, ".db3"} for name in place.files
+        return METADATA in folder.files and any(
+            suffix_of(name) in {SUFFIX, ".db3"} for name in folder.files
         )
 
-    def sequences(self, source: str) -> Iterator[Listed]:
+    def sequences(self, source: str) -> Iterator[ListedSequence]:
         """List a recording, or a rosbag2 folder, as one sequence; of other folders each file."""
         require_mcap()
         file = stat_file(source)
         if file is not None:
-            yield listed_recording([file], (file.name.rpartition(".")[0],), source)
+            yield list_recording([file], (file.name.rpartition(".")[0],), source)
             return
         files = next((files for names, files in walk(source) if not names), [])
         parts = [one for one in files if suffix_of(one.name) == SUFFIX]
@@ -66,10 +66,10 @@ class Mcap(Reader):
             )
         if any(one.name == METADATA for one in files):
             _tell_of_missing(source, {one.name for one in parts})
-            yield listed_recording(parts, (), source)
+            yield list_recording(parts, (), source)
             return
         for one in sorted(parts, key=lambda part: natural_key(part.name)):
-            yield listed_recording([one], (one.name.rpartition(".")[0],), one.uri)
+            yield list_recording([one], (one.name.rpartition(".")[0],), one.uri)
 
 
 def _tell_of_missing(folder: str, there: set[str]) -> None:
@@ -88,7 +88,7 @@ def _tell_of_missing(folder: str, there: set[str]) -> None:
         log.warning("%s names %s, not there", storage.redact(uri), " and ".join(gone[:3]))
 
 
-def listed_recording(files: Sequence[File], names: tuple[str, ...], folder: str) -> Listed:
+def list_recording(files: Sequence[File], names: tuple[str, ...], folder: str) -> ListedSequence:
     """List a recording in one or several files.
 
     Raises:
@@ -96,7 +96,10 @@ def listed_recording(files: Sequence[File], names: tuple[str, ...], folder: str)
 
     """
     ordered = sorted(files, key=lambda one: natural_key(one.name))
-    of_file = {one.uri: _topics(one) for one in ordered}
+    of_file = {
+        one.uri: topics_of(one.uri, partial(fetch, one.uri, one.etag, one.size_bytes))
+        for one in ordered
+    }
     schemas = {topic: name for topics in of_file.values() for topic, name in topics.items()}
     cameras = cameras_of(schemas)
     if not cameras:
@@ -111,11 +114,7 @@ def listed_recording(files: Sequence[File], names: tuple[str, ...], folder: str)
         ]
         for camera, topic in sorted(cameras.items(), key=lambda one: natural_key(one[0]))
     }  # fmt: skip
-    return Listed(names, address_of(folder, Mcap.name, ""), pictures)
-
-
-def _topics(file: File) -> dict[str, str]:
-    return topics_of(file.uri, partial(fetch, file.uri, file.etag, file.size_bytes))
+    return ListedSequence(names, address_of(folder, Mcap.name, ""), pictures)
 
 
 def cameras_of(schemas: Mapping[str, str]) -> dict[str, str]:

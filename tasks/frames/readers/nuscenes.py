@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.frames.addresses import address_of
 from tasks.frames.download import fetch
+from tasks.frames.identity import address_of
 from tasks.frames.listing import File, natural_key, stat_file, walk
-from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
-from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
-from tasks.frames.source_names import fits_int64
+from tasks.frames.readers.protocol import Folder, ListedSequence, Picture, Reader
+from tasks.frames.source_names import IMAGE_SUFFIXES, fits_int64, suffix_of
 from tasks.store import storage
 from tasks.wording import counted
 
@@ -45,21 +44,21 @@ class NuScenes(Reader):
 
     name = "nuscenes"
 
-    def fits(self, place: Place) -> bool:
+    def fits(self, folder: Folder) -> bool:
         """Whether it, or the first folder in it, has such tables."""
         for _ in range(_LEVELS + 1):
-            if table_folders(place):
+            if table_folders(folder):
                 return True
-            folders = [name for name in place.folders if not name.startswith(".")]
+            folders = [name for name in folder.folders if not name.startswith(".")]
             if not folders:
                 return False
-            place = place / folders[0]
+            folder = folder / folders[0]
         return False
 
-    def sequences(self, source: str) -> Iterator[Listed]:
+    def sequences(self, source: str) -> Iterator[ListedSequence]:
         """List the scenes of each dataset."""
         found, where = False, ""
-        for names, folder, tables in datasets(Place(source)):
+        for names, folder, tables in datasets(Folder(source)):
             where = where or storage.redact(storage.join(folder, tables[0]))
             for listed in _scenes(names, folder, tables):
                 found = True
@@ -76,27 +75,27 @@ class NuScenes(Reader):
             )
 
 
-def table_folders(place: Place) -> list[str]:
+def table_folders(folder: Folder) -> list[str]:
     """Names of the folders in a dataset that hold its tables; one of them may be missing."""
-    names = [name for name in place.folders if _TABLES.fullmatch(name)]
-    return [name for name in names if len((place / name).files & _NEEDED) > 1]
+    names = [name for name in folder.folders if _TABLES.fullmatch(name)]
+    return [name for name in names if len((folder / name).files & _NEEDED) > 1]
 
 
 def datasets(
-    place: Place, names: tuple[str, ...] = ()
+    folder: Folder, names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str, list[str]]]:
     """Yield the datasets in a folder: way to it, its folder, the folders of its tables."""
-    tables = table_folders(place)
+    tables = table_folders(folder)
     if tables:
-        yield names, place.uri, tables
+        yield names, folder.uri, tables
         return
     if len(names) == _LEVELS:
         return
-    folders = sorted(place.folders, key=natural_key)
+    folders = sorted(folder.folders, key=natural_key)
     versions = [name for name in folders if name.isdecimal()]
     for name in versions[-1:] if names and versions == folders else folders:
         if not name.startswith("."):
-            yield from datasets(place / name, (*names, name))
+            yield from datasets(folder / name, (*names, name))
 
 
 def rows(uri: str) -> Iterator[Row]:
@@ -156,13 +155,15 @@ def _by_token(folder: str, table: str, *, by_log: bool) -> tuple[dict[str, str],
     def rows_of(name: str) -> Iterator[Row]:
         return rows(storage.join(folder, table, f"{name}.json"))
 
-    channels: dict[str, str] = {}  # of calibrated sensors; "" of those that are no cameras
-    sensors = {str(row.get("token")): row for row in rows_of("sensor")}
-    for row in rows_of("calibrated_sensor"):
-        sensor = sensors.get(str(row.get("sensor_token")))
-        if sensor:
-            is_camera = sensor.get("modality") == "camera"
-            channels[str(row.get("token"))] = str(sensor.get("channel")) if is_camera else ""
+    sensors = {
+        str(row.get("token")): str(row.get("channel")) if row.get("modality") == "camera" else ""
+        for row in rows_of("sensor")
+    }
+    channels = {
+        str(row.get("token")): sensors[str(row.get("sensor_token"))]
+        for row in rows_of("calibrated_sensor")
+        if str(row.get("sensor_token")) in sensors
+    }
     called, key = ("logfile", "log_token") if by_log else ("name", "scene_token")
     scenes = {
         str(row.get("token")): str(row.get(called) or row.get("token"))
@@ -232,9 +233,9 @@ def _read(folder: str, table: str, versions: tuple[tuple[str, str], ...]) -> _Sc
     return found
 
 
-def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[Listed]:
+def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[ListedSequence]:
     for table in tables:
-        has = (Place(folder) / table).files
+        has = (Folder(folder) / table).files
         if _NEEDED - has:
             raise AutolabelError(
                 f"{storage.redact(storage.join(folder, table))} lacks "
@@ -258,7 +259,9 @@ def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[
                 for camera, shots in sorted(cameras.items(), key=lambda one: natural_key(one[0]))
             }
             if any(pictures.values()):
-                yield Listed((*names, *own), address_of(folder, NuScenes.name, part), pictures)
+                yield ListedSequence(
+                    (*names, *own), address_of(folder, NuScenes.name, part), pictures
+                )
 
 
 def _time_ns(row: Row) -> int:
@@ -294,7 +297,7 @@ class _Files:
         return self._listed.get(path)
 
     def missing(self, path: str) -> File:
-        """Name a file of which nothing is known, always below the dataset."""
+        """Make up a file that is not there, always below the dataset."""
         below = "/".join(part for part in path.split("/") if part not in {"", ".", ".."})
         return File(below.rpartition("/")[2], storage.join(self._folder, below), 0, "")
 

@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote
 
-from tasks.frames.listing import File, folder_below, is_folder
-from tasks.frames.listing_s3 import Prefix
+from tasks.frames.listing import File, folder_below, s3_pages, s3_prefix
 from tasks.store import storage
-from tasks.store.retry import with_retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,12 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedSequence:
     """A sequence as its reader lists it: nothing is selected yet.
 
     Attributes:
         names: way from the source to it, for its id; () for the source itself.
-        address: by which its reader finds it again (`tasks.frames.addresses`).
+        address: by which its reader finds it again (`tasks.frames.identity`).
         cameras: pictures in order, by camera; "" where there is only one.
         is_called_in_full: its id keeps folders such as `images`, as another sequence of the source
             would have the same without.
@@ -52,14 +51,14 @@ class Listed:
     is_called_in_full: bool = False
 
 
-class Place:
+class Folder:
     """A folder, looked at no more than needed: of a bucket only the first thousand names."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
 
-    def __truediv__(self, name: str) -> Place:
-        return Place(folder_below(self.uri, [name]))
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(folder_below(self.uri, [name]))
 
     @property
     def folders(self) -> list[str]:
@@ -73,34 +72,34 @@ class Place:
 
     @cached_property
     def _entries(self) -> dict[str, bool]:
-        fs, path = storage.filesystem(self.uri)
         try:
-            with storage.explained("list", self.uri):
-                if storage.is_local(self.uri):
-                    with os.scandir(path) as entries:
-                        return {one.name: is_folder(one) for one in entries}
-                if storage.is_s3(self.uri):
-                    return dict(_first_page(fs, path))
-                what = f"listing {storage.redact(self.uri)}"
-                found = with_retries(lambda: fs.ls(path, detail=True), what)
+            if storage.is_local(self.uri):
+                return self._entries_here()
+            if storage.is_s3(self.uri):
+                return self._first_page()
+            found = storage.ask("list", self.uri, lambda fs, path: fs.ls(path, detail=True))
         except storage.NotFoundError:
-            return {}  # whoever lists it in earnest says so
-        names = {
-            one["name"].rstrip("/").rpartition("/")[2]: one["type"] == "directory" for one in found
+            return {}  # the reader that lists it says so
+        plain = unquote if storage.is_web(self.uri) else str
+        return {
+            plain(one["name"].rstrip("/").rpartition("/")[2]): one["type"] == "directory"
+            for one in found
         }
-        if storage.is_web(self.uri):
-            return {unquote(name): is_folder for name, is_folder in names.items()}
-        return names
 
+    def _entries_here(self) -> dict[str, bool]:
+        path = storage.local_path(self.uri)
+        with storage.explained("list", self.uri), os.scandir(path) as entries:
+            # A link that leads to itself is no folder, and no error.
+            return {
+                one.name: Path(one).is_dir() if one.is_symlink() else one.is_dir()
+                for one in entries
+            }
 
-def _first_page(fs: object, path: str) -> Iterator[tuple[str, bool]]:
-    bucket, _, prefix = path.partition("/")
-    prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-    page = next(Prefix(fs, bucket, prefix).pages(Delimiter="/"))
-    for one in page.get("CommonPrefixes", ()):
-        yield one["Prefix"][len(prefix) :].rstrip("/"), True
-    for one in page.get("Contents", ()):
-        yield one["Key"][len(prefix) :], False
+    def _first_page(self) -> dict[str, bool]:
+        start, page = len(s3_prefix(self.uri)[1]), next(s3_pages(self.uri, Delimiter="/"))
+        folders = (one["Prefix"][start:-1] for one in page.get("CommonPrefixes", ()))
+        files = (one["Key"][start:] for one in page.get("Contents", ()))
+        return dict.fromkeys(folders, True) | dict.fromkeys(files, False)
 
 
 class Reader(Protocol):
@@ -115,11 +114,11 @@ class Reader(Protocol):
     name: str
     layout: str = ""
 
-    def fits(self, place: Place) -> bool:
+    def fits(self, folder: Folder) -> bool:
         """Whether a folder is of this format, by the names in it; of a file's format none is."""
         return False
 
-    def sequences(self, source: str) -> Iterator[Listed]:
+    def sequences(self, source: str) -> Iterator[ListedSequence]:
         """List the sequences of a source, one after another.
 
         Raises:

@@ -14,12 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
-from tasks.frames.addresses import address_of
+from tasks.frames.identity import address_of
 from tasks.frames.listing import File, is_hidden, natural_key, stat_file
-from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.readers.folders import pictures
-from tasks.frames.readers.protocol import Listed, Picture, Reader
-from tasks.frames.source_names import is_camera_name
+from tasks.frames.readers.protocol import ListedSequence, Picture, Reader
+from tasks.frames.source_names import IMAGE_SUFFIXES, is_camera_name, suffix_of
 from tasks.store import storage
 from tasks.wording import counted
 
@@ -36,18 +35,18 @@ class Tar(Reader):
 
     name = "tar"
 
-    def sequences(self, source: str) -> Iterator[Listed]:
+    def sequences(self, source: str) -> Iterator[ListedSequence]:
         """List the sequences of an archive."""
         file = stat_file(source)
         if file is None:
             raise AutolabelError(f"{storage.redact(source)} is a folder and no archive")
-        found = list(listed_archive(file, ()))
+        found = list(list_archive(file, ()))
         if not found:
             raise AutolabelError(f"{storage.redact(source)} holds no pictures")
         yield from found
 
 
-def listed_archive(archive: File, names: tuple[str, ...]) -> Iterator[Listed]:
+def list_archive(archive: File, names: tuple[str, ...]) -> Iterator[ListedSequence]:
     """List the sequences of an archive that lies in the folder `names` of a source.
 
     Raises:
@@ -69,7 +68,7 @@ def listed_archive(archive: File, names: tuple[str, ...]) -> Iterator[Listed]:
                 if any(one.file.uri == members[-1].uri for one in shots):
                     shots.append(replace(broken, timestamp_ns=shots[-1].timestamp_ns))
         address = address_of(archive.uri, Tar.name, "/".join(inner))
-        yield Listed((*names, own, *inner), address, listed)
+        yield ListedSequence((*names, own, *inner), address, listed)
 
 
 def _sorted(members: list[File]) -> dict[tuple[str, ...], dict[str, list[File]]]:
@@ -148,7 +147,7 @@ def _is_more(path: Path, at: int) -> bool:
 
 
 def _broken(found: list[File], where: str, end: int, damage: str) -> Picture | None:
-    """Return what stands for all members behind a damaged place; None where there is none."""
+    """Return what stands for all members behind a damaged byte; None where there is none."""
     if not damage or not found:
         return None
     last, name = found[-1], f"behind-byte-{end}"

@@ -1,4 +1,7 @@
-"""What decodes frames: the code and the libraries that decide their pixels."""
+"""What decides pixels and boxes: modules, whose source is part of a run's key, and libraries.
+
+The names of the modules do not count, only what is in them. `sam2_core.decisive_code` has masks.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,8 @@ from sam2_core.decisive_code import source_digest
 
 # Part of a run's key; tests hold them against what reading frames really imports.
 PIXEL_MODULES = (
-    "tasks.frames.images", "tasks.frames.video", "tasks.frames.broken_off",
-    "tasks.frames.mcap_pictures", "tasks.frames.mcap_messages", "tasks.frames.mcap_records",
-    "tasks.frames.mcap_video",
+    "tasks.frames.images", "tasks.frames.video", "tasks.frames.mcap_pictures",
+    "tasks.frames.mcap_records",
 )  # fmt: skip
 # Their distributions; OpenCV has several, of which one is installed.
 _LIBRARIES = {
@@ -51,3 +53,24 @@ def decoding_digest() -> str:
     """Return 12 hexadecimal digits of the decoding code and its libraries' versions."""
     versions = json.dumps([source_digest(PIXEL_MODULES), decoding_versions()])
     return hashlib.sha256(versions.encode()).hexdigest()[:12]
+
+
+_DETECTED = (
+    "tasks.boxes.detect", "tasks.boxes.yolox", "tasks.boxes.prompted",
+    "sam2_core.backends.onnx_in_halves", "sam2_core.backends.onnxruntime_network",
+    "sam2_core.backends.pixel_kernels",
+)  # fmt: skip
+_IMPORTED = (
+    "tasks.boxes.imported", "tasks.boxes.import_files", "tasks.boxes.json_boxes",
+    "tasks.boxes.rows", "tasks.boxes.cvat_boxes", "tasks.boxes.field_boxes",
+)  # fmt: skip
+
+
+def decisive_modules(*, imported: bool) -> tuple[str, ...]:
+    """Return the dotted names of what decides pixels and boxes, imported or detected ones."""
+    return (*PIXEL_MODULES, *(_IMPORTED if imported else _DETECTED))
+
+
+def box_code(*, imported: bool) -> str:
+    """Return the digest of the code that decides pixels and boxes."""
+    return source_digest(decisive_modules(imported=imported))
