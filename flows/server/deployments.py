@@ -13,20 +13,18 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import (
-    DeploymentScheduleCreate,
-    DeploymentUpdate,
-    WorkPoolCreate,
-)
-from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyOptions
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.objects import ConcurrencyLimitConfig
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.client.schemas.schedules import CronSchedule
+from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
 from prefect.flows import Flow, load_flow_from_entrypoint
+from prefect.schedules import Schedule
+from prefect.types.entrypoint import EntrypointType
 from prefect.utilities.callables import parameter_schema
 
 from flows.server.client import connected
@@ -51,7 +49,13 @@ def deploy() -> None:
     ensure_pools()
     with connected() as client:
         for wanted in described():
-            _deploy_one(client, wanted)
+            flow = flow_of(wanted["entrypoint"])
+            try:
+                found = client.read_deployment_by_name(f"{flow.name}/{wanted['name']}")
+            except ObjectNotFound:
+                _create(flow, wanted)
+            else:
+                _update(client, flow, found, wanted)
 
 
 def ensure_pools() -> None:
@@ -104,58 +108,29 @@ def flow_of(entrypoint: str) -> Flow[Any, Any]:
     return load_flow_from_entrypoint(entrypoint)
 
 
-def _deploy_one(client: SyncPrefectClient, wanted: dict[str, Any]) -> None:
-    """Make a deployment, or bring one that is there up to this version."""
-    flow = flow_of(wanted["entrypoint"])
-    name = f"{flow.name}/{wanted['name']}"
-    schema = parameter_schema(flow).model_dump_for_openapi()
-    try:
-        found = client.read_deployment_by_name(name)
-    except ObjectNotFound:
-        _create(client, flow, wanted, schema)
-        return
-    if changes := _changes(found, wanted, schema):
-        _update(client, name, found, changes)
-
-
-def _create(
-    client: SyncPrefectClient, flow: Flow[Any, Any], wanted: dict[str, Any], schema: dict[str, Any]
-) -> None:
+def _create(flow: Flow[Any, Any], wanted: dict[str, Any]) -> None:
     """Make a deployment as `prefect deploy` would."""
-    pool = wanted["work_pool"]
-    given = wanted.get("concurrency_limit")
-    limit = ConcurrencyLimitConfig.model_validate(given) if given else None
-    client.create_deployment(
-        client.create_flow(flow),
+    limit, pool = wanted.get("concurrency_limit"), wanted["work_pool"]
+    made = flow.to_deployment(
         wanted["name"],
-        entrypoint=wanted["entrypoint"],
         description=wanted["description"],
         tags=wanted["tags"],
-        version=flow.version,
         work_pool_name=pool["name"],
         job_variables=pool.get("job_variables", {}),
-        pull_steps=[],
-        parameter_openapi_schema=schema,
-        enforce_parameter_schema=True,
-        concurrency_limit=limit.limit if limit else None,
-        concurrency_options=ConcurrencyOptions(collision_strategy=limit.collision_strategy)
-        if limit
-        else None,
-        schedules=[
-            DeploymentScheduleCreate(
-                schedule=CronSchedule(cron=one["cron"], timezone=one["timezone"]),
-                active=one["active"],
-                slug=one["slug"],
-            )
-            for one in wanted.get("schedules", ())
-        ],
+        concurrency_limit=ConcurrencyLimitConfig.model_validate(limit) if limit else None,
+        schedules=[Schedule(**one) for one in wanted.get("schedules", ())],
+        entrypoint_type=EntrypointType.MODULE_PATH,
     )
+    cast("RunnerDeployment", made).apply()
 
 
-def _changes(
-    found: DeploymentResponse, wanted: Mapping[str, Any], schema: dict[str, Any]
-) -> dict[str, Any]:
-    """Tell what differs of the parts that belong to the version, not to a person.
+def _update(
+    client: SyncPrefectClient,
+    flow: Flow[Any, Any],
+    found: DeploymentResponse,
+    wanted: Mapping[str, Any],
+) -> None:
+    """Bring what belongs to the version, not to a person, up to date.
 
     Tags and variables of the environment are added, never changed or taken away. A deployment
     without a pool was taken over by `flow.serve()`, which pauses it when it ends: no worker would
@@ -165,7 +140,7 @@ def _changes(
     values = {
         "entrypoint": wanted["entrypoint"],
         "description": wanted["description"],
-        "parameter_openapi_schema": schema,
+        "parameter_openapi_schema": parameter_schema(flow).model_dump_for_openapi(),
         "tags": sorted({*found.tags, *wanted["tags"]}),
         "job_variables": found.job_variables
         | {"env": ours.get("env", {}) | (found.job_variables.get("env") or {})},
@@ -173,19 +148,16 @@ def _changes(
     if not found.work_pool_name:
         values |= {"work_pool_name": wanted["work_pool"]["name"], "paused": False}
     before = {name: getattr(found, name) for name in values} | {"tags": sorted(found.tags)}
-    return {name: value for name, value in values.items() if before[name] != value}
-
-
-def _update(
-    client: SyncPrefectClient, name: str, found: DeploymentResponse, changes: dict[str, Any]
-) -> None:
+    if values == before:
+        return
     try:
-        client.update_deployment(found.id, DeploymentUpdate(**changes))
+        client.update_deployment(found.id, DeploymentUpdate(**values))
     except PrefectHTTPStatusError as error:
         if error.response.status_code != 409:
             raise
         detail = str(error.response.json().get("detail", ""))[:300]
         raise AutolabelError(
-            f"the parameters that deployment {name} was given do not fit this version: {detail}; "
-            "change them on its page of Prefect, or delete the deployment there; then try again"
+            f"the parameters that deployment {flow.name}/{found.name} was given do not fit this "
+            f"version: {detail}; change them on its page of Prefect, or delete the deployment "
+            "there; then try again"
         ) from None

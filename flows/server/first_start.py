@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 from flows.server import postgres
 from sam2_core.types import AutolabelError
@@ -24,21 +23,15 @@ _MODULES = (
 )  # fmt: skip
 
 
-def compile_imports() -> None:
-    """Have Python write the bytecode of what every start imports."""
-    os.environ.setdefault(URI_VARIABLE, "mongodb://127.0.0.1:9")  # FiftyOne would start a database
-    import_later()
-    for one in _MODULES:
-        importlib.import_module(one)
-
-
 def main() -> None:
     """Do it; what fails here costs nothing but the time that the first start then takes."""
     try:
-        with ThreadPoolExecutor(1) as beside:
-            made = beside.submit(lambda: postgres.Postgres().leave())
-            compile_imports()
-            made.result()
+        postgres.Postgres().leave()
+        # FiftyOne would start a database.
+        os.environ.setdefault(URI_VARIABLE, "mongodb://127.0.0.1:9")
+        import_later()
+        for one in _MODULES:
+            importlib.import_module(one)
     except (AutolabelError, ImportError, OSError) as error:
         print(f"the first start will take longer: {error}", file=sys.stderr)  # noqa: T201
 

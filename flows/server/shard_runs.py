@@ -21,7 +21,6 @@ from prefect.context import FlowRunContext
 from prefect.states import AwaitingRetry, Completed, Failed
 
 from flows.params import LabelParams
-from flows.plan.plan import stamp_of
 from flows.plan.shards import ShardParams
 from flows.server.client import connected, in_pages
 from sam2_core.backend_choice import fits
@@ -192,21 +191,6 @@ def sequences_in_flight(run_key: str, out_uri: str) -> set[tuple[str, str]]:
     }
 
 
-def cancel(run_key: str, out_uri: str) -> int:
-    """Cancel every unfinished shard of a run to one storage; returns how many.
-
-    Shards that run finish the chunk at hand; what they wrote stays valid.
-    """
-    active = list(runs_of(run_key, out_uri, active_only=True))
-    with connected() as client:
-        for run in active:
-            state = run.state
-            waiting = state is not None and (state.is_scheduled() or state.is_crashed())
-            kind = StateType.CANCELLED if waiting else StateType.CANCELLING
-            client.set_flow_run_state(run.id, State(type=kind))
-    return len(active)
-
-
 def counts(runs: Iterable[FlowRun]) -> Counter[str]:
     """Count runs by state name."""
     return Counter((run.state and run.state.name) or "Unknown" for run in runs)
@@ -221,33 +205,38 @@ def counted_states(states: Mapping[str, int]) -> str:
 
 
 def cancel_backfill(label: LabelParams) -> dict[str, int]:
-    """Cancel the unfinished shards of the runs that these parameters may have become.
+    """Cancel the unfinished shards that were submitted with these parameters.
 
-    Workers decide the backend and precision of a submission that names none, and others may be
-    online by now, or none: so theirs are taken from each run that has unfinished shards.
+    Workers decide the backend and precision of a submission that names none. Shards that run finish
+    the chunk at hand; what they wrote stays valid.
 
     Returns:
         How many shards were cancelled, by run key.
 
     Raises:
-        AutolabelError: Prefect is not there, or the model is not.
+        AutolabelError: Prefect is not there.
 
     """
-    unfinished: dict[str, LabelParams] = {}
-    for run in flow_runs(tags={"all_": [SHARD_TAG]}, state=UNFINISHED):
-        try:
-            shard = shard_of(run)
-        except (KeyError, ValueError):  # of an older version
-            continue
-        if shard.label.out == label.out:
-            unfinished.setdefault(shard.run_key, shard.label)
-    mine = [key for key, theirs in unfinished.items() if _key_as(label, theirs) == key]
-    return {key: cancel(key, label.out) for key in mine}
+    found: Counter[str] = Counter()
+    with connected() as client:
+        for run in list(flow_runs(tags={"all_": [SHARD_TAG]}, state=UNFINISHED)):
+            try:
+                shard = shard_of(run)
+            except (KeyError, ValueError):  # of an older version
+                continue
+            if run.state and not stays_crashed(run) and _is_of(shard.label, label):
+                waits = run.state.is_scheduled() or run.state.is_crashed()
+                kind = StateType.CANCELLED if waits else StateType.CANCELLING
+                client.set_flow_run_state(run.id, State(type=kind))
+                found[shard.run_key] += 1
+    return dict(found)
 
 
-def _key_as(label: LabelParams, other: LabelParams) -> str:
-    """Return the key of parameters with another's backend and precision; "" if they name others."""
-    if not fits(other.backend, label.backend) or label.precision not in ("auto", other.precision):
-        return ""
-    chosen = {"backend": other.backend, "precision": other.precision}
-    return stamp_of(label.model_copy(update=chosen)).run_key
+def _is_of(decided: LabelParams, asked: LabelParams) -> bool:
+    """Whether a shard's parameters are those that were asked for, decided by workers."""
+    chosen = {"backend": decided.backend, "precision": decided.precision}
+    return (
+        asked.model_copy(update=chosen) == decided
+        and fits(decided.backend, asked.backend)
+        and asked.precision in {"auto", decided.precision}
+    )

@@ -12,7 +12,7 @@ from flows.cli.display import stderr_console
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server import watching
-from flows.server.shard_runs import cancel, run_tag, sequences_in_flight
+from flows.server.shard_runs import SHARD_TAG, cancel_backfill, run_tag, sequences_in_flight
 from flows.server.watching import looking_after, signs_of_life
 from tests.integration.cluster import wait_for
 from tests.integration.runs import MICRO, write_sequence
@@ -77,9 +77,8 @@ def shard(terminal, tmp_path):
     parameters = {"params": plan.shards[0].model_dump(mode="json")}
     some_flow = flow(lambda params: None, name="label-shard")
     with get_client(sync_client=True) as client:
-        run = client.create_flow_run(
-            some_flow, name="drive+0", parameters=parameters, tags=[run_tag(plan.stamp.run_key)]
-        )
+        tags = [SHARD_TAG, run_tag(plan.stamp.run_key)]
+        run = client.create_flow_run(some_flow, name="drive+0", parameters=parameters, tags=tags)
 
         def becomes(state):
             client.set_flow_run_state(run.id, state, force=True)
@@ -106,8 +105,8 @@ def test_only_a_shard_of_the_same_frames_to_the_same_storage_counts_as_under_way
     assert planned() == (0, 1)
     assert planned(out=elsewhere) == (1, 0)
     assert next(watching.watch(run_key, elsewhere, 0.05)) == []
-    assert cancel(run_key, elsewhere) == 0
-    assert cancel(run_key, label.out) == 1
+    assert cancel_backfill(label.model_copy(update={"out": elsewhere})) == {}
+    assert cancel_backfill(label) == {run_key: 1}
 
 
 def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(

@@ -1,9 +1,12 @@
 """Which shards a cancellation means, when those who took them are no longer there."""
 
 import uuid
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from prefect.client.schemas.objects import FlowRun
+from prefect.states import Running
 
 from flows.params import LabelParams
 from flows.plan.plan import stamp_of
@@ -24,14 +27,15 @@ def cancelled(monkeypatch):
     """Run keys that are cancelled, of shards with these labels; Prefect is a stand-in."""
 
     def of(asked, *labels):
-        runs = [FlowRun(flow_id=uuid.uuid4(), parameters={"params": {}})]
+        runs = [FlowRun(flow_id=uuid.uuid4(), parameters={"params": {}}, state=Running())]
         for label in labels:
             piece = Piece("drive", "/in/drive", "k", 4)
             shard = ShardParams(label=label, run_key=stamp_of(label).run_key, pieces=[piece])
             params = {"params": shard.model_dump(mode="json")}
-            runs.append(FlowRun(flow_id=uuid.uuid4(), parameters=params))
+            runs.append(FlowRun(flow_id=uuid.uuid4(), parameters=params, state=Running()))
+        client = SimpleNamespace(set_flow_run_state=lambda *_: None)
         monkeypatch.setattr(shard_runs, "flow_runs", lambda **_: runs)
-        monkeypatch.setattr(shard_runs, "cancel", lambda key, out: 3)
+        monkeypatch.setattr(shard_runs, "connected", lambda: nullcontext(client))
         return shard_runs.cancel_backfill(asked)
 
     return of
@@ -39,7 +43,7 @@ def cancelled(monkeypatch):
 
 def test_shards_of_gpus_are_cancelled_where_there_is_none(asked, cancelled):
     theirs = asked.model_copy(update=GPU)
-    assert cancelled(asked, theirs) == {stamp_of(theirs).run_key: 3}
+    assert cancelled(asked, theirs) == {stamp_of(theirs).run_key: 1}
     named = asked.model_copy(update={"backend": "onnxruntime"})
     assert list(cancelled(named, theirs)) == [stamp_of(theirs).run_key]
 
