@@ -147,7 +147,7 @@ def _prefect() -> Finding:
 
 
 def _workers() -> Finding:
-    from flows.machine.notes import ADVICE, refused_workers
+    from flows.machine.services import ADVICE, refused_workers
 
     refused = refused_workers()
     if not refused:

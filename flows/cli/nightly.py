@@ -54,9 +54,9 @@ def command(at: tuple[int, int], timezone: str, **options: Any) -> None:
     Sets the parameters and the schedule of the deployment nightly/nightly and prints the next runs.
     `autolabel status` also shows how the last night ended.
     """
+    from flows.machine.programs import CPU_POOL
     from flows.plan.names import refuse_other_names
     from flows.server.api import use_api
-    from flows.server.deployments import CPU_POOL
     from flows.server.fleet import doubt, refuse_what_nobody_will_tell
     from flows.server.schedules import plan_nights, turn_on
     from flows.server.submit import workers_online

@@ -26,7 +26,7 @@ def command(hours: float, as_json: bool) -> None:
 
     Exit code 1: something is left to do for a person.
     """  # noqa: D205
-    from flows.machine.notes import refused_workers
+    from flows.machine.services import refused_workers
     from flows.server.api import use_api
     from flows.server.client import asked_once
     from flows.server.status import collect_status
@@ -73,7 +73,7 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
 
 
 def _show_refused(reasons: dict[str, str]) -> None:
-    from flows.machine.notes import ADVICE
+    from flows.machine.services import ADVICE
 
     for name, reason in reasons.items():
         click.echo(f"{name} takes no work: {reason}")

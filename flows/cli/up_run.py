@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,11 +14,11 @@ from urllib.parse import urlsplit
 from filelock import FileLock, Timeout
 
 from flows.cli.up import PREFECT_PORT
-from flows.machine.notes import workers_of
+from flows.machine.programs import APP, CPU_POOL, DATABASE, GPU_POOL, SERVER, workers
 from flows.machine.services import (
     Service,
     folder,
-    python,
+    processes_of,
     running,
     running_api,
     start,
@@ -43,7 +44,7 @@ OTHERS_SERVER = "set PREFECT_API_URL to use a Prefect server of your own"
 
 def bring_up(
     port: int | None = None,
-    workers: int | None = None,
+    count: int | None = None,
     app_port: int | None = None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> dict[str, str]:
@@ -51,7 +52,7 @@ def bring_up(
 
     Args:
         port: of Prefect's server on 127.0.0.1; `PREFECT_PORT` when None.
-        workers: GPU workers; one for each GPU, else one, when None.
+        count: GPU workers; one for each GPU, else one, when None.
         app_port: where FiftyOne's App is to listen; no App when None.
         tell: hears what is waited for.
 
@@ -60,7 +61,7 @@ def bring_up(
 
     """
     with _one_at_a_time(tell):
-        return _bring_up(port, workers, app_port, tell)
+        return _bring_up(port, count, app_port, tell)
 
 
 @contextlib.contextmanager
@@ -79,50 +80,39 @@ def _one_at_a_time(tell: Callable[[str], object]) -> Iterator[None]:
 
 
 def _bring_up(
-    port: int | None, workers: int | None, app_port: int | None, tell: Callable[[str], object]
+    port: int | None, count: int | None, app_port: int | None, tell: Callable[[str], object]
 ) -> dict[str, str]:
-    refuse_ignored(port, workers, app_port)
+    refuse_ignored(port, count, app_port)
     api = _bring_up_server(port or PREFECT_PORT, tell, _begin)
-    from flows.server.deployments import CPU_POOL, GPU_POOL, deploy, ensure_pools
+    from flows.server.deployments import deploy, ensure_pools
     from flows.server.submit import workers_online
 
     tell("deployments and workers")
     ensure_pools()
     started = {
-        pool: _start_worker(pool, count) for pool, count in ((GPU_POOL, workers), (CPU_POOL, 1))
+        GPU_POOL: start(workers(GPU_POOL, count)),
+        CPU_POOL: start(workers(CPU_POOL, 1)),
     }
     deploy()
     tell("the database")
-    wait_until(_start_database(), lambda: running_server() is not None)
+    wait_until(start(DATABASE), lambda: running_server() is not None)
     for pool, worker in started.items():
         tell(f"the worker of pool {pool} to come online")
         wait_until(worker, partial(workers_online, pool))
     if app_port is not None:
         tell("the App")
         _bring_up_app(app_port)
-    return {"prefect": api, **{one.name: one.url or f"process {one.pid}" for one in _others()}}
+    found = {name: one.url or f"process {one.pid}" for name, one in running().items()}
+    return {"prefect": found.pop(SERVER.name, api), **found}
 
 
 def _begin() -> None:
     """Begin what needs no server yet, while that starts: the database, and imports of seconds."""
-    _start_database()
+    start(DATABASE)
     from flows.server.deployments import described, flow_of
 
     for one in described():
         flow_of(one["entrypoint"])
-
-
-def _start_database() -> Service:
-    return start("database", python("flows.machine.database_process"))
-
-
-def _start_worker(pool: str, count: int | None) -> Service:
-    more = ["--count", str(count)] if count else []
-    return start(f"worker-{pool}", python("flows.cli.main", "worker", "--pool", pool, *more))
-
-
-def _others() -> Iterator[Service]:
-    return (one for name, one in running().items() if name != "server")
 
 
 def _bring_up_server(
@@ -161,7 +151,7 @@ def _start_server(port: int, tell: Callable[[str], object]) -> Service:
     choose_auth(folder())
     _set_old_database_aside(tell)
     tell("Prefect's server")
-    return start("server", python("flows.server.process"), port, "/api")
+    return start(replace(SERVER, port=port))
 
 
 def _bring_up_app(port: int) -> None:
@@ -170,7 +160,7 @@ def _bring_up_app(port: int) -> None:
     token = read_or_create_secret(app_token_file(), partial(secrets.token_urlsafe, 32))
     with bind(port):
         pass
-    app = start("app", python("tasks.review.app", "0"), port, **{TOKEN_VARIABLE: token})
+    app = start(replace(APP, port=port, environment={TOKEN_VARIABLE: token}))
     wait_until(app, lambda: answers(app.url))
 
 
@@ -190,12 +180,12 @@ def sign_in_links() -> dict[str, str]:
     return links
 
 
-def refuse_ignored(port: int | None, workers: int | None, app_port: int | None) -> None:
+def refuse_ignored(port: int | None, count: int | None, app_port: int | None) -> None:
     """Refuse options that would change nothing, for `up` leaves alone what runs.
 
     Args:
         port: of Prefect's server; None where none was asked for, as the others.
-        workers: GPU workers.
+        count: of GPU workers.
         app_port: of the App.
 
     Raises:
@@ -215,10 +205,10 @@ def refuse_ignored(port: int | None, workers: int | None, app_port: int | None) 
         there = urlsplit(found[name].url).port if name in found else asked
         if asked and there != asked:
             raise _runs_otherwise(f"{what} listens on port {there}", f"{option} {asked}")
-    count = workers_of("gpu") if workers and "worker-gpu" in found else 0
-    if count and count != workers:
-        told = f"{count} GPU {'worker runs' if count == 1 else 'workers run'}"
-        raise _runs_otherwise(told, f"--workers {workers}")
+    there = processes_of(f"worker-{GPU_POOL}")
+    if count and there and count != there:
+        told = f"{there} GPU {'worker runs' if there == 1 else 'workers run'}"
+        raise _runs_otherwise(told, f"--workers {count}")
 
 
 def _runs_otherwise(what: str, option: str) -> AutolabelError:

@@ -1,41 +1,61 @@
-"""What a workstation needs: programs of one supervisord, in a list, which is its configuration.
+"""Supervisors of this machine: programs of one supervisord, in a list, which is its configuration.
 
 `up` adds programs to the list, supervisord keeps each of them running, pauses longer before each
 start of one that fails, and turns its log over; `down` ends them in order. supervisord listens on a
 Unix socket of this user alone. Each program ends with it, even with one that was killed, so that
-the next `up` never meets programs of an earlier one.
+the next `up` never meets programs of an earlier one. `autolabel worker` has a supervisord of its
+own, which ends with the command.
 """
 
 from __future__ import annotations
 
 import configparser
 import contextlib
+import hashlib
 import os
+import re
 import shlex
+import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
-from xmlrpc.client import Error, ServerProxy
+from xmlrpc.client import Error, Fault, ServerProxy
 
-from flows.machine.logs import last_words
-from flows.machine.notes import none_works
+from flows.machine.logs import last_words, lines_of
+from flows.machine.programs import NUMBER, Program, python
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.store.private_files import PRIVATE_UMASK, close_file, private_folder, write_private
+from tasks.processes import handling
+from tasks.store.private_files import (
+    PRIVATE_UMASK,
+    OwnFolder,
+    close_file,
+    private_folder,
+    write_private,
+)
 from tasks.store.shared_server import socket_folder
 
 START_S, STOP_S = 180.0, 150.0
 SUPERVISOR_S = 30.0
 POLL_S = 0.2
-# What others need to end is started first and stopped last.
-ORDER = {"server": 1, "database": 2}
-LIVES = {"STARTING", "RUNNING", "STOPPING"}
+LIVES = {"STARTING", "RUNNING", "STOPPING", "BACKOFF"}
 LINKS = "sign-in.html"  # what `up` has printed
-HOLDER = "_1"  # ends the name of the process that only holds a port, see `launched`
+BEFORE = ".before.log"
+# What a worker says of itself in its log.
+_SAID = re.compile(r"(\S+) takes (?:work|no work: (.+))")
+ADVICE = (
+    "what failed is tested again and again, and a worker that is well takes work by itself: make "
+    "room where a disk is full, see `nvidia-smi -L` for GPUs. Where CUDA_VISIBLE_DEVICES or the "
+    "software is what is wrong, mend it, then stop the workers and start them again: `autolabel "
+    "down`, then `autolabel up`, which alone leaves them as they run"
+)
 _SUPERVISOR = """[supervisord]
 nodaemon=true
 silent=true
@@ -58,17 +78,19 @@ files=programs/*.conf
 
 @dataclass(frozen=True)
 class Service:
-    """A program that `up` has put on the list.
+    """A program on the list of `up`, by the first of its processes.
 
     Attributes:
         name: server, database, app, worker-gpu, worker-cpu.
         pid: process id; 0 while none runs.
+        log: what it writes; each of several processes has its own.
         url: where it listens, "" when nowhere.
 
     """
 
     name: str
     pid: int
+    log: Path
     url: str = ""
 
     @property
@@ -78,18 +100,23 @@ class Service:
 
 
 def folder() -> Path:
-    """Where the list, logs and passwords are."""
+    """Where the list of `up`, its logs and passwords are."""
     return cache_folder() / "services"
 
 
 def running() -> dict[str, Service]:
     """Services of `up` that run or are about to, by name."""
     found = {}
-    for one in _told():
-        if one["statename"] in {*LIVES, "BACKOFF"} and not one["name"].endswith(HOLDER):
-            name = one["group"]
-            found[name] = Service(name, one["pid"], _url_of(name))
+    for one in _processes(folder()):
+        name = one["group"]
+        if one["statename"] in LIVES and one["name"] == f"{name}_0":
+            found[name] = Service(name, one["pid"], Path(one["stdout_logfile"]), _url_of(name))
     return found
+
+
+def processes_of(name: str) -> int:
+    """Return how many processes a service of `up` has."""
+    return sum(one["group"] == name for one in _processes(folder()))
 
 
 def running_api() -> str | None:
@@ -98,47 +125,24 @@ def running_api() -> str | None:
     return server.url if server else None
 
 
-def start(
-    name: str, command: list[str], port: int = 0, path: str = "", **environment: str
-) -> Service:
-    """Put a program on the list and start it, unless it runs; its output goes to `log_of(name)`.
+def start(program: Program) -> Service:
+    """Put a program on the list of `up` and start it, unless it runs; output goes to its log.
 
     What the one before it wrote is kept as `NAME.before.log`.
-
-    Args:
-        name: of the service.
-        command: its command line.
-        port: of 127.0.0.1 that it gets as its standard input, listening: nobody else has that port
-            while it is started again. None when 0.
-        path: behind the port in its address.
-        environment: added to the supervisor's.
-
     """
     known = running()
-    if name in known:
-        return known[name]
-    _supervise()
-    with contextlib.suppress(FileNotFoundError):
-        log_of(name).replace(log_of(f"{name}.before"))
-    write_private(_programs() / f"{name}.conf", _section(name, command, port, path, environment))
-    _update()
-    return wait_for_pid(name)
-
-
-def wait_for_pid(name: str) -> Service:
-    """Return a service once it has a process, or has failed to get one."""
-    deadline = time.monotonic() + SUPERVISOR_S
-    while True:
-        found = running().get(name)
-        if found and (found.pid or time.monotonic() > deadline):
-            return found
-        if time.monotonic() > deadline:
-            raise AutolabelError(f"{name} ended at once: see {log_of(name)}")
-        time.sleep(POLL_S)
+    if program.name not in known:
+        if not _answers(folder()):
+            _supervise(folder())
+        _add(program, folder())
+        known = running()
+    if program.name not in known:
+        raise AutolabelError(f"{program.name} ended at once: see {log_of(program.name)}")
+    return known[program.name]
 
 
 def log_of(name: str) -> Path:
-    """Log file of a service."""
+    """Log file of a service of `up` that has one process."""
     return folder() / f"{name}.log"
 
 
@@ -151,111 +155,183 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
     """
     deadline = time.monotonic() + START_S
     while not ready():
-        if refused := none_works(service.name.removeprefix("worker-")):
+        refused = [why for _, why in _workers_in(folder(), service.name)]
+        of_workers = service.name.startswith("worker-")
+        if of_workers and refused and all(refused):
             raise AutolabelError(
-                f"no worker takes work: {refused}. What was started goes on, and what failed is "
-                "tested again and again; `autolabel down` ends it all"
+                f"no worker takes work: {'; '.join(sorted(set(refused)))}. What was started goes "
+                "on, and what failed is tested again and again; `autolabel down` ends it all"
             )
-        if not service.alive or time.monotonic() > deadline:
-            log = log_of(service.name)
-            words = last_words(log)
+        if not (service.alive or of_workers) or time.monotonic() > deadline:
+            words = last_words(service.log) or "it said nothing"
             stop(service.name)
-            raise AutolabelError(
-                f"{service.name} did not start: {words or 'it said nothing'}; its log is {log}"
-            )
+            raise AutolabelError(f"{service.name} did not start: {words}; its log is {service.log}")
         time.sleep(POLL_S)
 
 
+def refused_workers() -> dict[str, str]:
+    """Return why workers of this machine take no work, by their names."""
+    found = Path(tempfile.gettempdir()).glob(f"{_prefix()}*")
+    lists = [folder(), *(at for at in found if at.stat().st_uid == os.geteuid())]
+    return {name: why for at in lists for name, why in _workers_in(at) if why}
+
+
 def stop(name: str) -> None:
-    """Stop a service and take it off the list; nothing where it is not on it."""
-    (_programs() / f"{name}.conf").unlink(missing_ok=True)
+    """Stop a service of `up` and take it off the list; nothing where it is not on it."""
+    (_list_of(folder()) / f"{name}.conf").unlink(missing_ok=True)
     with contextlib.suppress(OSError, Error):
-        _update()
+        _update(folder())
 
 
 def stop_all() -> list[str]:
     """Stop every service of `up`, last what others need to end; returns names of those that ran."""
-    names = sorted(running(), key=lambda name: -ORDER.get(name, 9))
+    names = sorted(running())
     with contextlib.suppress(OSError, Error):
-        pid: int = _rpc().getPID()
-        _rpc().shutdown()
+        pid: int = _rpc(folder()).getPID()
+        _rpc(folder()).shutdown()
         deadline = time.monotonic() + (1 + len(names)) * STOP_S
         while processes.born(pid) is not None:
             if time.monotonic() > deadline:
                 raise AutolabelError(f"supervisord (process {pid}) does not stop; end it by hand")
             time.sleep(processes.POLL_S)
-    _forget()
+    _forget(folder())
     return names
 
 
-def python(*arguments: str) -> list[str]:
-    """Command line of a Python module of this environment."""
-    return [sys.executable, "-m", *arguments]
+def in_foreground(program: Program) -> None:
+    """Run a program until SIGTERM or Ctrl-C, and show what it writes.
+
+    Raises:
+        AutolabelError: `up` runs it; or the supervisor does not start, or ended by itself.
+
+    """
+    if program.name in running():
+        raise AutolabelError(
+            f"`autolabel up` runs {program.name} on this machine already; `autolabel down` stops it"
+        )
+    own = OwnFolder(_prefix())
+    shown: dict[Path, int] = {}
+    try:
+        supervisor = _supervise(own.path, tied=True)
+        with handling(lambda *_: supervisor.terminate(), signal.SIGTERM, signal.SIGINT):
+            _add(program, own.path)
+            while supervisor.poll() is None:
+                _show_new(own.path, shown)
+                time.sleep(POLL_S)
+        _show_new(own.path, shown)
+    finally:
+        own.remove()
+    if supervisor.returncode:
+        raise AutolabelError("supervisord has ended, and the workers with it: start them again")
 
 
-def _programs() -> Path:
-    return private_folder(private_folder(folder()) / "programs")
+def _show_new(at: Path, shown: dict[Path, int]) -> None:
+    """Write to standard error the whole lines that programs have written since it was last done."""
+    for log in at.glob("worker-*.log"):
+        with log.open("rb") as opened:
+            before = shown.get(log, 0)
+            size = opened.seek(0, os.SEEK_END)
+            opened.seek(before if before <= size else 0)  # turned over
+            lines = b"".join(line for line in opened if line.endswith(b"\n"))
+            shown[log] = (before if before <= size else 0) + len(lines)
+        sys.stderr.buffer.write(lines)
+        sys.stderr.buffer.flush()
 
 
-def _forget() -> None:
-    for file in [*folder().glob("programs/*.conf"), folder() / LINKS]:
+def _prefix() -> str:
+    """Name the folders of `autolabel worker`, which has its list in one, by the cache."""
+    digest = hashlib.sha256(os.fsencode(cache_folder())).hexdigest()[:16]
+    return f"autolabel-workers-{digest}-"
+
+
+def _workers_in(at: Path, services: str = "worker-*") -> Iterator[tuple[str, str]]:
+    """Yield workers on a list, each with why it takes no work; "" where it does, or may."""
+    for one in _processes(at):
+        if one["statename"] in LIVES and fnmatch(one["group"], services):
+            name, why, log = one["name"], "", Path(one["stdout_logfile"])
+            said = [found for line in lines_of(log) if (found := _SAID.fullmatch(line))]
+            if said:
+                name, why = said[-1][1], said[-1][2] or ""
+            yield name, why or (last_words(log) if one["statename"] == "BACKOFF" else "")
+
+
+def _list_of(at: Path) -> Path:
+    return private_folder(private_folder(at) / "programs")
+
+
+def _forget(at: Path) -> None:
+    for file in [*at.glob("programs/*.conf"), at / LINKS]:
         file.unlink(missing_ok=True)
 
 
-def _socket() -> Path:
-    return socket_folder(folder(), "supervisor.sock.00000") / "supervisor.sock"
-
-
-def _rpc() -> Any:
+def _rpc(at: Path) -> Any:
     from supervisor.xmlrpc import SupervisorTransport
 
-    transport = SupervisorTransport(serverurl=f"unix://{_socket()}")
+    transport = SupervisorTransport(serverurl=f"unix://{_socket(at)}")
     return ServerProxy("http://127.0.0.1", transport=transport).supervisor
 
 
-def _told() -> list[dict[str, Any]]:
-    """Return what supervisord says of each program; nothing where none runs."""
-    if not folder().is_dir():
+def _socket(at: Path) -> Path:
+    return socket_folder(at, "supervisor.sock.00000") / "supervisor.sock"
+
+
+def _processes(at: Path) -> list[dict[str, Any]]:
+    """Return what supervisord says of each process; nothing where none runs."""
+    if not at.is_dir():
         return []
     with contextlib.suppress(OSError, Error):
-        found: list[dict[str, Any]] = _rpc().getAllProcessInfo()
+        found: list[dict[str, Any]] = _rpc(at).getAllProcessInfo()
         return found
     return []
 
 
 def _url_of(name: str) -> str:
     parsed = configparser.RawConfigParser()
-    parsed.read(_programs() / f"{name}.conf")
+    parsed.read(_list_of(folder()) / f"{name}.conf")
     return parsed.get("autolabel", "url", fallback="")
 
 
-def _supervise() -> None:
-    """Start the supervisor, with an empty list, unless it runs."""
-    private_folder(folder())
+def _answers(at: Path) -> bool:
     with contextlib.suppress(OSError, Error):
-        _rpc().getPID()
-        return
-    _forget()
-    _programs()
-    file = folder() / "supervisor.conf"
-    write_private(file, _SUPERVISOR.format(folder=_escaped(str(folder())), socket=_socket()))
-    with close_file(log_of("supervisor.start")).open("wb") as log:
-        command = python("supervisor.supervisord", "-c", str(file))
-        started = processes.start(command, log, os.environ, folder=folder(), umask=PRIVATE_UMASK)
+        return bool(_rpc(at).getPID())
+    return False
+
+
+def _supervise(at: Path, *, tied: bool = False) -> subprocess.Popen[bytes]:
+    """Start a supervisor with an empty list; one that is tied ends with this process."""
+    _list_of(at)
+    _forget(at)
+    file = at / "supervisor.conf"
+    write_private(file, _SUPERVISOR.format(folder=_escaped(str(at)), socket=_socket(at)))
+    log = close_file(at / "supervisor.start.log")
+    command = python("supervisor.supervisord", "-c", str(file))
+    if tied:
+        command = [*python("flows.machine.launched"), "0", str(os.getpid()), *command]
+    with log.open("wb") as opened:
+        started = processes.start(command, opened, os.environ, folder=at, umask=PRIVATE_UMASK)
     deadline = time.monotonic() + SUPERVISOR_S
-    while True:
-        with contextlib.suppress(OSError, Error):
-            _rpc().getPID()
-            return
+    while not _answers(at):
         if started.poll() is not None or time.monotonic() > deadline:
-            said = last_words(log_of("supervisor.start"))
+            said = last_words(log)
             raise AutolabelError(f"supervisord did not start: {said or 'it said nothing'}")
         time.sleep(processes.POLL_S)
+    return started
 
 
-def _update() -> None:
+def _add(program: Program, at: Path) -> None:
+    """Put a program on a list and start it."""
+    for log in at.glob(f"{program.name}[._]*log"):
+        if not log.name.endswith(BEFORE):
+            log.replace(log.with_suffix(BEFORE))
+    write_private(_list_of(at) / f"{program.name}.conf", _section(program, at))
+    _update(at)
+    with contextlib.suppress(Fault):  # it has started by itself, or says in its log why not
+        _rpc(at).startProcessGroup(program.name, False)
+
+
+def _update(at: Path) -> None:
     """Let supervisord read the list again: start what is new on it, stop what is gone."""
-    supervisor = _rpc()
+    supervisor = _rpc(at)
     ((added, _, removed),) = supervisor.reloadConfig()
     for name in removed:
         supervisor.stopProcessGroup(name)
@@ -264,27 +340,29 @@ def _update() -> None:
         supervisor.addProcessGroup(name)
 
 
-def _section(
-    name: str, command: list[str], port: int, path: str, environment: dict[str, str]
-) -> str:
-    kind = "fcgi-program" if port else "program"
-    number = "%(process_num)d" if port else "0"
-    launcher = shlex.join([*python("flows.machine.launched"), number, str(_rpc().getPID())])
-    launched = f"{launcher} {_escaped(shlex.join(command))}"
-    more = f"socket=tcp://127.0.0.1:{port}\nnumprocs=2\n" if port else ""
-    more += "process_name=%(program_name)s_%(process_num)d\n"
-    values = ",".join(f'{key}="{_escaped(value)}"' for key, value in environment.items())
+def _section(program: Program, at: Path) -> str:
+    kind, processes, number, more = "program", program.count, "0", ""
+    if program.port:  # a second process does nothing but hold the port, see `launched`
+        kind, processes, number = "fcgi-program", 2, NUMBER
+        more = f"socket=tcp://127.0.0.1:{program.port}\n"
+    words = [*python("flows.machine.launched"), number, str(_rpc(at).getPID()), *program.command]
+    command = " ".join(one if one == NUMBER else _escaped(shlex.quote(one)) for one in words)
+    values = ",".join(f'{key}="{_escaped(value)}"' for key, value in program.environment.items())
+    log = program.name if program.count == 1 else f"{program.name}_{NUMBER}"
+    url = f"http://127.0.0.1:{program.port}{program.path}" if program.port else ""
     return (
-        f"[{kind}:{name}]\n{more}"
-        f"command={launched}\n"
+        f"[{kind}:{program.name}]\n{more}"
+        f"numprocs={processes}\n"
+        f"process_name=%(program_name)s_{NUMBER}\n"
+        f"command={command}\n"
         f"environment={values}\n"
-        f"directory={_escaped(str(folder()))}\n"
-        f"priority={ORDER.get(name, 9)}\n"
+        f"directory={_escaped(str(at))}\n"
+        f"priority={program.order}\n"
         "autorestart=true\nstartsecs=20\nstartretries=100000\n"
         f"stopwaitsecs={STOP_S:.0f}\nredirect_stderr=true\n"
-        f"stdout_logfile={_escaped(str(log_of(name)))}\n"
+        f"stdout_logfile={_escaped(str(at))}/{log}.log\n"
         "stdout_logfile_maxbytes=10MB\nstdout_logfile_backups=1\n"
-        f"[autolabel]\nurl={f'http://127.0.0.1:{port}{path}' if port else ''}\n"
+        f"[autolabel]\nurl={url}\n"
     )
 
 

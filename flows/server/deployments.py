@@ -27,10 +27,10 @@ from prefect.schedules import Schedule
 from prefect.types.entrypoint import EntrypointType
 from prefect.utilities.callables import parameter_schema
 
+from flows.machine.programs import CPU_POOL, GPU_POOL
 from flows.server.client import connected
 from sam2_core.types import AutolabelError
 
-GPU_POOL, CPU_POOL = "gpu", "cpu"
 FILE_VARIABLE = "AUTOLABEL_DEPLOYMENTS"
 # `autolabel worker` puts its own Python first on the PATH.
 FLOW_RUN_COMMAND = "python -m prefect.engine"
@@ -62,12 +62,12 @@ def ensure_pools() -> None:
     """Create the work pools that are not there; those that are stay as they are."""
     with connected() as client:
         for name in (GPU_POOL, CPU_POOL):
-            wanted = WorkPoolCreate(name=name, type="process", base_job_template=_template())
+            wanted = WorkPoolCreate(name=name, type="process", base_job_template=job_template())
             with contextlib.suppress(ObjectAlreadyExists):
                 client.create_work_pool(wanted)
 
 
-def _template() -> dict[str, Any]:
+def job_template() -> dict[str, Any]:
     """Return the form of the process worker's jobs, with the command that runs them named.
 
     Without one the worker starts Python to prepare a folder, which then starts Python again.

@@ -1,18 +1,24 @@
 """What the workers of a pool label with: a backfill's key names it, so it is decided before.
 
 A plan is often made where there is no GPU, and each shard's worker would refuse a key that was made
-of the planning machine's backend. Our workers tell in their names what they offer, best first; a
-pool of containers may tell in its template.
+of the planning machine's backend. So the pool says it, best first, in a variable of its template.
+The first worker that comes writes it there, and one that does not offer the same is refused while
+others are online. A pool of containers says it from the start.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from flows.machine.worker import AND, OFFERS
+from prefect.client.schemas.actions import WorkPoolUpdate
+from prefect.client.schemas.objects import WorkPool
+from prefect.exceptions import ObjectNotFound
+
 from flows.params import LabelParams
+from flows.server.client import connected
+from flows.server.deployments import job_template
 from flows.server.submit import GONE_AFTER_S, pool_of_shards, workers_online
 from sam2_core.backend_choice import (
     BEST_FIRST,
@@ -28,52 +34,103 @@ from sam2_core.machine import how_to_install
 from sam2_core.types import AutolabelError
 from tasks.masks.model import TRITON, asked_for
 
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import WorkPool
-
-Offers = dict[str, tuple[str, ...]]  # backends by worker, best first
 CPU, CUDA = "onnxruntime-cpu", "onnxruntime-cuda"
 # A worker that has just been started tests its device first.
 STARTING_S = 60.0
 LOOK_EVERY_S = 2.0
-# Of a pool's template: what its flow runs can label with, + between.
+# Of a pool's template: what its flow runs can label with, best first, + between.
 POOL_VARIABLE = "backends"
-_GHOSTS = f"; one that was killed counts as online for up to {GONE_AFTER_S} s"
 
 log = logging.getLogger(__name__)
 
 
 class FleetError(AutolabelError):
-    """The workers differ, or do not offer what is asked for."""
+    """Workers do not offer what is asked for, or not what the others of their pool do."""
 
 
 class UntoldError(FleetError):
-    """No worker tells what it offers, and no backend was named."""
+    """The pool does not say what its workers offer, and no backend was named."""
 
 
-def decided(
-    label: LabelParams, online: Offers | None = None, *, wait_s: float = STARTING_S
-) -> LabelParams:
+def join(pool_name: str, worker: str, offers: Sequence[str]) -> None:
+    """Have a pool say what its workers offer; refuse one that is unlike those that are online.
+
+    Args:
+        pool_name: work pool.
+        worker: name of the one that is about to work.
+        offers: backends that it can label with, best first.
+
+    Raises:
+        FleetError: the others of its pool offer something else.
+        AutolabelError: Prefect is not there, or has no such pool.
+
+    """
+    with connected() as client:
+        try:
+            pool = client.read_work_pool(pool_name)
+        except ObjectNotFound:
+            why = f"there is no work pool {pool_name}: `prefect work-pool create` makes one"
+            raise AutolabelError(why) from None
+        said = _said_by(pool)
+        if said == tuple(offers):
+            return
+        others = [one for one in workers_online(pool_name) if one != worker]
+        if said and others:
+            raise FleetError(_unlike(pool_name, said, offers, others))
+        template = pool.base_job_template or job_template()
+        template["variables"].setdefault("properties", {})[POOL_VARIABLE] = {
+            "title": "Backends",
+            "description": "What the pool's workers label with, best first; they write it.",
+            "type": "string",
+            "default": "+".join(offers),
+        }
+        client.update_work_pool(pool_name, WorkPoolUpdate(base_job_template=template))
+
+
+def _unlike(pool: str, said: Sequence[str], offers: Sequence[str], others: Sequence[str]) -> str:
+    """Say how a worker can become like the others of its pool."""
+    missing = [_missing(one) for one in said if one not in offers and one in EXTRAS]
+    return " ".join([
+        f"all workers of pool {pool} label with {', '.join(said)}, and this one offers "
+        f"{', '.join(offers)}.", *missing, "Give it a pool of its own (--pool), or stop the "
+        f"others ({', '.join(others)}; one that was killed counts for up to {GONE_AFTER_S} s)",
+    ])  # fmt: skip
+
+
+def decided(label: LabelParams, *, wait_s: float = STARTING_S) -> LabelParams:
     """Return the parameters with a backend and a precision that the pool's workers provide.
 
     Args:
         label: what was asked for.
-        online: what each worker offers; Prefect is asked when None.
-        wait_s: the longest to wait for a worker that tells, where no backend was named.
+        wait_s: the longest to wait for the pool's first worker, where no backend was named.
 
     Raises:
-        UntoldError: no backend was named, and no worker tells what it offers.
-        FleetError: the workers differ, or do not offer what is asked for.
+        UntoldError: no backend was named, and the pool does not say what its workers offer.
+        FleetError: they do not offer what is asked for.
 
     """
-    if label.backend == TRITON:  # not the workers': servers run it, and plans ask them
-        return label
-    if online is None:
-        online = _offers(0 if label.backend in BEST_FIRST else wait_s)
-    # Every worker can use its processor, also one that tells of its GPU only.
-    backend = CPU if label.backend == CPU else _common(label, online)
-    _refuse_unlike_detectors(label, backend, online)
-    return _exactly(label, backend)
+    # Servers run Triton's models, and plans ask them; every worker can use its processor.
+    if label.backend in {TRITON, CPU}:
+        return _exactly(label, label.backend)
+    pool, offers = _pool_and_offers(0 if label.backend in BEST_FIRST else wait_s)
+    if not offers and label.backend in BEST_FIRST:
+        return _exactly(label, label.backend)  # nobody says otherwise
+    if not offers:
+        raise UntoldError(
+            f"pool {pool} does not say what its workers can label with, and labels are named by "
+            "that: start a worker with `autolabel worker` (`autolabel status` says if one is "
+            f"refused), or say it with --backend, for instance --backend {CUDA}"
+        )
+    asked = asked_for(label.model, label.backend)
+    for one in offers:
+        if fits(one, asked):
+            return _exactly(label, one)
+    # TensorRT and PyTorch are asked for by name, ONNX Runtime by the model, too.
+    wanted = label.backend if label.backend in BEST_FIRST else CUDA
+    raise FleetError(
+        f"the workers of pool {pool} label with {', '.join(offers)}, not with {wanted}: name "
+        f"another --backend ({CPU} uses processors), or start others. {_missing(wanted)}"
+    )
 
 
 def as_here(label: LabelParams) -> LabelParams:
@@ -88,35 +145,24 @@ def _exactly(label: LabelParams, backend: str) -> LabelParams:
     return label.model_copy(update={"backend": backend, "precision": precision})
 
 
-def _offers(wait_s: float) -> Offers:
-    """Ask what workers offer, until one tells or time is up."""
+def _pool_and_offers(wait_s: float) -> tuple[str, tuple[str, ...]]:
+    """Return the pool of the shards and what its workers offer; waits for the first of them."""
     deadline, told = time.monotonic() + wait_s, False
     while True:
-        online = {
-            name.partition(OFFERS)[0]: offers
-            for name in workers_online()
-            if (offers := _backends_in(name.partition(OFFERS)[2]))
-        }
-        if online:
-            return online
         pool = pool_of_shards()
-        if of_pool := _of_template(pool):
-            return {f"pool {pool.name}": of_pool}
-        if pool.type != "process" or time.monotonic() >= deadline:
-            return {}
+        offers = _said_by(pool)
+        if offers or pool.type != "process" or time.monotonic() >= deadline:
+            return pool.name, offers
         if not told:
-            log.warning("waiting for a worker of pool %s that tells what it offers", pool.name)
+            log.warning("waiting for the first worker of pool %s, to see what it offers", pool.name)
             told = True
         time.sleep(LOOK_EVERY_S)
 
 
-def _of_template(pool: WorkPool) -> tuple[str, ...]:
+def _said_by(pool: WorkPool) -> tuple[str, ...]:
     variables = pool.base_job_template.get("variables", {}).get("properties", {})
-    return _backends_in(str(variables.get(POOL_VARIABLE, {}).get("default", "")))
-
-
-def _backends_in(text: str) -> tuple[str, ...]:
-    return tuple(one for one in text.split(AND) if one in BEST_FIRST)
+    text = str(variables.get(POOL_VARIABLE, {}).get("default", ""))
+    return tuple(one for one in text.split("+") if one in BEST_FIRST)
 
 
 def refuse_what_nobody_will_tell(label: LabelParams) -> None:
@@ -132,7 +178,7 @@ def refuse_what_nobody_will_tell(label: LabelParams) -> None:
         pool = pool_of_shards()
     except AutolabelError:  # there is no deployment of shards, as yet: `doubt` says so
         return
-    if pool.type != "process" and not _of_template(pool):
+    if pool.type != "process" and not _said_by(pool):
         raise UntoldError(
             f"workers of pool {pool.name} ({pool.type}) do not tell what they can label with: say "
             f"it with --backend, for instance --backend {CUDA}"
@@ -140,62 +186,19 @@ def refuse_what_nobody_will_tell(label: LabelParams) -> None:
 
 
 def doubt(label: LabelParams) -> str:
-    """Say why a run would be refused if its workers were those that are online now.
+    """Say why a run would be refused if the pool's workers stayed as they are.
 
     Returns:
-        The reason; "" where there is none, or none of them tells what it offers.
+        The reason; "" where there is none, or none of them has come yet.
 
     """
     try:
-        if label.backend != TRITON and (online := _offers(0)):
-            decided(label, online)
+        decided(label, wait_s=0)
+    except UntoldError:
+        return ""
     except AutolabelError as error:  # or Prefect has no deployment of shards, as yet
         return str(error)
     return ""
-
-
-def _common(label: LabelParams, online: Offers) -> str:
-    """Return the best backend that was asked for of all workers."""
-    asked = asked_for(label.model, label.backend)
-    if not online and label.backend in BEST_FIRST:
-        return label.backend  # nobody tells otherwise
-    chosen = {
-        name: next((one for one in offers if fits(one, asked)), "")
-        for name, offers in online.items()
-    }
-    found = set(chosen.values())
-    if not found:
-        raise UntoldError(
-            "no worker that is online tells what it can label with, and labels are named by that: "
-            "start one with `autolabel worker` (`autolabel status` says if one is refused), or say "
-            f"what all workers have to use with --backend, for instance --backend {CUDA}"
-        )
-    if found == {""}:  # TensorRT and PyTorch are asked for by name, ONNX Runtime by the model, too
-        wanted = label.backend if label.backend in BEST_FIRST else CUDA
-        raise FleetError(
-            f"no worker that is online offers {wanted}: {_told(online)}. Start one that does, or "
-            f"name another --backend ({CPU} uses processors){_GHOSTS}. {_missing(wanted)}"
-        )
-    if len(found) > 1:
-        lacking = [name for name, backend in chosen.items() if not backend]
-        differ = {name: (chosen[name],) if chosen[name] else online[name] for name in online}
-        raise FleetError(
-            f"{'not every worker offers what is asked for' if lacking else 'the workers differ'}, "
-            f"and labels of one run are made by one backend: {_told(differ)}. Say which with "
-            f"--backend (all workers must offer it), or stop the others{_GHOSTS}"
-        )
-    return found.pop()
-
-
-def _refuse_unlike_detectors(label: LabelParams, backend: str, online: Offers) -> None:
-    """Refuse workers whose boxes differ: on PyTorch the detector needs ONNX Runtime for the GPU."""
-    lacking = {name: offers for name, offers in online.items() if CUDA not in offers}
-    if backend == "torch" and not label.boxes and 0 < len(lacking) < len(online):
-        raise FleetError(
-            "the detector would use the processor of some workers and the GPU of the others, and "
-            f"find other boxes: {_told(lacking)} without {CUDA}. {_missing(CUDA)}, or stop "
-            f"those{_GHOSTS}"
-        )
 
 
 def refuse_unless_offered(backend: str, precision: str = "fp16") -> None:
@@ -224,7 +227,3 @@ def _missing(backend: str) -> str:
     return f"The extra {EXTRAS[backend]} brings it to a machine with a GPU: " + how_to_install(
         EXTRAS[backend]
     )
-
-
-def _told(online: Offers) -> str:
-    return "; ".join(sorted(f"{name} has {', '.join(has)}" for name, has in online.items()))

@@ -15,8 +15,7 @@ from uuid import UUID
 from prefect.client.schemas.objects import FlowRun, State
 
 from flows.machine.logs import ServerErrors, errors_in
-from flows.machine.notes import refused_workers
-from flows.machine.services import log_of, running
+from flows.machine.services import log_of, refused_workers, running
 from flows.params import LabelParams
 from flows.plan.commands import backfill_again
 from flows.plan.shards import ShardParams

@@ -86,8 +86,22 @@ def socket_folder(around: Path, longest_name: str) -> Path:
     here = around / "run"
     if len(os.fsencode(here / longest_name)) <= LONGEST_SOCKET:
         return private_folder(here)
+    return short_folder("/tmp", around)  # noqa: S108 - private
+
+
+def short_folder(base: str, around: Path) -> Path:
+    """Return a private folder with a short path, the same in every process.
+
+    Args:
+        base: where it is, such as the system's folder for temporary files.
+        around: the folder that it stands for.
+
+    Raises:
+        AutolabelError: another user has made it.
+
+    """
     digest = hashlib.sha256(os.fsencode(around.resolve())).hexdigest()[:16]
-    there = private_folder(Path("/tmp") / f"autolabel-{os.geteuid()}-{digest}")  # noqa: S108 - the same in every process
+    there = private_folder(Path(base) / f"autolabel-{os.geteuid()}-{digest}")
     if there.stat().st_uid != os.geteuid():
         raise AutolabelError(f"{there} belongs to another user: name a shorter AUTOLABEL_CACHE")
     return there

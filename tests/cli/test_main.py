@@ -13,9 +13,11 @@ from click.testing import CliRunner
 from flows.cli import main, up_run
 from flows.cli.display import as_typed
 from flows.machine import services
-from flows.machine.notes import Workers
+from flows.machine.programs import Program
 from sam2_core.types import AutolabelError
 from tests.conftest import REPOSITORY
+
+SLEEPS = [sys.executable, "-c", "import time; time.sleep(300)"]
 
 
 def test_help_imports_nothing_heavy():
@@ -124,7 +126,7 @@ def test_ctrl_c_is_one_sentence_and_130_wherever_it_comes(broken, monkeypatch):
 
 def test_an_up_that_is_interrupted_says_what_runs_on(tmp_path, monkeypatch):
     def bring_up(*_):
-        services.start("database", [sys.executable, "-c", "import time; time.sleep(300)"])
+        services.start(Program("database", SLEEPS))
         raise KeyboardInterrupt
 
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
@@ -143,13 +145,9 @@ def test_an_up_that_is_interrupted_says_what_runs_on(tmp_path, monkeypatch):
 def test_options_that_up_would_ignore_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     monkeypatch.setattr(up_run, "configured_api", lambda: None)
-    sleeps = [sys.executable, "-c", "import time; time.sleep(300)"]
-    services.start("server", sleeps, 4242, "/api")
-    services.start("app", sleeps, 5152)
-    services.start("worker-gpu", sleeps)
-    workers = Workers("gpu")
-    for name in ("one", "another"):
-        workers.tell(name, "")
+    services.start(Program("server", SLEEPS, port=4242, path="/api"))
+    services.start(Program("app", SLEEPS, port=5152))
+    services.start(Program("worker-gpu", SLEEPS, count=2))
     try:
         for asked, said in [
             ((4200, None, None), "server listens on port 4242 already, .* for --port 4200 run"),
@@ -161,7 +159,6 @@ def test_options_that_up_would_ignore_are_refused(tmp_path, monkeypatch):
         up_run.refuse_ignored(4242, 2, 5152)
         up_run.refuse_ignored(None, None, None)
     finally:
-        workers.forget()
         services.stop_all()
 
 

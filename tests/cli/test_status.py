@@ -1,14 +1,17 @@
 """What `autolabel status` prints of a schedule, and of workers that are refused."""
 
+import sys
 from dataclasses import asdict
 
 from click.testing import CliRunner
 
 from flows.cli import status
-from flows.machine.notes import Workers
+from flows.machine import services
+from flows.machine.programs import Program
 from flows.server.client import asked_once
 from flows.server.schedules import ScheduleStatus
 from sam2_core.types import AutolabelError
+from tests.integration.cluster import wait_for
 
 
 def test_nights_are_told_with_their_zone(monkeypatch):
@@ -32,10 +35,11 @@ def test_nights_are_told_with_their_zone(monkeypatch):
 def test_why_workers_are_refused_is_told_where_their_server_fails_too(monkeypatch, tmp_path):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # nobody listens
-    told = Workers("gpu")
-    told.tell("one", "its disk is full")
+    refused = "import sys; sys.exit('one takes no work: its disk is full')"
+    services.start(Program("worker-gpu", [sys.executable, "-c", refused]))
+    wait_for(services.refused_workers)
     with asked_once():
         result = CliRunner().invoke(status.command)
+    services.stop_all()
     assert isinstance(result.exception, AutolabelError)
-    told.forget()
     assert result.output.startswith("one takes no work: its disk is full")

@@ -1,6 +1,5 @@
 """Deploying again: what a person has set stays; schedules, and whether they come to something."""
 
-from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
@@ -11,18 +10,16 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolUpdate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.flows import load_flow_from_entrypoint
 from prefect.workers.process import ProcessWorker
 
 from flows.cli import nightly as nightly_cli
 from flows.cli import status
-from flows.cli import worker as worker_cli
 from flows.cli.doctor import examine
-from flows.machine import worker
 from flows.params import BackfillParams, LabelParams
-from flows.server import schedules, watching
+from flows.server import fleet, schedules
 from flows.server.deployments import (
     FILE_VARIABLE,
     FLOW_RUN_COMMAND,
@@ -31,6 +28,7 @@ from flows.server.deployments import (
     described,
     ensure_pools,
 )
+from flows.server.fleet import FleetError
 from flows.server.schedules import turn_off, turn_on
 from flows.server.submit import sign_off, workers_online
 from sam2_core.types import AutolabelError
@@ -134,24 +132,45 @@ def test_a_pool_that_is_there_stays_as_it_is(nightly):
     assert (pool.concurrency_limit, pool.base_job_template) == (3, template)
 
 
-def test_a_worker_that_was_stopped_is_gone_at_once(nightly, monkeypatch):
+def test_a_worker_that_was_stopped_is_gone_at_once(nightly):
     """Prefect would count it as online for a minute and a half."""
     _, client = nightly
     ensure_pools()
-    names = ["here-gpu-0~onnxruntime-cpu", "here %? 1"]
-
-    def works(_):
-        for name in names:
-            client.send_worker_heartbeat(GPU_POOL, name)
-        assert set(names) <= set(workers_online(GPU_POOL))
-        return names
-
-    monkeypatch.setattr(worker.Keeper, "run", works)
-    monkeypatch.setattr(watching, "looking_after", nullcontext)
-    told = CliRunner().invoke(worker_cli.command, ["--count", "2"])
-    assert told.exit_code == 0, told.output
+    names = ["here-gpu-0", "here %? 1"]
+    for name in names:
+        client.send_worker_heartbeat(GPU_POOL, name)
+    assert set(names) <= set(workers_online(GPU_POOL))
+    sign_off(GPU_POOL, names)
     assert not set(names) & set(workers_online(GPU_POOL))
     sign_off(GPU_POOL, names)  # what is not known is no error
+
+
+def test_all_workers_of_a_pool_label_alike(nightly):
+    """The first one says with what; others are refused unless they offer the same."""
+    _, client = nightly
+    client.create_work_pool(WorkPoolCreate(name="alike", type="process"))
+    gpu, cpu = ("torch", "onnxruntime-cuda"), ("onnxruntime-cpu",)
+
+    def said():
+        template = client.read_work_pool("alike").base_job_template
+        return template["variables"]["properties"]["backends"]["default"]
+
+    fleet.join("alike", "first", gpu)
+    fleet.join("alike", "first", gpu[:1])  # alone it may change
+    assert said() == "torch"
+    client.send_worker_heartbeat("alike", "first")
+    told = "all workers of pool alike label with torch, and this one offers onnxruntime-cpu. "
+    told += r".*make extra-torch.* a pool of its own \(--pool\), or stop the others \(first;"
+    with pytest.raises(FleetError, match=told):
+        fleet.join("alike", "second", cpu)
+    with pytest.raises(FleetError, match=r"label with torch, and this one offers torch, onnx"):
+        fleet.join("alike", "second", gpu)
+    fleet.join("alike", "second", gpu[:1])
+    sign_off("alike", ["first"])
+    fleet.join("alike", "second", cpu)
+    assert said() == "onnxruntime-cpu"
+    with pytest.raises(AutolabelError, match="no work pool none: `prefect work-pool"):
+        fleet.join("none", "first", cpu)
 
 
 def test_a_schedule_that_comes_to_nothing_is_told(nightly, monkeypatch, capsys):

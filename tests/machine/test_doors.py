@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from flows.cli import up_run
 from flows.machine import services
+from flows.machine.programs import SERVER
 from flows.server.api import use_api
 from flows.server.sign_in import CLIENT_AUTH, auth_file, choose_auth, write_links
 from sam2_core.types import AutolabelError
@@ -168,9 +170,8 @@ def test_a_server_on_the_port_that_is_not_ours_is_neither_joined_nor_told_anythi
 
 @pytest.mark.ci
 def test_a_server_of_an_older_version_is_not_used_without_a_password(elsewhere):
-    services.start(
-        "server", [sys.executable, "-c", "import time; time.sleep(600)"], free_port(), "/api"
-    )
+    sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+    services.start(replace(SERVER, command=sleeps, port=free_port()))
     with pytest.raises(AutolabelError, match="autolabel down"):
         use_api()
 

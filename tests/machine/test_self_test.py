@@ -2,13 +2,15 @@
 
 import errno
 import os
+import subprocess
+from contextlib import nullcontext as does_not_raise
 from pathlib import Path
 
 import pytest
 
 from flows.machine import self_test
 from flows.machine.notes import Note
-from flows.machine.self_test import Verdict, host_problem
+from flows.machine.self_test import check_host, device_offers
 from sam2_core import backend_choice
 from sam2_core.types import AutolabelError
 
@@ -40,61 +42,73 @@ def failing(monkeypatch, module, name, part, code):
 
 
 def test_a_machine_that_is_well_has_no_problem_and_keeps_nothing(machine):
-    assert host_problem([str(machine / "storage")], [str(machine / "out")]) == ""
+    check_host([str(machine / "storage")], [str(machine / "out")])
     for folder in ("temporary", "cache", "out"):
         assert list((machine / folder).iterdir()) == []
+    well = subprocess.run(
+        self_test.command(Note("it failed")), capture_output=True, text=True, check=True,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert well.stdout == "onnxruntime-cpu\n"
 
 
 @pytest.mark.parametrize("folder", ["temporary", "cache", "out"])
 def test_a_disk_that_takes_nothing_is_a_problem(monkeypatch, machine, folder):
     failing(monkeypatch, os, "fsync", str(machine / folder), errno.ENOSPC)
-    given = {"written": [str(machine / "out")], "read": []}
     expected = f"{machine / folder} cannot be written and read back: No space left on device"
-    assert host_problem(**given) == expected
-    note = Note(**given)
-    assert self_test.self_test({}, note) == Verdict((), expected)
+    with pytest.raises(AutolabelError, match=expected):
+        check_host(written=[str(machine / "out")])
 
 
-@pytest.mark.parametrize(("drives", "problem"), [("drive0", ""), ("drive", "Input/output error")])
+@pytest.mark.parametrize(
+    ("drives", "problem"),
+    [("drive0", does_not_raise()), ("drive", pytest.raises(AutolabelError, match="Input/output"))],
+)
 def test_a_file_that_cannot_be_read_is_none_while_others_can(monkeypatch, machine, drives, problem):
     failing(monkeypatch, Path, "open", f"{machine}/storage/{drives}", errno.EIO)
-    assert problem in host_problem([str(machine / "storage")])
-    assert bool(host_problem([str(machine / "storage")])) == bool(problem)
+    with problem:
+        check_host([str(machine / "storage")])
 
 
 def test_the_test_says_what_is_missing(monkeypatch):
-    assert self_test.self_test({}) == Verdict(("onnxruntime-cpu",))
-    absent = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
-    assert "the driver shows no GPU 0" in absent.problem
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert device_offers() == ("onnxruntime-cpu",)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    absent = subprocess.run(self_test.command(Note()), capture_output=True, text=True, check=False)
+    assert (absent.returncode, absent.stdout) == (1, "")
+    assert "the driver shows no GPU 0" in absent.stderr.splitlines()[-1]
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
-    broken = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
-    assert broken.problem
-    assert broken.offers == ()
+    with pytest.raises(AutolabelError, match="GPU 0 is there, but"):
+        device_offers()
 
 
 @pytest.mark.parametrize(
     ("code", "problem"),
-    [(errno.ESTALE, f"can be read: {os.strerror(errno.ESTALE)}"), (errno.EACCES, "")],
+    [
+        (errno.ESTALE, pytest.raises(AutolabelError, match=os.strerror(errno.ESTALE))),
+        (errno.EACCES, does_not_raise()),
+    ],
 )
 def test_a_storage_that_went_stale_is_a_problem_and_one_that_is_closed_or_gone_is_none(
     monkeypatch, machine, code, problem
 ):
-    assert host_problem([str(machine / "gone")], [str(machine / "gone")]) == ""
+    check_host([str(machine / "gone")], [str(machine / "gone")])
     failing(monkeypatch, os, "scandir", str(machine / "storage"), code)
-    found = host_problem([str(machine / "storage")])
-    assert found == (problem and f"nothing in {machine / 'storage'} {problem}")
+    with problem:
+        check_host([str(machine / "storage")])
     monkeypatch.setattr(self_test, "LEAST_MEMORY_BYTES", 1 << 60)
-    assert "memory is short: " in host_problem()
+    with pytest.raises(AutolabelError, match="memory is short: "):
+        check_host()
 
 
 def test_a_device_without_nvrtc_cuts_no_frames_and_is_refused(monkeypatch):
     def without_nvrtc():
         raise AutolabelError("NVRTC cannot be used: make extra-gpu brings it")
 
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
     offered = ("torch", "onnxruntime-cuda", "onnxruntime-cpu")
     monkeypatch.setattr(backend_choice, "offered_backends", lambda: offered)
     monkeypatch.setattr("sam2_core.backends.gpu.process_gpu", without_nvrtc)
-    found = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
-    assert found.offers == ()
-    assert "NVRTC cannot be used: make extra-gpu" in found.problem
+    with pytest.raises(AutolabelError, match="GPU 0 failed: NVRTC cannot be used: make extra-gpu"):
+        device_offers()

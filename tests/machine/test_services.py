@@ -1,6 +1,7 @@
 """What `up` puts on the supervisor's list, and `down` ends."""
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -9,6 +10,7 @@ import psutil
 import pytest
 
 from flows.machine import services
+from flows.machine.programs import Program
 from sam2_core.types import AutolabelError
 from tests.integration.cluster import free_port, wait_for
 
@@ -22,19 +24,27 @@ def cache(request, tmp_path, monkeypatch):
     services.stop_all()
 
 
+def server(port):
+    return Program("server", SLEEPS, port=port, path="/api")
+
+
 def test_workers_end_before_the_server_whenever_that_was_started(cache):
     """They give their shards back to it; `up` starts one that has died again, after them."""
-    for name in ("worker-gpu", "server", "database"):
-        started = services.start(name, SLEEPS)
-        assert services.start(name, SLEEPS) == started
-    assert services.stop_all() == ["worker-gpu", "database", "server"]
+    for one in (Program("worker-gpu", SLEEPS, count=2), Program("server", SLEEPS, order=1)):
+        started = services.start(one)
+        assert services.start(one) == started
+    assert services.processes_of("worker-gpu") == 2
+    assert services.stop_all() == ["server", "worker-gpu"]
+    told = re.findall(r"stopped: (\S+)", (services.folder() / "supervisor.log").read_text())
+    assert {*told[:2]} == {"worker-gpu_0", "worker-gpu_1"}
+    assert told[2:] == ["server_0"]
     assert services.running() == {}
     assert services.stop_all() == []
 
 
 def test_a_killed_program_is_started_again_and_nobody_gets_its_port(cache):
     port = free_port()
-    first = services.start("server", SLEEPS, port, "/api")
+    first = services.start(server(port))
     assert first.url == f"http://127.0.0.1:{port}/api"
     assert services.running_api() == first.url
     os.kill(first.pid, signal.SIGKILL)
@@ -46,21 +56,22 @@ def test_a_killed_program_is_started_again_and_nobody_gets_its_port(cache):
 
 def test_programs_end_with_a_supervisor_that_is_killed_and_the_next_one_starts_anew(cache):
     port = free_port()
-    old = [services.start("database", SLEEPS), services.start("server", SLEEPS, port)]
+    old = [services.start(Program("database", SLEEPS)), services.start(server(port))]
     wait_for(lambda: all(psutil.Process(one.pid).cmdline() == SLEEPS for one in old), 30)
     supervisor = psutil.Process(psutil.Process(old[0].pid).ppid())
     supervisor.kill()
     wait_for(lambda: not any(psutil.pid_exists(one.pid) for one in old), 30)
     assert services.running() == {}
-    assert services.start("server", SLEEPS, port).alive
+    assert services.start(server(port)).alive
     assert list(services.running()) == ["server"]
 
 
 def test_a_program_that_fails_is_told_with_its_last_words_and_taken_off_the_list(cache):
     failing = [sys.executable, "-c", "import sys; sys.exit('50% is wrong')"]
     with pytest.raises(AutolabelError, match=r"server did not start: 50% is wrong; its log is"):
-        services.wait_until(services.start("server", failing), lambda: False)
+        services.wait_until(services.start(Program("server", failing)), lambda: False)
     assert services.running() == {}
     tells = "import os, time; print(os.environ['NAME'], flush=True); time.sleep(99)"
-    services.start("server", [sys.executable, "-c", tells], NAME="100%, a b")
+    named = {"NAME": "100%, a b"}
+    services.start(Program("server", [sys.executable, "-c", tells], environment=named))
     wait_for(lambda: services.log_of("server").read_text() == "100%, a b\n", 30)

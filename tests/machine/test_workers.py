@@ -7,18 +7,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
+from dataclasses import replace
 
 import psutil
 import pytest
 
 from flows.cli import doctor, status
-from flows.machine import gpus, notes, self_test, worker
+from flows.machine import gpus, services, worker
 from flows.machine.gpus import UnlistedError, gpu_ids, listed_gpus
-from flows.machine.notes import none_works, refused_workers
-from flows.machine.services import Service, wait_until
-from flows.machine.worker import Keeper, places
+from flows.machine.programs import workers
+from flows.machine.services import refused_workers, wait_until
+from flows.machine.worker import Worker
 from sam2_core.machine import usable_cores
 from sam2_core.types import AutolabelError
 from tests.integration.cluster import wait_for
@@ -39,8 +38,8 @@ def machine(monkeypatch, tmp_path):
     """A cache of its own, and folders for notes and for what is temporary."""
     for name in ("memory", "temporary"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(notes, "MEMORY", tmp_path / "memory")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("AUTOLABEL_METRICS_PORT", raising=False)
@@ -95,33 +94,38 @@ def test_mig_devices_stand_for_the_gpu_that_was_cut():
     assert listed_gpus(LISTED) == ["0", "MIG-aa", "MIG-bb", "10"]
 
 
-def test_workers_share_gpus_and_cores_and_each_has_a_port_for_metrics(monkeypatch):
-    found = places("gpu", ["0", "MIG-aa"], 3, 9414)
-    assert [one.name.rpartition("-gpu-")[2] for one in found] == ["gpu0-0", "gpuMIG-aa-1", "gpu0-2"]
+@pytest.mark.parametrize(("number", "gpu"), [(0, "0"), (1, "MIG-aa"), (2, "0")])
+def test_workers_share_gpus_and_cores_and_each_has_a_port_for_metrics(monkeypatch, number, gpu):
+    monkeypatch.setattr(os, "environ", {"PATH": "/bin"})
+    monkeypatch.setattr(worker, "gpu_ids", lambda: ["0", "MIG-aa"])
+    assert Worker("gpu", number, 3, 9414).bind() == gpu
     share = str(max(usable_cores() // 3, 1))
-    for one, gpu, port in zip(found, ["0", "MIG-aa", "0"], ["9414", "9415", "9416"], strict=True):
-        wanted = {
-            "CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "PREFECT_WORKER_QUERY_SECONDS": "1",  # its device hardly waits for the next question
-            "AUTOLABEL_CORES": share, "OPENCV_FOR_THREADS_NUM": share,
-            "AUTOLABEL_METRICS_PORT": port,
-        }  # fmt: skip
-        assert wanted.items() <= one.environment.items()
-    (alone,) = places("cpu", [], None, None)
-    assert not {"CUDA_VISIBLE_DEVICES", "AUTOLABEL_METRICS_PORT"} & alone.environment.keys()
-    assert (alone.tested, alone.name.endswith("-cpu-cpu-0")) == (False, True)
+    wanted = {
+        "CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "PREFECT_WORKER_QUERY_SECONDS": "1",  # its device hardly waits for the next question
+        "AUTOLABEL_CORES": share, "OPENCV_FOR_THREADS_NUM": share,
+        "AUTOLABEL_METRICS_PORT": str(9414 + number),
+    }  # fmt: skip
+    assert wanted.items() <= os.environ.items()
+
+
+def test_there_is_a_worker_for_each_gpu_and_a_port_for_each(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,MIG-aa")
+    found = workers("gpu")
+    assert (found.count, found.environment) == (2, {"CUDA_VISIBLE_DEVICES": "0,MIG-aa"})
+    assert (workers("cpu").count, workers("cpu").environment) == (1, {})
     for given in ("0", "65536", "many", "-1", "9414.5"):
         monkeypatch.setenv("AUTOLABEL_METRICS_PORT", given)
         with pytest.raises(AutolabelError, match=f"AUTOLABEL_METRICS_PORT={given}: expected a"):
-            places("gpu", [], None, None)
+            workers("gpu")
     monkeypatch.setenv("AUTOLABEL_METRICS_PORT", "65534")
-    assert len(places("gpu", [], 2, None)) == 2
+    assert workers("gpu").command[-2:] == ["--metrics-port", "65534"]
     with pytest.raises(AutolabelError, match="3 workers need as many ports from 65534 on"):
-        Keeper("gpu", 3, None, 1.0, bound=True)
+        workers("gpu", 3)
 
 
-# Python, to whoever looks after workers: a self-test that says what a file says, and a worker with
-# a flow run, which gives its shard back when asked, or when its machine has failed.
+# Python, to a worker: a self-test that says what a file says, and a plain worker with a flow run,
+# which gives its shard back when asked, or when its machine has failed.
 PROGRAM = f"""#!{sys.executable}
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -131,7 +135,11 @@ def given_back(*_):
     (seen / "given-back").touch()
     os._exit(0)
 if "flows.machine.self_test" in sys.argv:
-    print((seen / "verdict").read_text())
+    said = (seen / "verdict").read_text()
+    if said == "hangs":
+        time.sleep(60)
+    print(said)
+    sys.exit("+" not in said)
 elif "prefect.engine" in sys.argv:
     signal.signal(signal.SIGTERM, given_back)
     (seen / "labels").touch()
@@ -151,26 +159,40 @@ else:
     subprocess.Popen([__file__, "-m", "prefect.engine"])
     time.sleep(60)
 """
-WELL = '{"offers": ["torch", "onnxruntime-cuda"], "problem": ""}'
-SICK = '{"offers": [], "problem": "it computes wrongly"}'
+# `autolabel worker` without a Prefect server, in a process that starts the program above.
+COMMAND = """
+import os, sys
+from pathlib import Path
+from flows.cli import worker
+from flows.machine import gpus, self_test, worker as one
+from flows.server import api, fleet, submit, watching
+def seen(name):
+    return lambda *given: (Path(os.environ["SEEN"]) / name).write_text(repr(given))
+api.use_api = watching.look_after = lambda *_: None
+fleet.join, submit.sign_off = seen("joined"), seen("signed-off")
+gpus.LISTED_WITHIN_S, self_test.LIMIT_S, one.MEMORY = 3, 2, os.environ["MEMORY"]
+sys.executable = os.environ["PYTHON"]
+worker.command.main(sys.argv[1:], standalone_mode=False)
+"""
+WELL, SICK = "torch+onnxruntime-cuda", "it computes wrongly"
+NAME = f"{socket.gethostname()}-gpu-0"
 
 
 class Kept:
-    """A keeper of workers, in a thread."""
+    """A worker that `up` keeps."""
 
-    def __init__(self, monkeypatch, folder, pool="gpu", verdict=WELL):
-        self.seen = folder / "seen"
+    def __init__(self, folder, pool, verdict):
+        self.seen, self.folder = folder / "seen", folder
         self.seen.mkdir()
         (folder / "python").write_text(PROGRAM)
         (folder / "python").chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(folder / "python"))
-        monkeypatch.setattr(worker, "handling", lambda *_: threading.Lock())  # no main thread
-        monkeypatch.setattr(worker, "POLL_S", 0.05)
-        monkeypatch.setenv("SEEN", str(self.seen))
         self.says(verdict)
-        self.keeper = Keeper(pool, None, None, 30.0, bound=pool == "gpu")
-        self.thread = threading.Thread(target=self.keeper.run)
-        self.thread.start()
+        program = workers(pool)
+        (folder / "command.py").write_text(COMMAND)
+        command = [sys.executable, str(folder / "command.py"), *program.command[4:]]
+        own = {name.upper(): str(folder / name) for name in ("seen", "memory", "python")}
+        self.program = replace(program, command=command, environment=program.environment | own)
+        self.service = services.start(self.program)
 
     def says(self, verdict):
         (self.seen / "verdict").write_text(verdict)
@@ -178,69 +200,61 @@ class Kept:
     def has(self, name):
         return (self.seen / name).exists()
 
-    def end(self):
-        self.keeper._stop.set()
-        self.thread.join(60)
-        assert not self.thread.is_alive()
+    def log(self):
+        return services.log_of(self.program.name).read_text()
 
 
 @pytest.fixture
-def kept(monkeypatch, tmp_path):
-    made = []
-
-    def make(**given):
-        made.append(Kept(monkeypatch, tmp_path, **given))
-        return made[0]
-
-    yield make
-    for one in made:
-        one.end()
-    assert [*(tmp_path / "memory").iterdir(), *(tmp_path / "temporary").iterdir()] == []
+def kept(tmp_path):
+    yield lambda pool="gpu", verdict=WELL: Kept(tmp_path, pool, verdict)
+    services.stop_all()
+    assert [*(tmp_path / "memory").rglob("*.json")] == []
+    left = [one for one in (tmp_path / "temporary").iterdir() if (one / "left").exists()]
+    assert left == []
 
 
 def test_a_worker_is_a_plain_one_and_its_flow_run_gives_its_shard_back(kept):
     here = kept()
     wait_for(lambda: here.has("labels"))
-    started = (here.seen / "worker0").read_text()
     assert re.search(
-        r"-m prefect worker start --pool gpu --name \S+-gpu-gpu0-0~torch\+onnxruntime-cuda "
-        "--type process --limit 1 ", started
-    )  # fmt: skip
+        rf"-m prefect worker start --pool gpu --name {NAME} --type process --limit 1 ",
+        (here.seen / "worker0").read_text(),
+    )
     # What it was tested for is not tested again by each of its flow runs.
     assert (here.seen / "tested").read_text() == "torch,onnxruntime-cuda"
-    here.end()
+    joined = ("gpu", NAME, ("torch", "onnxruntime-cuda"))
+    assert (here.seen / "joined").read_text() == repr(joined)
+    services.stop("worker-gpu")
     assert here.has("given-back")
+    assert (here.seen / "signed-off").read_text() == repr(("gpu", [NAME]))
 
 
-def test_a_worker_whose_machine_has_failed_takes_no_work_until_it_is_well(kept, caplog):
+def test_a_worker_whose_machine_has_failed_takes_no_work_until_it_is_well(kept):
     here = kept()
     wait_for(lambda: here.has("labels"))
     here.says(SICK)
     (here.seen / "breaks").touch()
-    wait_for(refused_workers)
+    wait_for(lambda: list(refused_workers().values()) == [SICK])
     assert here.has("given-back")
-    assert "takes no more until this machine is tested: the GPU is lost" in caplog.text
-    assert list(refused_workers().values()) == ["it computes wrongly"]
+    assert f"{NAME} takes no work: the GPU is lost\n" in here.log()
     (here.seen / "breaks").unlink()
     here.says(WELL)
     wait_for(lambda: here.has("worker1"))
-    assert "is well again and takes work" in caplog.text
     assert refused_workers() == {}
 
 
 @pytest.mark.parametrize(
-    ("verdict", "problem"), [(SICK, "it computes wrongly"), ("Aborted", "said nothing")]
+    ("verdict", "problem"),
+    [(SICK, SICK), ("hangs", "its self-test hangs in the driver"), ("", "code 1 and said")],
 )
 def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
     kept, monkeypatch, capsys, verdict, problem
 ):
     here = kept(verdict=verdict)
-    wait_for(refused_workers)
+    with pytest.raises(AutolabelError, match=f"{problem}.*. What was started goes on"):
+        wait_until(here.service, lambda: False)
     ((name, why),) = refused_workers().items()
-    assert problem in why
-    assert none_works("cpu") == ""
-    with pytest.raises(AutolabelError, match=f"{problem}. What was started goes on"):
-        wait_until(Service("worker-gpu", 0), lambda: False)
+    assert (name, problem in why) == (NAME, True)
     facts = {"workers_online": [], "server_errors": None, "schedules": [], "runs": []}
     facts |= {"label_runs": [], "database_bytes": None, "workers_refused": refused_workers()}
     status._show_all(facts, 1)
@@ -248,22 +262,20 @@ def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
     assert lines[1] == f"{name} takes no work: {why}"
     assert "to do: what failed is tested again and again" in lines[2]
     assert (doctor._workers().state, problem in doctor._workers().found) == ("note", True)
-    monkeypatch.setenv("AUTOLABEL_CACHE", "/another")
-    assert refused_workers() == {}
+    with monkeypatch.context() as patch:
+        patch.setenv("AUTOLABEL_CACHE", "/another")
+        assert refused_workers() == {}
     assert not here.has("worker0")
 
 
-def test_a_driver_that_lists_its_gpus_again_gets_its_workers(kept, monkeypatch, tmp_path, caplog):
+def test_a_driver_that_lists_its_gpus_again_gets_its_worker(kept, monkeypatch, tmp_path):
     nvidia_smi(monkeypatch, tmp_path, FAILING)
     here = kept()
     wait_for(lambda: "it is old" in str(refused_workers()))
     nvidia_smi(monkeypatch, tmp_path, HANGING)
-    monkeypatch.setattr(gpus, "LISTED_WITHIN_S", 0.1)
     wait_for(lambda: "so the driver hangs" in str(refused_workers()))
-    monkeypatch.setattr(gpus, "LISTED_WITHIN_S", 30)
     nvidia_smi(monkeypatch, tmp_path, "echo 'GPU 0: one'; echo 'GPU 1: another'")
-    wait_for(lambda: here.has("worker1"))
-    assert "is well again" in caplog.text
+    wait_for(lambda: here.has("worker0"))
     assert refused_workers() == {}
 
 
@@ -273,46 +285,33 @@ def test_who_plans_is_bound_to_no_gpu_and_works_beside_one_that_is_sick(
     nvidia_smi(monkeypatch, tmp_path, HANGING)
     here = kept(pool="cpu", verdict=SICK)
     wait_for(lambda: here.has("labels"))
-    assert "-cpu-cpu-0~onnxruntime-cpu " in (here.seen / "worker0").read_text()
+    assert "('onnxruntime-cpu',)" in (here.seen / "joined").read_text()
 
 
-def test_a_test_that_hangs_keeps_no_end_waiting(kept, monkeypatch):
-    monkeypatch.setattr(self_test, "LIMIT_S", 0.1)
-    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
-    monkeypatch.setattr(self_test, "command", lambda _: sleeps)
-    here, began = kept(), time.monotonic()
-    wait_for(refused_workers)
-    assert "it hangs, or memory is short" in wait_for(
-        lambda: "was killed" in str(refused_workers()) and str(refused_workers())
-    )
-    here.end()
-    assert time.monotonic() - began < 20
-
-
-SUPERVISES = """
-from flows.machine.worker import Keeper
-Keeper("cpu", 1, None, 1.0, bound=False).run()
+FOREGROUND = """
+import sys
+from flows.machine.programs import Program
+from flows.machine.services import in_foreground
+says = "print('here takes no work: its disk is full', flush=True)"
+sleeps = f"import time; {says}; time.sleep(99)"
+in_foreground(Program("worker-gpu", [sys.executable, "-c", sleeps]))
 """
 
 
-def test_a_worker_ends_with_a_supervisor_that_is_killed(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # a Prefect API that never answers
-        silent.settimeout(120)
-        environment = os.environ | {
-            "PREFECT_API_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/api",
-            "DO_NOT_TRACK": "1",
-            "HOME": str(tmp_path),
-        }
-        supervisor = subprocess.Popen([sys.executable, "-c", SUPERVISES], env=environment)
-        silent.accept()
-        (started,) = psutil.Process(supervisor.pid).children()
-        supervisor.send_signal(signal.SIGKILL)
-        supervisor.wait()
-        try:
-            started.wait(30)
-        finally:
-            if started.is_running():
-                started.kill()
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_workers_in_the_foreground_show_what_they_write_and_end_with_the_command(
+    number,
+):
+    command = [sys.executable, "-c", FOREGROUND]
+    shown = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert shown.stderr.readline() == "here takes no work: its disk is full\n"
+    assert refused_workers() == {"here": "its disk is full"}
+    started = psutil.Process(shown.pid).children(recursive=True)
+    assert len(started) == 2  # supervisord, and the worker
+    shown.send_signal(number)
+    assert shown.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 0)
+    assert psutil.wait_procs(started, 60)[1] == []
+    assert refused_workers() == {}
 
 
 def test_a_program_whose_parent_has_ended_before_it_looked_does_not_start(tmp_path):
