@@ -82,7 +82,7 @@ def test_a_full_disk_has_the_machine_tested_before_its_worker_takes_more(
         assert shards.begin().name == "AwaitingRetry"
     note = noted_sick(str(tmp_path / "sick.json"))
     assert "drive3: cannot write" in note.why
-    assert (note.read, note.written) == ((shards.source,), (shards.out,))
+    assert (note.read, note.written) == ([shards.source], [shards.out])
     with monkeypatch.context() as patch:  # before its supervisor has ended the worker
         patch.setattr(
             pipeline, "open_sequence", raising(AssertionError("a sick machine begins it"))
