@@ -1,7 +1,4 @@
-"""The programs of a workstation: `up` hands them to its supervisor, `worker` its own to another.
-
-Compose, systemd and Kubernetes run the same; a test holds the files in deploy/ against this list.
-"""
+"""The programs of a workstation: `up` hands them to its supervisor, `worker` its own to another."""
 
 from __future__ import annotations
 
