@@ -12,7 +12,6 @@ ALLOWED = {
     "os.environ",
     "sys.argv",
     "sys.excepthook",
-    "torch.backends.cuda.matmul.allow_tf32",
     "torch.backends.cudnn.allow_tf32",
     "torch._dynamo.config.recompile_limit",
 }
