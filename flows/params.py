@@ -12,7 +12,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sam2_core.types import AutolabelError
-from tasks.boxes.detectors import BUNDLED, prompts_in, with_prompt
+from tasks.boxes.detectors import (
+    ALL_CLASSES,
+    BUNDLED,
+    RELEASES,
+    ROAD_CLASSES,
+    prompts_in,
+    with_prompt,
+)
 from tasks.boxes.field_boxes import dataset_and_field, is_field
 from tasks.dataset.schema import check_name
 from tasks.frames.identity import Format
@@ -242,8 +249,6 @@ class LabelParams(BaseModel):
 
         The published YOLOX know sofas and pizzas, too: without a word they take what is on roads.
         """
-        from tasks.boxes.detectors import ALL_CLASSES, RELEASES, ROAD_CLASSES
-
         if self.classes == ALL_CLASSES:
             return ()
         if self.classes or self.boxes or self.detector_name not in RELEASES:

@@ -14,6 +14,7 @@ import click
 import numpy as np
 
 from flows.cli.common_options import FILE, json_option, precision_option, print_json
+from flows.cli.display import stderr_console
 from flows.machine.gpus import UnlistedError, gpu_ids
 from sam2_core.backend_choice import no_gpu
 from sam2_core.types import AutolabelError
@@ -53,7 +54,6 @@ def command(
 
     Without a SOURCE: the frames of the demo.
     """
-    from flows.cli.display import stderr_console
     from flows.cli.writable import check_writable
     from tasks.evaluate.truths import EXAMPLES
 
@@ -261,8 +261,6 @@ def rate_told(rate: float | None) -> str:
 def show(results: dict[str, Any]) -> None:
     """Print the figures to stderr."""
     from rich.table import Table
-
-    from flows.cli.display import stderr_console
 
     table = Table("stage", "frames", "first s", "last s", "frames/s", "thread seconds")
     for stage, found in results["stages"].items():

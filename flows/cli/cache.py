@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from flows.cli.common_options import json_option, print_json
+from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 
 # Names in the cache folder, as patterns, and what is lost with them.
@@ -37,7 +38,6 @@ KINDS = {
 
 def parts() -> dict[str, list[Path]]:
     """Return the files and folders of every part of the cache that is there."""
-    from sam2_core.cache import cache_folder
     from tasks.dataset.database import database_folder
 
     found = {_name(pattern): sorted(cache_folder().glob(pattern)) for pattern in KINDS}
@@ -103,8 +103,6 @@ def command() -> None:
 @json_option
 def list_(as_json: bool) -> None:
     """List the parts of the cache, their sizes, and how to get them back."""
-    from sam2_core.cache import cache_folder
-
     sizes = _sizes(parts())
     if not print_json(as_json, {"folder": str(cache_folder()), "bytes": sizes}):
         _show(sizes)
@@ -119,8 +117,6 @@ def list_(as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 def clear_(names: tuple[str, ...], everything: bool, dry_run: bool) -> None:
     """Remove parts of the cache by the names of `autolabel cache list`; labels stay."""
-    from sam2_core.cache import cache_folder
-
     known = set(map(_name, KINDS))
     unknown = set(names) - known
     if unknown or bool(names) == everything:

@@ -6,15 +6,14 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
 
 from flows.cli.common_options import json_option, print_json
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
+from flows.cli.display import as_typed, spinning, stderr_console
+from tasks.evaluate.truths import EXAMPLES, example_truths
 
 DATASET = "demo"
 
@@ -27,8 +26,6 @@ def command(as_json: bool) -> None:
 
     Needs no data, no network and no GPU. A second run finds everything there.
     """  # noqa: D205
-    from flows.cli.display import as_typed, stderr_console
-
     console = stderr_console()
     summary = run_demo(console)
     console.print(
@@ -49,11 +46,9 @@ def run_demo(console: Console) -> dict[str, Any]:
 
     A second call finds everything there and only compares.
     """
-    from flows.cli.display import spinning
     from flows.cli.label_run import run_label
     from flows.params import LabelParams
     from sam2_core.cache import cache_folder
-    from tasks.evaluate.truths import EXAMPLES
 
     started = time.perf_counter()
     home = cache_folder() / "demo-1"
@@ -82,7 +77,6 @@ def run_demo(console: Console) -> dict[str, Any]:
 def compare(out_uri: str, run_key: str, folder: Path) -> dict[str, Any]:
     """Put the truth beside the labels in FiftyOne, and measure the labels against it."""
     from tasks.evaluate.metrics import Scores
-    from tasks.evaluate.truths import example_truths
     from tasks.load.ground_truth import load_truth
     from tasks.store.manifests import labels_of, list_complete, read_manifest
 

@@ -7,18 +7,30 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from flows.cli.common_options import FOLDER, FloatRange, json_option, print_json
+from flows.cli.display import results_console, stderr_console, telling
+from flows.plan.plan import Plan, make_plan
 from sam2_core.backend_choice import BACKENDS, PRECISIONS
 from sam2_core.types import AutolabelError
+from tasks.evaluate.diff_report import (
+    CHANGED,
+    CHANGES,
+    FILES,
+    MARK,
+    PAGE,
+    change_line,
+    figures,
+    kinds_of,
+    not_in_both,
+    uncertified,
+    write_report,
+)
+from tasks.evaluate.run_diff import Change, Side, diff_runs
 from tasks.wording import counted, one_line
-
-if TYPE_CHECKING:
-    from flows.plan.plan import Plan
-    from tasks.evaluate.run_diff import Change, Side
 
 
 @click.command()
@@ -67,10 +79,7 @@ def command(
     compact:torch --images canary/`. Each labels the pictures as `label` does. With --report the
     labels stay in its folders a and b and are reused.
     """
-    from flows.cli.display import stderr_console, telling
     from flows.cli.writable import check_report
-    from tasks.evaluate.diff_report import FILES, MARK, PAGE, write_report
-    from tasks.evaluate.run_diff import Side, diff_runs
 
     if boxes and not images:
         raise click.UsageError("--boxes goes with --images; a run has its boxes")
@@ -105,7 +114,6 @@ def _changes_file(report: Path | None) -> Iterator[Callable[[Change], object]]:
     if report is None:
         yield lambda _: None
         return
-    from tasks.evaluate.diff_report import CHANGES, change_line
 
     with tempfile.TemporaryDirectory(dir=report) as folder:
         new = Path(folder) / CHANGES  # an earlier report is whole until there is another
@@ -116,16 +124,6 @@ def _changes_file(report: Path | None) -> Iterator[Callable[[Change], object]]:
 
 def _print(result: dict[str, Any], report: Path | None) -> None:
     from rich.table import Table
-
-    from flows.cli.display import results_console
-    from tasks.evaluate.diff_report import (
-        CHANGED,
-        PAGE,
-        figures,
-        kinds_of,
-        not_in_both,
-        uncertified,
-    )
 
     console = results_console()
     table = Table("instances", "count", "changed", "mean IoU", "predicted IoU", box=None)
@@ -218,7 +216,6 @@ def _refuse_before_labeling(plans: Sequence[Plan]) -> None:
 def _plan(engine: Engine, common: dict[str, Any], out: Path) -> Plan:
     from flows.cli.options import validated
     from flows.params import LabelParams
-    from flows.plan.plan import make_plan
 
     params = validated(
         LabelParams, **common, out=str(out), model=engine.model, backend=engine.backend,
@@ -237,7 +234,6 @@ def _plan(engine: Engine, common: dict[str, Any], out: Path) -> Plan:
 
 def _label(plan: Plan) -> Side:
     from flows.cli.label_run import run_label
-    from tasks.evaluate.run_diff import Side
 
     params = plan.params
     summary = run_label(params, plan=plan)

@@ -17,7 +17,7 @@ import click
 from flows.cli.common_options import json_option, print_json
 from flows.cli.writable import check_writable
 from sam2_core.cache import cache_folder
-from sam2_core.machine import how_to_install, usable_cores
+from sam2_core.machine import gpu_names, how_to_install, usable_cores
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.processes import answers
@@ -86,7 +86,6 @@ def _onnxruntime() -> Finding:
 
 def _gpu() -> Finding:
     from sam2_core.backend_choice import cuda_devices, cuda_provider_problem, no_gpu
-    from sam2_core.machine import gpu_names
 
     if not cuda_devices():
         wrong = no_gpu()

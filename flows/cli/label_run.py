@@ -22,6 +22,7 @@ from flows.pipeline import do_now
 from flows.plan.plan import Plan, check_writable, job_of, make_plan
 from flows.plan.summary import summary_of, tracks_told
 from flows.server.api import Api, configured_api
+from tasks.dataset.database import ensure_database, release_database
 from tasks.masks.model import NOT_CHECKED, verdict_on
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
 from tasks.pipeline.load import prepare_dataset
@@ -112,7 +113,6 @@ def _ready_here(job: Job, plan: Plan) -> Iterator[Future[frozenset[str]] | None]
 
 
 def _prepared(job: Job, cameras: list[str]) -> frozenset[str]:
-    from tasks.dataset.database import ensure_database
     from tasks.dataset.lazy_imports import import_around_fiftyone
 
     with ThreadPoolExecutor(1) as pool:
@@ -157,7 +157,6 @@ def prefect_if_needed(console: Console, given_up: GivenUp = RESUMABLE) -> Iterat
     """
 
     def stop(number: int, _: object) -> None:
-        from tasks.dataset.database import release_database
 
         for one in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C would say all of it again
             signal.signal(one, signal.SIG_IGN)

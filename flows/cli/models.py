@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
 
 from flows.cli.common_options import FILE, FOLDER, GRAPH, cache_option, json_option, print_json
 from flows.cli.models_build import build
 from flows.cli.models_certify import certify_model
 from flows.cli.models_triton_repository import triton_repository
-from sam2_core.checkpoints import PYTORCH
+from sam2_core.checkpoints import PYTORCH, load_checkpoint
+from sam2_core.model_download import SOURCES, checkpoint_path, fetch_checkpoint, record, verify
+from sam2_core.presets import PRESETS, Preset, preset_named
 from sam2_core.types import AutolabelError
 from tasks.wording import counted
-
-if TYPE_CHECKING:
-    from sam2_core.presets import Preset
 
 
 @click.group()
@@ -37,11 +37,7 @@ _source_option = click.option(
 
 def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
     """Fetch a checkpoint with a progress bar on stderr; return it and its sha256."""
-    from rich.console import Console
     from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
-
-    from sam2_core.model_download import fetch_checkpoint
-    from sam2_core.presets import preset_named
 
     preset = preset_named(name)
     columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
@@ -75,9 +71,6 @@ def _weights(
 ) -> tuple[Any, str, str]:
     """Return the model, its checkpoint's sha256 and what to call its weights."""
     from sam2_core.architecture import random_weights
-    from sam2_core.checkpoints import load_checkpoint
-    from sam2_core.model_download import record, verify
-    from sam2_core.presets import preset_named
 
     preset = preset_named(name)
     if seed is not None:
@@ -125,11 +118,7 @@ def export(
     as_json: bool,
 ) -> None:
     """Export a checkpoint to ONNX graphs (needs the extra `export`)."""
-    from rich.console import Console
-
     from sam2_core.export import export_model, exported_folder, is_current
-    from sam2_core.model_download import checkpoint_path
-    from sam2_core.presets import preset_named
 
     if checkpoint is not None and seed is not None:
         raise click.UsageError("--checkpoint and --random-weights exclude each other")
@@ -168,8 +157,6 @@ def list_(cache: Path | None, as_json: bool) -> None:
 
     Certificates of other folders, or of files replaced since, are listed separately.
     """
-    from sam2_core.presets import PRESETS
-
     models, others = [], _certificates(cache)
     for preset in PRESETS.values():
         facts, sources = _facts(preset, cache)
@@ -183,7 +170,6 @@ def list_(cache: Path | None, as_json: bool) -> None:
 def _facts(preset: Preset, cache: Path | None) -> tuple[dict[str, Any], list[str]]:
     """Return what is here of a model, and what names it in a certificate."""
     from sam2_core.cache import cache_folder
-    from sam2_core.model_download import SOURCES, checkpoint_path
     from sam2_core.resolve import bundled_checkpoint
 
     places = [checkpoint_path(preset, s, cache) for s in SOURCES] if preset.checkpoint else []
@@ -220,7 +206,6 @@ def _certificates(cache: Path | None) -> list[dict[str, Any]]:
 
 
 def _print(models: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("model", "input", "checkpoint", "exported", "certificates", box=None)

@@ -6,18 +6,17 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from flows.cli.common_options import json_option, precision_option, print_json
+from flows.cli.display import results_console, spinning, stderr_console
 from flows.cli.writable import check_writable
 from sam2_core.machine_errors import first_line
+from sam2_core.trust.certificate import Certificate, certificate_path, engine_facts
 from sam2_core.types import AutolabelError
 from tasks.wording import counted, one_line
-
-if TYPE_CHECKING:
-    from sam2_core.trust.certificate import Certificate
 
 
 @click.command("certify")
@@ -58,8 +57,6 @@ def certify_model(**options: Any) -> None:
     last check counts. Exit code 1: failed. Pictures other than the bundled ones need PyTorch, or
     certified float32 graphs on the CPU, as judge.
     """
-    from flows.cli.display import spinning, stderr_console
-
     if options["quick"] and options["frames"]:
         raise click.UsageError("--quick takes the bundled pictures only, no --frames")
     with spinning(stderr_console(), "certifying"):
@@ -73,7 +70,6 @@ def certify_model(**options: Any) -> None:
 
 def _certified(options: dict[str, Any]) -> Certificate:
     from sam2_core.trust.calibration import bundled_calibration
-    from sam2_core.trust.certificate import certificate_path, engine_facts
     from sam2_core.trust.certify import certify, recorded_answers, with_pictures
     from tasks.evaluate.certifying import NoJudgeError, answers_to, more_pictures
     from tasks.masks.model import choose_model, load_segmenter
@@ -123,8 +119,6 @@ def _naming(source: str) -> Iterator[None]:
 def _print(certificate: Certificate, path: Path) -> None:
     from rich.table import Table
     from rich.text import Text
-
-    from flows.cli.display import results_console
 
     console, measured = results_console(), certificate.measured
     pictures = counted(certificate.calibration["pictures"], "picture")

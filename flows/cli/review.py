@@ -14,7 +14,10 @@ import click
 
 from flows.cli.common_options import json_option, print_json
 from sam2_core.types import AutolabelError
+from tasks.dataset.database import DatabaseKeeper, running_server
+from tasks.dataset.schema import open_dataset
 from tasks.processes import handling
+from tasks.review.set_aside import compare_files, count_set_aside
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -56,7 +59,6 @@ def _serve(app: App, opened: Any) -> None:
 
     """
     from flows.cli.display import as_typed
-    from tasks.dataset.database import DatabaseKeeper
     from tasks.review.events import show_again
 
     database = DatabaseKeeper()
@@ -102,7 +104,6 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
     """Open the queue in the App on this machine; Ctrl-C stops App and database."""
     from flows.server.api import use_api
     from tasks.dataset.database_access import end_without_waiting
-    from tasks.dataset.schema import open_dataset
     from tasks.review.app import DEFAULT_PORT, open_in_browser, run_app
     from tasks.review.queue import (
         LABEL_BY_LABEL,
@@ -111,7 +112,6 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
         everything,
         sequence_risks,
     )
-    from tasks.review.set_aside import compare_files
 
     opened = open_dataset(dataset)
     end_without_waiting()
@@ -173,7 +173,6 @@ def export(dataset: str, out: str | None, as_json: bool) -> None:
 @click.argument("dataset")
 def calibrate(dataset: str) -> None:
     """Fit the risk to your own decisions; needs 200 of them."""
-    from tasks.dataset.schema import open_dataset
     from tasks.review.calibrate import calibrate as run
 
     done = run(open_dataset(dataset))
@@ -223,9 +222,7 @@ def rebuild_(dataset: str, out: str) -> None:
 
     Exit code 1: sequences were left out whose newest manifest cannot be read.
     """
-    from tasks.dataset.schema import open_dataset
     from tasks.load.prepare import rebuild
-    from tasks.review.set_aside import count_set_aside
 
     report = rebuild(dataset, out)
     click.echo(
@@ -248,7 +245,5 @@ def rebuild_(dataset: str, out: str) -> None:
 @command.command("stop")
 def stop() -> None:
     """Stop the database that autolabel started, even while it is in use."""
-    from tasks.dataset.database import running_server
-
     database = running_server()
     click.echo("stopped" if database and database.stop() else "no database of ours is running")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sam2_core.preprocess import StagedFrame
 from sam2_core.types import Boxes, ImageArray
+from tasks.boxes.imported import ImportedBoxes, chosen_boxes
 from tasks.masks.rules import tidied
 from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
 from tasks.pipeline.run_context import DeviceTurn, Job
@@ -25,7 +26,6 @@ from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
 
 if TYPE_CHECKING:
-    from tasks.boxes.imported import ImportedBoxes
     from tasks.boxes.yolox import AnyDetector
 
 
@@ -152,7 +152,6 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
 
 
 def _chosen(job: Job, imported: ImportedBoxes, frame: FrameRef) -> Boxes | FrameFailure:
-    from tasks.boxes.imported import chosen_boxes
 
     boxes = imported.of(frame)
     job.context.progress.advance(DETECT)

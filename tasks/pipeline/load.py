@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tasks.dataset.loaded import loaded_manifests, remember_load
 from tasks.observe.progress import LOAD
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.pipeline.run_context import Job
@@ -33,7 +34,6 @@ def prepare_dataset(job: Job, cameras: Sequence[str]) -> frozenset[str]:
 
 def prepare_load(dataset: str, cameras: Sequence[str], out_uri: str) -> frozenset[str]:
     """Make a dataset ready for loads; returns the manifests that it holds already."""
-    from tasks.dataset.loaded import loaded_manifests
     from tasks.load import prepare
 
     prepare.prepare_dataset(dataset, cameras, out_uri)
@@ -67,7 +67,6 @@ def load_labels(
         AutolabelError: storage or the database cannot be used, or labels are damaged.
 
     """
-    from tasks.dataset.loaded import remember_load
     from tasks.load.into_fiftyone import load_sequence
 
     with withdrawn_if_damaged(out_uri, manifest):

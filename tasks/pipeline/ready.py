@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterator
 
+from tasks.dataset.database import ensure_database
 from tasks.pipeline.device_processes import DeviceProcesses, wanted_processes
 from tasks.pipeline.run_context import Job
 
@@ -46,8 +47,6 @@ def ready(job: Job) -> Iterator[None]:
 
 def _warm_loader(loader: DeviceProcesses) -> None:
     """Let processes import FiftyOne, which takes seconds; it wants to know its database first."""
-    from tasks.dataset.database import ensure_database
-
     try:
         ensure_database()
         loader.start()
@@ -57,8 +56,6 @@ def _warm_loader(loader: DeviceProcesses) -> None:
 
 def import_fiftyone() -> None:
     """Import what loading needs; a process started before the run must join the database first."""
-    from tasks.dataset.database import ensure_database
-
     ensure_database()
     importlib.import_module("tasks.load.into_fiftyone")
     importlib.import_module("fiftyone")

@@ -12,7 +12,7 @@ from sam2_core.backends.device_memory import KeptFrames
 from sam2_core.backends.device_owner import lost_device
 from sam2_core.types import AutolabelError, DeviceLostError
 from tasks.boxes.detectors import Detectors
-from tasks.masks.model import Segmenters
+from tasks.masks.model import ModelChoice, Segmenters
 from tasks.masks.rules import MaskRules
 from tasks.observe.progress import Progress
 from tasks.store.artifacts import RunStamp, StoredChunk
@@ -21,7 +21,6 @@ from tasks.store.tables import as_stored
 if TYPE_CHECKING:
     from tasks.boxes.imported import ImportedBoxes
     from tasks.boxes.yolox import AnyDetector
-    from tasks.masks.model import ModelChoice
     from tasks.pipeline.device_processes import DeviceProcesses
 
 
