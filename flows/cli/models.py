@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from flows.cli.common_options import FILE, FOLDER, GRAPH, cache_option, json_option, print_json
+from flows.cli.display import stderr_console, telling
 from flows.cli.models_build import build
 from flows.cli.models_certify import certify_model
 from flows.cli.models_triton_repository import triton_repository
@@ -36,18 +37,15 @@ _source_option = click.option(
 
 
 def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
-    """Fetch a checkpoint with a progress bar on stderr; return it and its sha256."""
-    from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
-
+    """Fetch a checkpoint and show on stderr how much is here; return it and its sha256."""
     preset = preset_named(name)
-    columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None)
+    with telling(stderr_console(), f"downloading {name}") as tell:
 
-        def advance(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total or None)
+        def show(done: int, total: int) -> None:
+            size = f" of {total / 1e6:,.0f}" if total else ""
+            tell(f"downloading {name}: {done / 1e6:,.0f}{size} MB")
 
-        return fetch_checkpoint(preset, source=source, cache=cache, progress=advance)
+        return fetch_checkpoint(preset, source=source, cache=cache, progress=show)
 
 
 @command.command("download")
