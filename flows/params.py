@@ -194,25 +194,26 @@ class LabelParams(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.detector and self.boxes:
-            raise ValueError("give either a detector or boxes, not both")
-        if self.prompt and not (self.detector or "").endswith(".onnx"):
-            raise ValueError("a prompt is for an open-vocabulary detector: give its .onnx file")
-        if self.triton_urls and self.backend != "triton":
-            raise ValueError("triton_urls are servers of the backend triton: choose it")
-        if self.fill_gaps and not self.tracks:
-            raise ValueError("fill_gaps follows tracks: leave no_tracks out")
-        if self.boxes and is_field(self.boxes):
-            name = dataset_and_field(self.boxes)[0]
-            if name == self.dataset_name:
-                raise ValueError(
-                    f"labels would be loaded into {name}, which the boxes are from: name another "
-                    "dataset for them"
-                )
-        if self.tiles > 1 and self.boxes:
-            raise ValueError("tiles are for a detector, and boxes are given")
-        if self.box_names and not self.boxes:
-            raise ValueError("box_names are names of the classes of boxes: give boxes, too")
+        source = dataset_and_field(self.boxes)[0] if self.boxes and is_field(self.boxes) else ""
+        rules = {
+            "give either a detector or boxes, not both": self.detector and self.boxes,
+            "a prompt is for an open-vocabulary detector: give its .onnx file": (
+                self.prompt and not (self.detector or "").endswith(".onnx")
+            ),
+            "triton_urls are servers of the backend triton: choose it": (
+                self.triton_urls and self.backend != "triton"
+            ),
+            "fill_gaps follows tracks: leave no_tracks out": self.fill_gaps and not self.tracks,
+            f"labels would be loaded into {source}, which the boxes are from: name another dataset "
+            "for them": source and source == self.dataset_name,
+            "tiles are for a detector, and boxes are given": self.tiles > 1 and self.boxes,
+            "box_names are names of the classes of boxes: give boxes, too": (
+                self.box_names and not self.boxes
+            ),
+        }
+        for message, broken in rules.items():
+            if broken:
+                raise ValueError(message)
         return self
 
     def absolute(self) -> LabelParams:
@@ -279,12 +280,15 @@ class LabelParams(BaseModel):
         from tasks.pipeline.fill_gaps import filling_parameters
 
         limit = max_megapixels()
-        size = {} if limit == DEFAULT_MEGAPIXELS else {"max_megapixels": limit}
-        uncertified = {"allow_uncertified": True} if self.allow_uncertified else {}
-        chosen = {"classes": sorted(self.wanted_classes), "min_score": self.least_score}
-        size |= {"tiles": self.tiles} if self.tiles > 1 else {}
-        chosen |= size | uncertified | self.mask_rules.as_parameters()
-        return chosen | (filling_parameters(self.fill_gaps) if self.fill_gaps else {})
+        return {
+            "classes": sorted(self.wanted_classes),
+            "min_score": self.least_score,
+            **({"max_megapixels": limit} if limit != DEFAULT_MEGAPIXELS else {}),
+            **({"tiles": self.tiles} if self.tiles > 1 else {}),
+            **({"allow_uncertified": True} if self.allow_uncertified else {}),
+            **self.mask_rules.as_parameters(),
+            **(filling_parameters(self.fill_gaps) if self.fill_gaps else {}),
+        }
 
 
 def _moment(text: str) -> str:

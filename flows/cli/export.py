@@ -31,12 +31,20 @@ def _shares(text: str | None) -> dict[str, float]:
     except ValueError as error:
         raise click.UsageError("--splits: expected shares such as train=0.8,val=0.2") from error
     whole = sum(shares.values())
-    if not all(0 <= share < math.inf for share in shares.values()) or (shares and not whole):
-        raise click.UsageError("--splits: shares must be positive")
-    if any(share % 1 for share in shares.values()) and abs(whole - 1) > 1e-3:
-        raise click.UsageError(f"--splits: the shares add up to {whole:g}, not to 1")
-    if not all(name.replace("-", "").replace("_", "").isalnum() for name in shares):
-        raise click.UsageError("--splits: names may have letters, digits, - and _")
+    rules = {
+        "shares must be positive": (
+            not all(0 <= share < math.inf for share in shares.values()) or (shares and not whole)
+        ),
+        f"the shares add up to {whole:g}, not to 1": (
+            any(share % 1 for share in shares.values()) and abs(whole - 1) > 1e-3
+        ),
+        "names may have letters, digits, - and _": not all(
+            name.replace("-", "").replace("_", "").isalnum() for name in shares
+        ),
+    }
+    for message, broken in rules.items():
+        if broken:
+            raise click.UsageError(f"--splits: {message}")
     return shares
 
 

@@ -182,16 +182,21 @@ def _tls_of(options: dict[str, Any]) -> dict[str, Any]:
 def _refuse_wrong_options(models: tuple[str, ...], options: dict[str, Any]) -> None:
     """Refuse what the server would refuse later, and in words of its own."""
     certificate, key = options["tls_certificate"], options["tls_key"]
-    if bool(certificate) != bool(key):
-        raise click.UsageError("--tls-certificate and --tls-key go together")
-    if options["tls_clients"] and not certificate:
-        raise click.UsageError("--tls-clients needs --tls-certificate and --tls-key")
-    if options["picture"] and certificate:
-        raise click.UsageError("--demo is for a look on this machine: leave the TLS options out")
-    if models and options["repository"]:
-        raise click.UsageError("--repository serves the models in it: name none")
-    if options["log"] and not options["log"].absolute().parent.is_dir():
-        raise click.UsageError(f"--log: there is no folder {options['log'].absolute().parent}")
+    folder = (options["log"] or Path("log")).absolute().parent
+    rules = {
+        "--tls-certificate and --tls-key go together": bool(certificate) != bool(key),
+        "--tls-clients needs --tls-certificate and --tls-key": (
+            options["tls_clients"] and not certificate
+        ),
+        "--demo is for a look on this machine: leave the TLS options out": (
+            options["picture"] and certificate
+        ),
+        "--repository serves the models in it: name none": models and options["repository"],
+        f"--log: there is no folder {folder}": not folder.is_dir(),
+    }
+    for message, broken in rules.items():
+        if broken:
+            raise click.UsageError(message)
     try:
         if certificate:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
