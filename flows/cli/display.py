@@ -15,7 +15,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -136,55 +136,19 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class Pace:
-    """How much of a run is done, and how long the rest takes.
-
-    A stage counts as much as it took in the chunks that are done; all alike before the first. What
-    was there before counts neither as done nor as left. Loading is left out: it comes in leaps.
-    """
-
-    def __init__(self, stages: Sequence[str]) -> None:
-        self._spent_s = {stage: 0.0 for stage in stages if stage != LOAD}
-        self._worked, self._kept = dict.fromkeys(self._spent_s, 0), dict.fromkeys(self._spent_s, 0)
-        self.frames, self._began_s = 0, 0.0
-
-    def advance(self, stage: str, frames: int, kept: bool, now_s: float) -> None:
-        """Frames are through a stage."""
-        if stage not in self._spent_s:
-            return
-        (self._kept if kept else self._worked)[stage] += frames
-        self._began_s = self._began_s or now_s
-
-    def spend(self, seconds: Mapping[str, float]) -> None:
-        """Add the seconds of a finished chunk."""
-        for stage in self._spent_s.keys() & seconds.keys():
-            self._spent_s[stage] += seconds[stage]
-
-    def fraction(self) -> float:
-        """Part of the work that is done, 0 to 1."""
-        weights = self._spent_s if any(self._spent_s.values()) else dict.fromkeys(self._spent_s, 1)
-        done = sum(weights[stage] * self._worked[stage] for stage in weights)
-        whole = sum(weights[one] * max(self.frames - self._kept[one], 0) for one in weights)
-        return min(done / whole, 1.0) if whole else 1.0 if self.frames else 0.0
-
-    def left(self, now_s: float) -> str:
-        """Say how long the rest takes; "" before the first chunk is done."""
-        done = self.fraction()
-        if not done or not any(self._spent_s.values()):
-            return ""
-        return f"{clock((now_s - self._began_s) * (1 - done) / done)} left"
-
-
 class RunDisplay(Listener):
-    """Bars for one run and its stages. They never go back; 100% is the end, and is not shown."""
+    """Bars for one run and its stages. They never go back; 100% is the end, and is not shown.
+
+    In the bar of the run a frame counts when it has its masks, and what was labeled before counts
+    neither as done nor as left.
+    """
 
     def __init__(self, console: Console, stages: Sequence[str], frames: int) -> None:
         self.console = console
         self._lock = threading.Lock()
-        self._logged = time.monotonic()
-        self._pace = Pace(stages)
-        self._pace.frames = frames
+        self._frames, self._labeled, self._from_before = frames, 0, 0
         self._done, self._most = dict.fromkeys(stages, 0), 0.0
+        self._started_s = self._logged_s = time.monotonic()
         self.bars = Progress(
             TextColumn("{task.description:<9}"),
             BarColumn(bar_width=None),
@@ -203,39 +167,44 @@ class RunDisplay(Listener):
     def expected(self, frames: int) -> None:
         """More frames came to light."""
         with self._lock:
-            self._pace.frames += frames
+            self._frames += frames
             for bar in self._bar_of.values():
-                self.bars.update(bar, total=self._pace.frames)
+                self.bars.update(bar, total=self._frames)
 
     def advanced(self, stage: str, frames: int, kept: bool) -> None:
-        """Move a stage's bar, and that of the whole."""
+        """Move a stage's bar, and that of the run."""
         if stage not in self._bar_of:
             return
         with self._lock:
-            now, total = time.monotonic(), self._pace.frames
             # What a second pass does again counts once.
-            done = max(self._done[stage], min(self._done[stage] + frames, total or frames))
+            done = max(self._done[stage], min(self._done[stage] + frames, self._frames or frames))
             self._done[stage] = done
-            self._pace.advance(stage, frames, kept, now)
             bar = self.bars.tasks[self._bar_of[stage]]
             worked = bar.fields["worked"] + (0 if kept else frames)
             rate = f"{worked / bar.elapsed:.1f} frames/s" if worked and bar.elapsed else ""
-            count = f"{done}/{total or '?'}"
+            count = f"{done}/{self._frames or '?'}"
             self.bars.update(bar.id, completed=done, worked=worked, count=count, pace=rate)
-            left = self._pace.left(now)
-            self._most = max(self._most, min(self._pace.fraction(), MOST_BEFORE_THE_END))
-            count = f"{self._most:.0%}"
-            self.bars.update(self._whole, completed=self._most, count=count, pace=left)
-            if not self.console.is_terminal and now - self._logged >= LOG_INTERVAL_S:
-                self._logged = now
-                done_by = ", ".join(f"{n} {_THROUGH[name]}" for name, n in self._done.items())
-                percent = ", ".join(filter(None, [f"{count} done", left]))
-                self.console.print(f"{percent}; of {counted(total, 'frame')}: {done_by}")
+            if stage == SEGMENT and kept:
+                self._from_before += frames
+            elif stage == SEGMENT:
+                self._labeled += frames
+            self._show_whole()
 
-    def chunk_done(self, seconds: Mapping[str, float], instances: int) -> None:
-        """From the first chunk on it is known what a stage costs."""
-        with self._lock:
-            self._pace.spend(seconds)
+    def _show_whole(self) -> None:
+        now, to_label = time.monotonic(), self._frames - self._from_before
+        fraction = self._labeled / to_label if to_label > 0 else float(self._frames > 0)
+        fraction = min(fraction, MOST_BEFORE_THE_END)
+        self._most = max(self._most, fraction)
+        left = ""
+        if self._labeled:
+            left = f"{clock((now - self._started_s) * (1 - fraction) / fraction)} left"
+        count = f"{self._most:.0%}"
+        self.bars.update(self._whole, completed=self._most, count=count, pace=left)
+        if not self.console.is_terminal and now - self._logged_s >= LOG_INTERVAL_S:
+            self._logged_s = now
+            stages = ", ".join(f"{done} {_THROUGH[name]}" for name, done in self._done.items())
+            percent = ", ".join(filter(None, [f"{count} done", left]))
+            self.console.print(f"{percent}; of {counted(self._frames, 'frame')}: {stages}")
 
     def finished(self, sequence_id: str, text: str, good: bool) -> None:
         """Print a sequence's line."""

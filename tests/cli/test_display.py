@@ -6,41 +6,29 @@ import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 from rich.console import Console
 
 from flows.cli import display
-from flows.cli.display import Pace, RunDisplay, telling, tracked
+from flows.cli.display import RunDisplay, telling, tracked
 from tests.conftest import REPOSITORY
 
 
-def test_the_time_left_is_known_from_the_first_chunk_on():
-    pace = Pace(["download", "segment", "load"])
-    pace.frames = 10
-    pace.advance("download", 5, kept=False, now_s=100)
-    assert pace.fraction() == 0.25
-    assert pace.left(105) == ""
-    pace.spend({"download": 1, "segment": 9})
-    pace.advance("segment", 5, kept=False, now_s=110)
-    assert pace.fraction() == 0.5
-    assert pace.left(110) == "0:10 left"
-    pace.advance("load", 10, kept=False, now_s=111)
-    assert pace.fraction() == 0.5
-    pace.frames = 7210
-    assert pace.left(110) == "4:00:10 left"
-
-
-def test_what_was_there_before_is_neither_done_nor_left():
-    pace = Pace(["download", "segment"])
-    pace.frames = 10
+def test_frames_count_when_they_have_masks_and_those_from_before_do_not(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(display, "LOG_INTERVAL_S", 0)
+    monkeypatch.setattr(display, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    console = Console(file=io.StringIO(), width=100)
+    shown = RunDisplay(console, ["download", "segment"], 12)
     for stage in ("download", "segment"):
-        pace.advance(stage, 8, kept=True, now_s=0)
-    assert pace.fraction() == 0
-    pace.advance("download", 2, kept=False, now_s=10)
-    pace.spend({"download": 1, "segment": 1})
-    assert pace.left(11) == "0:01 left"
-    pace.advance("segment", 2, kept=False, now_s=12)
-    assert pace.fraction() == 1
+        shown.advanced(stage, 8, kept=True)
+    for stage in ("download", "segment"):
+        clock[0] += 5
+        shown.advanced(stage, 1, kept=False)
+    told = [line.partition(";")[0] for line in console.file.getvalue().splitlines()]
+    assert told == ["0% done"] * 3 + ["25% done, 0:30 left"]
+    assert display.clock(14_410) == "4:00:10"
 
 
 def test_the_whole_is_above_its_stages():
@@ -48,11 +36,10 @@ def test_the_whole_is_above_its_stages():
     shown = RunDisplay(console, ["download", "segment"], 4)
     with shown.bars:
         shown.advanced("download", 4, kept=False)
-        shown.chunk_done({"download": 1, "segment": 3}, 0)
         shown.advanced("segment", 2, kept=False)
         shown.bars.refresh()
     text = console.file.getvalue().replace("\r", "\n")
-    assert re.search(r"62%.*left.*\n.*download.*4/4.*\n.*2/4", text.split("total")[-1])
+    assert re.search(r"50%.*left.*\n.*download.*4/4.*\n.*2/4", text.split("total")[-1])
 
 
 def test_progress_never_goes_back_and_is_not_whole_before_the_end(monkeypatch):
@@ -61,7 +48,6 @@ def test_progress_never_goes_back_and_is_not_whole_before_the_end(monkeypatch):
     shown = RunDisplay(console, ["download", "segment"], 4)
     for stage in ("download", "segment", "segment"):  # the last: a second pass
         shown.advanced(stage, 4, kept=False)
-        shown.chunk_done({"download": 9, "segment": 1}, 0)
         shown.expected(4)  # of a video that was opened
     shown.advanced("segment", 0, kept=False)
     told = console.file.getvalue().splitlines()
