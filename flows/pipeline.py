@@ -2,8 +2,9 @@
 
     open -> download -> detect -> segment -> check -> track -> load
 
-`run_sequence` is all of it. `submit` hands a step to Prefect, or does it at once; retries, outcomes
-and how many sequences are under way are in `flows.label_sequences`.
+`run_sequence` is all of it; `label_block` is its middle, from download to segment. `submit` hands a
+step to Prefect, or does it at once. Retries, outcomes and how many sequences are under way are in
+`flows.label_sequences`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segme
 from tasks.pipeline.device_processes import labeled_beside
 from tasks.pipeline.load import load_sequence
 from tasks.pipeline.open import Opened, open_sequence
-from tasks.pipeline.outcome import SequencePart, complete_before
+from tasks.pipeline.outcome import SequenceOutcome, SequencePart, complete_before
 from tasks.pipeline.run_context import Job
 from tasks.pipeline.track import track_sequence
 
@@ -75,7 +76,7 @@ def run_sequence(
     if job.tracks and not part.tracked:
         outcome = submit(TRACK, name, track_sequence, job, outcome)
         yield TRACK, outcome
-    if prepared and not _is_loaded(job, part, prepared):
+    if prepared and not _is_loaded(outcome, prepared):
         yield LOAD, prepared
         yield LOAD, submit(LOAD, name, load_sequence, job, outcome, prepared)
 
@@ -122,12 +123,11 @@ def _blocks(name: str, chunks: int, sizes: Iterator[int]) -> Iterator[tuple[int,
         first = stop
 
 
-def _is_loaded(job: Job, part: SequencePart, prepared: Handle) -> bool:
-    """Whether the dataset holds a sequence that was complete before; unknown is no."""
-    if part.manifest is None or (job.tracks and not part.tracked):
-        return False
-    with contextlib.suppress(Exception):
-        return part.manifest.version in prepared.result()
+def _is_loaded(outcome: Any, prepared: Handle) -> bool:
+    """Whether a dataset holds a sequence that no step was submitted for; unknown is no."""
+    if isinstance(outcome, SequenceOutcome):
+        with contextlib.suppress(Exception):
+            return outcome.is_in(prepared.result())
     return False
 
 
