@@ -16,7 +16,7 @@ def test_demo_twice(terminal, monkeypatch, tmp_path):
             if one not in sorted(one.parent.iterdir())[:kept]
         ]:
             path.unlink()
-    monkeypatch.setattr(truths, "EXAMPLES", few)
+    monkeypatch.setattr("flows.cli.demo.EXAMPLES", few)
     first, told = terminal.run("demo", "--json")
     assert (first["sequences"], first["frames"], first["failed"]) == (3, 8, [])
     assert first["compared_frames"] == 5
