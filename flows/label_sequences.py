@@ -170,7 +170,12 @@ def label_sequences(
             else:
                 one = submitted.popleft()
                 outcomes[one.number] = one.outcome()
-        todo = [one for one in todo if one in outcomes and _again(outcomes[one], in_shard)]
+        again = {
+            number
+            for number, one in outcomes.items()
+            if (one.worth_another_try if in_shard else one.met_busy_server)
+        }
+        todo = [number for number in todo if number in again]
         if not todo or tried == MOST_TRIES or context.stop.is_set() or context.lost:
             break
         jitter = random.uniform(1, 1.2)  # noqa: S311 - workers are not to come back all at once
@@ -181,7 +186,3 @@ def label_sequences(
         )
         time.sleep(pause_s)
     return [outcomes[one] for one in sorted(outcomes)]
-
-
-def _again(outcome: SequenceOutcome, in_shard: bool) -> bool:
-    return outcome.worth_another_try if in_shard else outcome.met_busy_server
