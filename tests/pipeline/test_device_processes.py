@@ -64,7 +64,7 @@ def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypat
         (state,) = label_block(beside, opened, 0, 1)
         assert not beside.context.segmenters._loaded  # it was not this process
         beside.context.processes.run = None  # a chunk that is complete goes to no process
-        there = Opened(None, opened.chunks, listed={state.chunk.path("frames")})
+        there = Opened(None, opened.chunks, stored_paths={state.chunk.path("frames")})
         (again,) = label_block(beside, there, 0, 1)
         assert (again.record, again.computed) == (state.record, False)
         beside.context.processes.__dict__.pop("run")
