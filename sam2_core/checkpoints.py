@@ -80,8 +80,6 @@ def from_hugging_face(state: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-SOURCES = ("meta", "hugging-face")
-_LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
 # Of SAM 2's state dict; those of video are not used here.
 _PARTS = {
     "image_encoder", "sam_prompt_encoder", "sam_mask_decoder", "no_mem_embed", "memory_attention",

@@ -41,28 +41,18 @@ def _by_hand(url: str, path: Path, sha256: str = "") -> str:
 
 def _attempt(client: httpx.Client, url: str, part: Path, progress: Progress) -> None:
     """Fetch what `part` lacks; `_UnreachableError` when the server or the connection fails."""
-    tag = part.with_suffix(".etag")
     start = part.stat().st_size if part.exists() else 0
-    headers = {"Accept-Encoding": "identity"}
-    if start and tag.exists():
-        # The rest of the same version only: a changed file is sent from its beginning.
-        headers |= {"Range": f"bytes={start}-", "If-Range": tag.read_text()}
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     with client.stream("GET", url, headers=headers) as response:
         status = response.status_code
         if status in _PERMANENT:
             raise AutolabelError(f"{url} answered {status}")
-        if status not in (200, 206, 416):
-            raise _UnreachableError(f"the server answered {status}")
-        place = response.headers.get("content-range", "")
-        if status == 416 or (status == 206 and not place.startswith(f"bytes {start}-")):
+        if status == 416:  # more is here than there
             part.unlink(missing_ok=True)
-            raise _UnreachableError("the server has another part than was asked for")
+        if status not in (200, 206):
+            raise _UnreachableError(f"the server answered {status}")
         done = start if status == 206 else 0
         total = int(response.headers.get("content-length", -done)) + done
-        validator = response.headers.get("etag", "")
-        tag.unlink(missing_ok=True)
-        if validator and not validator.startswith("W/"):  # else nothing to hold the rest to
-            tag.write_text(validator)
         with part.open("ab" if done else "wb") as file:
             for block in response.iter_raw():
                 file.write(block)
@@ -95,8 +85,9 @@ def download(
 ) -> str:
     """Fetch a file unless it is there.
 
-    Cut connections are resumed (HTTP Range, held to the ETag) and retried with growing pauses.
-    Two processes that want the same file fetch it once.
+    Cut connections are resumed (HTTP Range) and retried with growing pauses; what an earlier
+    process left is resumed where a sha256 tells whether the whole is right. Two processes that want
+    the same file fetch it once.
 
     Args:
         url: http or https.
@@ -119,8 +110,9 @@ def download(
         with only_one(path.with_name(f".{path.name}.lock")):
             if path.exists():
                 return ""
+            if not sha256:
+                part.unlink(missing_ok=True)
             _fetch(url, part, progress)
-            part.with_suffix(".etag").unlink(missing_ok=True)
             with part.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
             if sha256 and found != sha256:

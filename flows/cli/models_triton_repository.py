@@ -56,7 +56,7 @@ def triton_repository(models: tuple[str, ...], out: Path, **options: Any) -> Non
     The server needs sam2-autolabel installed, as in deploy/triton/Dockerfile.
     """
     from sam2_core.backend_choice import precision_for
-    from sam2_core.serving.repository import RepositoryOptions, copy_graphs, write_repository
+    from sam2_core.serving.repository import RepositoryOptions, write_repository
     from sam2_core.serving.server_model import ModelSettings
 
     precision = precision_for(options["backend"], options["precision"])
@@ -64,11 +64,9 @@ def triton_repository(models: tuple[str, ...], out: Path, **options: Any) -> Non
         backend=options["backend"], precision=precision, image_bytes=options["cache_mb"] << 20,
         loading_s=options["load_timeout"],
     )  # fmt: skip
-    version = options["version"]
     names = write_repository(
         out, models, RepositoryOptions(settings, options["gpus"], options["instances"]),
-        version=version,
-        where_is=lambda model: copy_graphs(out, model, version, options["backend"], precision),
+        version=options["version"], with_graphs=True,
     )  # fmt: skip
     if not print_json(options["as_json"], {"folder": str(out), "models": names}):
         for name in names:

@@ -230,16 +230,7 @@ def _written(repository: Path, models: tuple[str, ...], options: dict[str, Any])
         image_bytes=options["cache_mb"] << 20, loading_s=options["load_timeout"],
     )  # fmt: skip
     placed = RepositoryOptions(settings, options["gpus"])
-    return write_repository(repository, models, placed, where_is=_absolute)
-
-
-def _absolute(model: str) -> str:
-    """Return a model's name as it is the same in any folder."""
-    from sam2_core.serving.contract import WHOLE_FRAMES
-
-    name = model.removesuffix(WHOLE_FRAMES)
-    path = Path(name).expanduser()
-    return str(path.absolute()) + model[len(name) :] if path.exists() else model
+    return write_repository(repository, models, placed)
 
 
 def _serve_page(picture: Path, grpc_url: str, names: list[str], stack: contextlib.ExitStack) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,28 +16,6 @@ from sam2_core.resolve import Wanted, resolve_model
 from sam2_core.serving.contract import WHOLE_FRAMES, served_as
 from sam2_core.serving.server_model import IN_REPOSITORY, ModelSettings
 from sam2_core.types import AutolabelError
-
-
-def copy_graphs(out: Path, model: str, version: int, backend: str, precision: str) -> str:
-    """Copy a model's exported graphs into its version; return how the server finds them.
-
-    A backend that builds the model from weights gets the name alone: it finds them itself.
-
-    Raises:
-        AutolabelError: there is no such model.
-
-    """
-    if backend == "torch":
-        return model
-    name = model.removesuffix(WHOLE_FRAMES)
-    found = resolve_model(name, Wanted(precision)).path
-    served = served_as(model)
-    target = out / served / str(version) / "graphs"
-    shutil.rmtree(target, ignore_errors=True)
-    # Also weights: graphs may have theirs in a file beside them.
-    shutil.copytree(found, target)
-    return IN_REPOSITORY.format(served) + model[len(name) :]
-
 
 # name -> (type, shape behind the first dimension)
 Tensors = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -87,7 +65,7 @@ def write_repository(
     options: RepositoryOptions,
     *,
     version: int = 1,
-    where_is: Callable[[str], str] = str,
+    with_graphs: bool = False,
 ) -> list[str]:
     """Write a repository; files that are there are replaced, other versions stay.
 
@@ -96,10 +74,13 @@ def write_repository(
         models: as `load_backend` takes them, with `:whole` behind for whole frames.
         options: how they run.
         version: number of this version of the models.
-        where_is: says how a model is named where the server runs.
+        with_graphs: copy the models' exported graphs, for a server on another machine.
 
     Returns:
         The names of all models on the server.
+
+    Raises:
+        AutolabelError: two models have one name, or there is no such model.
 
     """
     names = [served_as(model) for model in models]
@@ -107,11 +88,38 @@ def write_repository(
     if double or not names:
         raise AutolabelError(f"models need names of their own: {', '.join(double) or 'none given'}")
     for model, name in zip(models, names, strict=True):
-        settings = replace(options.settings, source=where_is(model), served_as=name)
+        # A server may be watching: a version appears whole.
+        part, target = folder / name / f".{version}", folder / name / str(version)
+        shutil.rmtree(part, ignore_errors=True)
+        source = _absolute(model)
+        if with_graphs:
+            source = _with_graphs(model, name, part, options.settings)
+        write_whole(part / "model.py", _CODE)
+        settings = replace(options.settings, source=source, served_as=name)
         _write_new(folder / name / "config.pbtxt", config_of(name, settings, options))
-        write_whole(folder / name / str(version) / "model.py", _CODE)
+        shutil.rmtree(target, ignore_errors=True)
+        part.rename(target)
     write_whole(folder / "README.md", _readme(models_in(folder)))
     return names
+
+
+def _with_graphs(model: str, name: str, folder: Path, settings: ModelSettings) -> str:
+    """Copy a model's exported graphs, weights beside them included; return how they are found.
+
+    PyTorch builds the model from weights: the name alone is enough.
+    """
+    if settings.backend == "torch":
+        return model
+    path = model.removesuffix(WHOLE_FRAMES)
+    shutil.copytree(resolve_model(path, Wanted(settings.precision)).path, folder / "graphs")
+    return IN_REPOSITORY.format(name) + model[len(path) :]
+
+
+def _absolute(model: str) -> str:
+    """Return a model's name as it is the same in any folder."""
+    name = model.removesuffix(WHOLE_FRAMES)
+    path = Path(name).expanduser()
+    return str(path.absolute()) + model[len(name) :] if path.exists() else model
 
 
 def models_in(repository: Path) -> list[str]:
