@@ -12,8 +12,8 @@ from sam2_core.types import POINT_PADDING, LowResMasks, Prompts
 
 
 def bucket_for(count: int, buckets: Sequence[int]) -> int:
-    """Return the smallest bucket that holds `count`; the largest where none does."""
-    return next((size for size in buckets if size >= count), buckets[-1])
+    """Return the smallest bucket that holds `count`, or `count` itself above the largest."""
+    return next((size for size in buckets if size >= count), count)
 
 
 def slice_prompts(

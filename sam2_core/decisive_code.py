@@ -84,7 +84,7 @@ _BACKENDS = {
     "torch": (
         "backends.torch_backend", "backends.torch_compiled", "backends.torch_modules",
         "backends.torch_pixels",
-        "architecture.hiera", "architecture.layers", "architecture.lean_attention",
+        "architecture.hiera", "architecture.lean_attention",
         "architecture.lean_decoder", "architecture.lean_encoder", "architecture.mask_decoder",
         "architecture.model", "architecture.prompt_encoder", "architecture.published",
         "architecture.token_grid", "checkpoints",

@@ -65,25 +65,11 @@ class FrameResult:
     error: Exception | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class _Pending:
-    job: FrameJob
-    frame: Future[PreparedFrame | Exception]
-
-
 # A frame that nothing is wrong with, to see whether the device works.
 _PROBE_PX = 64
 
 # How to wait for a frame's low-resolution masks, or why there are none.
 _Outcome = Callable[[], LowResMasks | Masks] | Exception
-
-
-def _arrived(outcome: Callable[[], LowResMasks | Masks]) -> LowResMasks | Masks:
-    """Wait for what was queued on the device; when it does not come, no frame is to blame."""
-    try:
-        return outcome()
-    except Exception as error:
-        raise as_machine_error(error, "waiting for the device") from error
 
 
 class FrameLoop:
@@ -120,7 +106,7 @@ class FrameLoop:
         self._readers = ThreadPoolExecutor(readers, "frame-read")
         self._encoders = ThreadPoolExecutor(encoders, "frame-masks")
         self._jobs = iter(jobs)
-        self._ahead: deque[_Pending] = deque()
+        self._ahead: deque[tuple[FrameJob, Future[PreparedFrame | Exception]]] = deque()
         self._most_ahead = ahead or readers + segmenter.frame_batch
         # None ends the results; an exception ends them with that exception.
         self._done: queue.SimpleQueue[Future[FrameResult] | Exception | None] = queue.SimpleQueue()
@@ -163,7 +149,7 @@ class FrameLoop:
         """Have frames read; what the caller's iterable raises ends the loop behind them."""
         try:
             for job in itertools.islice(self._jobs, self._most_ahead - len(self._ahead)):
-                self._ahead.append(_Pending(job, self._readers.submit(self._prepare, job)))
+                self._ahead.append((job, self._readers.submit(self._prepare, job)))
         except Exception as error:  # noqa: BLE001 - raised in the consumer's thread
             self._end, self._jobs = error, iter(())
 
@@ -182,7 +168,7 @@ class FrameLoop:
             count = min(len(self._ahead), self.segmenter.frame_batch)
             batch = [self._ahead.popleft() for _ in range(count)]
             self._read_ahead()
-            return [(item.job, item.frame.result()) for item in batch]
+            return [(job, frame.result()) for job, frame in batch]
 
     def _run(
         self, batch: Sequence[tuple[FrameJob, PreparedFrame | Exception]]
@@ -236,8 +222,12 @@ class FrameLoop:
         if isinstance(outcome, Exception):
             return FrameResult(key, None, frame.size_hw, "segment", outcome)
         try:
+            decoded = outcome()
+        except Exception as error:  # it was queued: when it does not come, no frame is to blame
+            raise as_machine_error(error, "waiting for the device") from error
+        try:
             with self.times.measure("postprocess"):
-                masks = self.segmenter.finish(frame, _arrived(outcome))
+                masks = self.segmenter.finish(frame, decoded)
         except Exception as error:
             if is_machine_error(error):
                 raise as_machine_error(error, "segmenting") from error

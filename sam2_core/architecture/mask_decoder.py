@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from sam2_core.architecture.layers import MLP, LayerNorm2d
+from sam2_core.architecture.hiera import MLP, LayerNorm2d
 from sam2_core.presets import Preset
 
 MASK_TOKENS = 4  # one for single-mask output, three for ambiguous prompts

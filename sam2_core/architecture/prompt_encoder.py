@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sam2_core.architecture.layers import LayerNorm2d
+from sam2_core.architecture.hiera import LayerNorm2d
 from sam2_core.presets import Preset
 
 

@@ -14,7 +14,7 @@ import hashlib
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ import torch
 
 from sam2_core.backends.device_owner import device_owner, is_sticky
 from sam2_core.backends.torch_modules import Modules
+from sam2_core.batching import bucket_for
 from sam2_core.cache import make_folder, only_one
 from sam2_core.decisive_code import mask_code
 from sam2_core.machine_errors import causes, first_line
@@ -44,11 +45,6 @@ IMAGE_BUCKETS = (1, 2, 4, 8)
 CLOSE_UP_BUCKETS = (8, 32, 64)
 BOX_BUCKETS = (8, 32, 64, 96, 136, 256)
 BOX_LABELS = (BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING)
-
-
-def bucket_for(count: int, buckets: Sequence[int]) -> int:
-    """Return the smallest bucket that holds `count`, or `count` itself above the largest."""
-    return next((size for size in buckets if size >= count), count)
 
 
 class Streams(NamedTuple):

@@ -234,16 +234,23 @@ class Transport:
         status, text = str(error.status() or ""), str(error.message() or error)
         if call.cancellation.cancelled and not call.cancellation.late:
             return CancelledOnWayError(text)
-        if (
-            call.cancellation.late
-            or "DEADLINE_EXCEEDED" in status
-            or "Request timeout expired" in text
-        ):
-            return late(self.url, call)
+        late = call.cancellation.late or "DEADLINE_EXCEEDED" in status
+        if late or "Request timeout expired" in text:
+            return DeadlineError(
+                f"the Triton server {self.url} did not answer within {call.deadline_s:g} s"
+            )
         if "UNAUTHENTICATED" in status or "PERMISSION_DENIED" in status:
-            return unauthorized(text, self.url)
+            return UntrustedError(
+                f"the Triton server {self.url}, or a proxy before it, wants another token than "
+                f"this side has (in {TOKEN_VARIABLE}): {text.strip()}"
+            )
         if "UNAVAILABLE" in status and _TLS_FAILURE.search(text):
-            return untrusted(self.url, text)
+            return UntrustedError(
+                f"no TLS connection with the Triton server {self.url}: {text.strip()}. The "
+                "certificate that it shows must name this host and be signed by one in "
+                f"{CA_VARIABLE} (without it, by one that this machine trusts); a server that asks "
+                f"for one gets {CERTIFICATE_VARIABLE}"
+            )
         if "UNAVAILABLE" in status:
             # TLS 1.3 tells a client no more than this when its certificate is not wanted.
             closed = self.url.startswith("grpcs") and "Socket closed" in text
@@ -289,28 +296,6 @@ def refused(text: str, url: str) -> ServerError | ServerAbsentError:
     if expired:
         return ExpiredOnServerError(rest.strip())
     return ServerError(f"the Triton server {url} refused the request: {text.strip()}")
-
-
-def late(url: str, call: Call) -> DeadlineError:
-    """Return the error for an answer that has not come in time."""
-    return DeadlineError(f"the Triton server {url} did not answer within {call.deadline_s:g} s")
-
-
-def unauthorized(text: str, url: str) -> UntrustedError:
-    """Return the error for a token that is missing or wrong."""
-    return UntrustedError(
-        f"the Triton server {url}, or a proxy before it, wants another token than this side has "
-        f"(in {TOKEN_VARIABLE}): {text.strip()}"
-    )
-
-
-def untrusted(url: str, why: str) -> UntrustedError:
-    """Return the error for a TLS connection that one of both sides does not want."""
-    return UntrustedError(
-        f"no TLS connection with the Triton server {url}: {why.strip()}. The certificate that it "
-        f"shows must name this host and be signed by one in {CA_VARIABLE} (without it, by one that "
-        f"this machine trusts); a server that asks for one gets {CERTIFICATE_VARIABLE}"
-    )
 
 
 def absent(url: str, why: str) -> ServerAbsentError:
