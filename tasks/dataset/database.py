@@ -70,6 +70,8 @@ class Mongod(SharedServer):
             str(find_mongod()), "--fork", "--logpath", str(log), "--logappend", "--noscripting",
             "--dbpath", str(private_folder(self._data)),
             "--bind_ip", str(self._socket), "--filePermissions", "0600",
+            # Of the socket that it makes besides: in /tmp it would be another user's.
+            "--unixSocketPrefix", str(self._socket.parent),
             "--wiredTigerCacheSizeGB", os.environ.get("AUTOLABEL_MONGO_GB", "0.5"),
             "--setParameter", "diagnosticDataCollectionEnabled=false",
         ]  # fmt: skip

@@ -25,6 +25,7 @@ from tasks.store.manifests import (
     ChunkRecord,
     Manifest,
     newest_manifests,
+    withdrawn_if_damaged,
     read_reports,
 )
 from tasks.store.tables import LabeledFrame
@@ -201,12 +202,16 @@ class Frames:
 
     def __iter__(self) -> Iterator[ExportFrame]:
         for manifest in self.manifests:
-            tracks = read_tracks(self._out_uri, manifest)
-            for camera in sorted({chunk.camera for chunk in manifest.chunks}):
-                parts = recorded_parts(self._out_uri, manifest, camera, tracks)
-                stems = FileStems()
-                for labeled, judged in compute_risk_of_parts(parts):
-                    yield from self._of_chunk(manifest, labeled, judged, stems)
+            with withdrawn_if_damaged(self._out_uri, manifest):
+                yield from self._of_sequence(manifest)
+
+    def _of_sequence(self, manifest: Manifest) -> Iterator[ExportFrame]:
+        tracks = read_tracks(self._out_uri, manifest)
+        for camera in sorted({chunk.camera for chunk in manifest.chunks}):
+            parts = recorded_parts(self._out_uri, manifest, camera, tracks)
+            stems = FileStems()
+            for labeled, judged in compute_risk_of_parts(parts):
+                yield from self._of_chunk(manifest, labeled, judged, stems)
 
     def of_chunk(self, manifest: Manifest, chunk: ChunkRecord) -> Iterator[ExportFrame]:
         """Yield the frames of one chunk alone; risk is judged within it."""

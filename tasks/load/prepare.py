@@ -14,7 +14,13 @@ from tasks.review.calibrate import recall_calibration
 from tasks.review.events import apply_events, read_events
 from tasks.store import storage
 from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import ListedManifest, Manifest, list_manifests, newest_of
+from tasks.store.manifests import (
+    ListedManifest,
+    Manifest,
+    list_manifests,
+    newest_of,
+    withdrawn_if_damaged,
+)
 
 
 @waits_for_database
@@ -52,7 +58,8 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
     last = {one.sequence_id: one for one in manifests}
     changed = 0
     for manifest in manifests:
-        report = load_sequence(name, out_uri, manifest)
+        with withdrawn_if_damaged(out_uri, manifest):
+            report = load_sequence(name, out_uri, manifest)
         if last[manifest.sequence_id] is manifest:
             changed += report.changed
             remember_load(name, manifest, whole=not report.changed)

@@ -60,6 +60,15 @@ def test_what_cannot_be_read_is_left_out_and_the_rest_is_exported(tmp_path):
     assert isinstance(done.exception, AutolabelError), "nothing can be read"
 
 
+def test_a_damaged_table_withdraws_its_sequence_so_that_the_next_run_makes_it_again(tmp_path):
+    source = run_of(tmp_path, frames=2)
+    (masks,) = (tmp_path / "run").rglob("*.masks.parquet")
+    masks.write_bytes(masks.read_bytes()[:-1] + b"!")
+    with pytest.raises(AutolabelError, match="drive counts as not labeled: run again"):
+        export(source, "coco", str(tmp_path / "to"), Choice(), images="none")
+    assert not list((tmp_path / "run" / "manifests").rglob("drive@*.json"))
+
+
 def test_classes_are_those_of_tracks_if_asked(tmp_path):
 
     source = run_of(tmp_path, frames=2)
