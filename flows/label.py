@@ -1,5 +1,7 @@
 """The flow `label`: sequences in, masks out; see docs/ARCHITECTURE.md for the picture."""
 
+import contextlib
+import signal
 import time
 from typing import Any
 
@@ -15,6 +17,7 @@ from flows.server.artifacts import dated, frames_counted, publish
 from tasks.errors import redacted_errors
 from tasks.pipeline.ready import ready
 from tasks.pipeline.run_context import Job, RunContext
+from tasks.processes import handling
 
 LabelFlow = Flow[[LabelParams], dict[str, Any]]
 
@@ -28,7 +31,9 @@ def label_flow(plan: Plan | None = None, job: Job | None = None) -> LabelFlow:
         Returns the summary (`flows.plan.summary.summary_of`): failures are in it,
         and never fail the flow.
         """
-        with redacted_errors():
+        with redacted_errors(), contextlib.ExitStack() as stack:
+            if job:  # of a command: Prefect takes SIGTERM to wait for tasks, which may take minutes
+                stack.enter_context(handling(signal.getsignal(signal.SIGINT), signal.SIGTERM))
             return _label(params, plan, job)
 
     label.__qualname__ = label.__name__  # where Prefect looks for the flow of a deployment

@@ -150,7 +150,7 @@ def _workers() -> Finding:
 
     refused = refused_workers()
     if not refused:
-        return Finding("workers", "ok", "none of this machine is refused")
+        return Finding("workers", "ok", "no worker of this machine is refused")
     found = "; ".join(f"{name} takes no work: {reason}" for name, reason in refused.items())
     return Finding("workers", "note", found, ADVICE)
 

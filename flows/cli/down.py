@@ -18,4 +18,8 @@ def command() -> None:
     database = running_server()
     if database and database.stop_if_unused():
         stopped.append("the database, which nobody used")
-    click.echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing of ours is running")
+    click.echo(
+        f"stopped: {', '.join(stopped)}"
+        if stopped
+        else "nothing that `autolabel up` started is running"
+    )

@@ -19,7 +19,7 @@ def command() -> None:
     lines = [*_prefect(), *_fiftyone()]
     if not lines:
         click.echo(
-            "nothing of ours is running: `autolabel up` or `autolabel review` starts it", err=True
+            "no server of ours runs: `autolabel up` or `autolabel review` starts it", err=True
         )
         sys.exit(1)
     click.echo("\n".join(lines))

@@ -86,7 +86,7 @@ def _show_schedule(schedule: dict[str, Any]) -> None:
     line = f"schedule of {schedule['deployment']}: {schedule['when']}, {state}"
     if schedule["last_run"]:
         moment = _local(schedule["last_run"], schedule)
-        line += f", that of {moment} {schedule['last_state'].lower()}"
+        line += f", the last run of {moment} {schedule['last_state'].lower()}"
     click.echo(line)
     for moment in schedule["next_runs"]:
         click.echo(f"  planned     {_local(moment, schedule)}")

@@ -153,12 +153,18 @@ class Api:
             )
 
     def wait(self) -> None:
-        """Wait until the server answers.
+        """Wait until the server answers; another one than ours is asked once.
 
         Raises:
-            AutolabelError: ours did not start; says why, and where its log is.
+            AutolabelError: ours did not start, says why, and where its log is; or another one
+                does not answer.
 
         """
+        if not self._process:
+            from flows.server.client import asked_once, connected
+
+            with asked_once(), connected() as client:
+                client.hello()
         deadline = time.monotonic() + START_TIMEOUT_S
         while self._process and not processes.answers(f"{self.url}/health"):
             ended = self._process.poll()

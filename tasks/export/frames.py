@@ -25,8 +25,8 @@ from tasks.store.manifests import (
     ChunkRecord,
     Manifest,
     newest_manifests,
-    withdrawn_if_damaged,
     read_reports,
+    withdrawn_if_damaged,
 )
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
@@ -316,12 +316,18 @@ def source_of(name: str) -> tuple[str, Any]:
 
     """
     from tasks.dataset import schema
-    from tasks.review.events import storage_of
+    from tasks.review.events import event_uris, storage_of
 
     folders, known = storage.list_folders(checked(name)), None
     if schema.is_name(name):
         known = schema.existing_dataset(name)
     if {COMPLETE, PARTIAL} & {*folders}:
+        if known is None and schema.is_name(name) and event_uris(name, name):
+            raise AutolabelError(
+                f"dataset {name} is gone, and what people decided in it is in {name}/reviews: "
+                f"`autolabel review rebuild {name} --out {name}` first, or write ./{name} to "
+                "export the labels without decisions"
+            )
         if known is None or "frame_key" not in known.get_field_schema():  # none of ours
             return name, None
         if storage_of(known) != storage.canonical(name):

@@ -2,6 +2,8 @@
 
 import importlib.util
 
+import cv2
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -51,6 +53,15 @@ def test_an_api_without_an_address_is_refused(url, monkeypatch, tmp_path):
     )
     monkeypatch.setenv("PREFECT_API_URL", "https://prefect.invalid/api")
     assert refused("cache", "list")[0] == 0
+
+
+def test_a_server_that_does_not_answer_is_told_in_a_line(monkeypatch, tmp_path):
+    (tmp_path / "drive").mkdir()
+    cv2.imwrite(str(tmp_path / "drive" / "0.jpg"), np.zeros((90, 160, 3), np.uint8))
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    code, said = refused("label", str(tmp_path / "drive"), "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert "Prefect's API does not answer" in said
 
 
 @pytest.mark.parametrize("option", ["--classes", "--sequence", "--boxes", "--dataset"])

@@ -28,7 +28,7 @@ def test_nights_are_told_with_their_zone(monkeypatch):
     lines = iter(CliRunner().invoke(status.command).output.splitlines())
     head = next(line for line in lines if line.startswith("schedule of nightly/nightly"))
     night = next(lines)
-    assert head.endswith("that of Sat 2026-08-01 01:00 CEST completed")
+    assert head.endswith("the last run of Sat 2026-08-01 01:00 CEST completed")
     assert night.split() == ["planned", "Mon", "2026-11-23", "01:00", "CET"]
 
 

@@ -105,11 +105,11 @@ def test_a_server_whose_users_were_killed_is_ended_by_down(
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path))
     user, _, pid = start_user(tmp_path, "a")
-    assert down() == "nothing of ours is running\n", "somebody uses it"
+    assert down() == "nothing that `autolabel up` started is running\n", "somebody uses it"
     kill(user)
     assert down() == "stopped: the database, which nobody used\n"
     assert not processes.command_line(pid)
-    assert down() == "nothing of ours is running\n"
+    assert down() == "nothing that `autolabel up` started is running\n"
 
 
 def down() -> str:

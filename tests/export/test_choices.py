@@ -69,6 +69,19 @@ def test_a_damaged_table_withdraws_its_sequence_so_that_the_next_run_makes_it_ag
     assert not list((tmp_path / "run" / "manifests").rglob("drive@*.json"))
 
 
+def test_decisions_of_a_dataset_that_is_gone_are_not_left_out_in_silence(
+    database, tmp_path, monkeypatch
+):
+    run_of(tmp_path, frames=2)
+    events = tmp_path / "run" / "reviews" / "run" / "events"
+    events.mkdir(parents=True)
+    (events / "0.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AutolabelError, match="autolabel review rebuild run --out run"):
+        export("run", "coco", "to", Choice(), images="none")
+    assert export("./run", "coco", "to", Choice(), images="none")["frames"] == 2
+
+
 def test_classes_are_those_of_tracks_if_asked(tmp_path):
 
     source = run_of(tmp_path, frames=2)

@@ -43,7 +43,7 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     assert not schedule["on"]
     arguments = [sources, "--out", out, "--boxes", tmp_path / "boxes", "--model", MICRO]
     _, warned = said(workstation, "nightly", *arguments, "--backend", "torch")
-    assert "every night would fail: no worker that is online offers torch" in warned
+    assert "every night would fail: the workers of pool gpu label with onnxruntime-cpu" in warned
     output, _ = said(workstation, "nightly", *arguments, "--no-dataset", "--at", "01:00")
     assert output.count(" 01:00 UTC") == 6
     half = out / "labels" / "gone" / "_" / f".0-2-k.masks.parquet.{32 * '0'}.tmp"

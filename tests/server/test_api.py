@@ -14,6 +14,7 @@ import pytest
 from flows.server import api as own
 from flows.server import first_start
 from flows.server.api import FOLDER_PREFIX, Api, configured_api
+from flows.server.client import ServerAwayError
 from flows.server.postgres import Postgres, home
 from sam2_core.types import AutolabelError
 from tasks.store import private_files
@@ -55,11 +56,12 @@ def test_the_api_is_the_configured_one_else_that_of_up(monkeypatch, tmp_path):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr(Api, "begin_own", None)
     assert configured_api() is None
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
-    assert configured_api() == "http://127.0.0.1:4200/api"
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    assert configured_api() == "http://127.0.0.1:9/api"
     with Api() as api:
         api.begin()
-        api.wait()
+        with pytest.raises(ServerAwayError, match="start one with `autolabel up`"):
+            api.wait()
     monkeypatch.delenv("PREFECT_API_URL")
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "")
     monkeypatch.setattr(own, "running_api", lambda: "http://127.0.0.1:4201/api")
