@@ -126,7 +126,9 @@ def end(
 
 
 @contextlib.contextmanager
-def handling(handler: Callable[[int, Any], object], *numbers: signal.Signals) -> Iterator[None]:
+def handling(
+    handler: Callable[[int, Any], object] | int | None, *numbers: signal.Signals
+) -> Iterator[None]:
     """Let a function handle signals while the block runs.
 
     Signals are the main thread's; in another one, their owner handles them.

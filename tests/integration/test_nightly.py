@@ -75,7 +75,7 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     started = processes(workstation)
     assert "worker-gpu" in said(workstation, "down")[0]
     assert not any(map(runs, started))
-    assert "nothing of ours" in said(workstation, "down")[0]
+    assert "nothing that `autolabel up` started" in said(workstation, "down")[0]
 
 
 def for_its_user_alone(home, told):
