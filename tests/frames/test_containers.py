@@ -291,6 +291,7 @@ def test_recordings_without_pictures_name_their_topics(tmp_path):
         only(path)
 
 
+@pytest.mark.ci
 def test_one_command_labels_and_exports_what_lies_in_containers(tmp_path):
     recordings.drive(tmp_path / "in" / "drive.mcap")
     recordings.tar(tmp_path / "in" / "shard.tar", MEMBERS[:3])

@@ -104,6 +104,7 @@ def test_a_server_that_does_not_answer_is_no_fault_of_the_machine(
     assert shards.complete()
 
 
+@pytest.mark.ci
 def test_a_full_disk_gives_the_shard_back_later_and_later(shards, monkeypatch, caplog):
     with monkeypatch.context() as patch:
         no_space_for("/labels/drive3/", patch)

@@ -63,6 +63,7 @@ def test_label_shows_what_it_was_given_though_it_was_labeled_before(terminal, dr
     assert exported(out, tmp_path / "export dry") == 3, "a dry run changes nothing"
 
 
+@pytest.mark.ci
 def test_nights_show_what_the_source_holds(terminal, drive, tmp_path):
     label = LabelParams(
         sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), boxes=str(tmp_path / "boxes"),

@@ -50,6 +50,7 @@ def lost(monkeypatch):
     return names
 
 
+@pytest.mark.ci
 def test_what_was_not_fetched_is_tried_again_and_then_complete(night, lost, database):
     lost.add("drive000/0001.jpg")
     (state,), plan = night()

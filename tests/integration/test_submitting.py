@@ -64,6 +64,7 @@ def test_submissions_of_shards_of_any_length_submit_each_sequence_once(server, p
     assert sorted(one["met"] for one in told) == [0, 8, 8, 8]
 
 
+@pytest.mark.ci
 def test_who_submits_is_waited_for_but_not_for_ever(server, monkeypatch):
     run_key, order = uuid.uuid4().hex, []
 

@@ -109,6 +109,7 @@ def test_only_a_shard_of_the_same_frames_to_the_same_storage_counts_as_under_way
     assert cancel_backfill(label) == {run_key: 1}
 
 
+@pytest.mark.ci
 def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
     shard, terminal, monkeypatch, capsys
 ):

@@ -229,6 +229,7 @@ def test_a_worker_is_a_plain_one_and_its_flow_run_gives_its_shard_back(kept):
     assert (here.seen / "signed-off").read_text() == repr(("gpu", [NAME]))
 
 
+@pytest.mark.ci
 def test_a_worker_whose_machine_has_failed_takes_no_work_until_it_is_well(kept):
     here = kept()
     wait_for(lambda: here.has("labels"))
@@ -268,6 +269,7 @@ def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
     assert not here.has("worker0")
 
 
+@pytest.mark.ci
 def test_a_driver_that_lists_its_gpus_again_gets_its_worker(kept, monkeypatch, tmp_path):
     nvidia_smi(monkeypatch, tmp_path, FAILING)
     here = kept()
@@ -298,7 +300,9 @@ in_foreground(Program("worker-gpu", [sys.executable, "-c", sleeps]))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.ci), signal.SIGKILL]
+)
 def test_workers_in_the_foreground_show_what_they_write_and_end_with_the_command(
     number,
 ):

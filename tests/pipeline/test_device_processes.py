@@ -97,6 +97,7 @@ def pool():
         yield make
 
 
+@pytest.mark.ci
 def test_a_step_whose_process_dies_is_done_once_more_in_another(source, pool, tmp_path, caplog):
     processes = pool(1)
     assert processes.run(ends_once, str(tmp_path / "marker"), 5) == (5, True)

@@ -15,7 +15,7 @@ from tests.faults import FaultyProxy
 from tests.integration.runs import MICRO, write_sequence
 
 
-@pytest.mark.parametrize("busy_s", [1.5, 600])
+@pytest.mark.parametrize("busy_s", [1.5, pytest.param(600, marks=pytest.mark.ci)])
 def test_what_a_busy_storage_refused_is_labeled_at_the_end(
     s3, s3_endpoint, tmp_path, monkeypatch, busy_s
 ):

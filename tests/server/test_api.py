@@ -21,6 +21,7 @@ from tasks.store import private_files
 from tests.integration.cluster import wait_for
 
 
+@pytest.mark.ci
 def test_the_server_and_its_database_end_when_its_command_is_killed(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     code = (
