@@ -1,6 +1,7 @@
 """The flow `label-shard`: what one GPU worker does in one go, its engine warm in the process."""
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from prefect.states import Cancelled, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.label_sequences import THREADS, label_sequences
-from flows.machine.notes import note_sick, noted_sick
+from flows.machine.launched import tie_to_parent
+from flows.machine.self_test import NOTE_VARIABLE, note_sick, noted_sick
 from flows.plan.backfill import refuse_other_run
 from flows.plan.names import names_of
 from flows.plan.plan import Plan, job_of, model_of, stamp_of
@@ -40,11 +42,9 @@ from tasks.pipeline.ready import ready
 from tasks.pipeline.run_context import RunContext
 from tasks.processes import handling
 from tasks.store import quarantine
-from tasks.store.storage import StorageError, absolute, is_local, local_path
+from tasks.store.storage import StorageError
 from tasks.types import FrameSelection, SequenceRef
 from tasks.wording import counted
-
-MOST_FOLDERS = 8  # that are looked at when this machine has failed
 
 tracing.install()  # Prefect's span of the flow run begins before the flow's own code
 
@@ -65,6 +65,8 @@ def label_shard(params: ShardParams) -> Any:
     """
     for name in ("flows", "tasks", "sam2_core"):  # Prefect's extra loggers have no level of theirs
         logging.getLogger(name).setLevel(logging.INFO)
+    if NOTE_VARIABLE in os.environ:  # its worker is killed: another one gets the device
+        tie_to_parent()
     with redacted_errors(), signs_of_life():
         try:
             return _label_shard(params)
@@ -72,7 +74,7 @@ def label_shard(params: ShardParams) -> Any:
             if is_absent_server(error):
                 hand_on(error_text(error))
             elif is_this_machines(error) and not isinstance(error, UncertifiedEngineError):
-                machine_failed(params, error_text(error))
+                machine_failed(error_text(error))
             raise
 
 
@@ -81,7 +83,7 @@ def _label_shard(params: ShardParams) -> Any:
     if flow_run.run_count > MOST_STARTS:
         why = f"started {MOST_STARTS} times; its workers died or gave it back: not started again"
         return Failed(message=f"{why} by itself")
-    if why := noted_sick().why:
+    if why := noted_sick():
         hand_on(why)
     model = model_of(params.label)
     refuse_unless_offered(model.backend, model.precision)
@@ -110,7 +112,7 @@ def _label_shard(params: ShardParams) -> Any:
             on_open=count.opened,
         )
         if context.lost is not None:
-            machine_failed(params, str(context.lost))
+            machine_failed(str(context.lost))
         if context.stop.is_set():
             if give_back("its worker was stopped"):
                 get_run_logger().warning("asked to stop: the shard goes back to the queue")
@@ -119,7 +121,7 @@ def _label_shard(params: ShardParams) -> Any:
         for one in sorted(outcomes, key=lambda one: one.server_absent):  # the machine's first
             if one.for_another_worker:
                 why = f"{one.sequence_id}: {one.error}"
-                hand_on(why) if one.server_absent else machine_failed(params, why)
+                hand_on(why) if one.server_absent else machine_failed(why)
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     publish(summary)
     given_up = note_failures(params, outcomes, str(flow_run.id))
@@ -127,17 +129,14 @@ def _label_shard(params: ShardParams) -> Any:
     return ending(outcomes, text, given_up, params.label.dataset_name)
 
 
-def machine_failed(shard: ShardParams, why: str) -> None:
+def machine_failed(why: str) -> None:
     """Have this machine tested before its worker takes more, and give the shard back.
 
     Raises:
         Abort: the shard was given back.
 
     """
-    local = [one.frames_uri for one in shard.pieces if is_local(one.frames_uri)]
-    read = {str(local_path(one).parent) for one in local}
-    written = [absolute(shard.label.out)] if is_local(shard.label.out) else []
-    note_sick(why, sorted(read)[:MOST_FOLDERS], written)  # before anything that takes time
+    note_sick(why)  # before anything that takes time
     hand_on(why)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from flows.cli.common_options import FILE, json_option, precision_option, print_json
 from flows.cli.display import stderr_console
-from flows.machine.gpus import UnlistedError, gpu_ids
+from flows.machine.programs import UnlistedError, gpu_ids
 from sam2_core.backend_choice import no_gpu
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener

@@ -128,10 +128,10 @@ def clear_(names: tuple[str, ...], everything: bool, dry_run: bool) -> None:
     sizes = _sizes(chosen)
     _show(sizes)
     freed = _size_text(sum(sizes.values())).strip()
+    refuse_in_use(chosen)
     if dry_run:
         click.echo(f"would free {freed}; nothing was removed", err=True)
         return
-    refuse_in_use(chosen)
     for path in (path for paths in chosen.values() for path in paths):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

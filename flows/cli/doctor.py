@@ -21,7 +21,6 @@ from sam2_core.machine import gpu_names, how_to_install, usable_cores
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.processes import answers
-from tasks.wording import counted
 
 LOW_DISK_GB = 5.0
 
@@ -51,7 +50,7 @@ def examine() -> list[Finding]:
     """Run every check; one that fails unexpectedly is a finding, too."""
     looks: list[Callable[[], Finding]] = [
         _python, _processor, _onnxruntime, _gpu, _models, _database, _prefect, _workers,
-        _schedules, _server_log, _cache, _credentials,
+        _schedules, _cache, _credentials,
     ]  # fmt: skip
     findings = []
     for look in looks:
@@ -176,16 +175,6 @@ def _schedules() -> Finding:
         return Finding("schedules", "note", "; ".join(bad), "`autolabel status` says more")
     good = ", ".join(f"{one.deployment}, {one.when}" for one in on)
     return Finding("schedules", "ok", good or "none on")
-
-
-def _server_log() -> Finding:
-    from flows.server.status import server_errors
-
-    errors = server_errors()
-    if errors is None:
-        return Finding("server log", "ok", "no errors of a Prefect server that `up` started")
-    found = f"{counted(errors.count, 'error')}, the last: {errors.last}"
-    return Finding("server log", "note", found, errors.meaning or f"look into {errors.log}")
 
 
 def _cache() -> Finding:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 
@@ -14,7 +16,11 @@ def command() -> None:
     from flows.machine.services import stop_all
     from tasks.dataset.database import running_server
 
-    stopped = stop_all()
+    def tell(names: Sequence[str]) -> None:
+        what = "running shards finish their chunk and go back to the queue"
+        click.echo(f"waiting for {', '.join(names)}: {what}", err=True)
+
+    stopped = stop_all(tell)
     database = running_server()
     if database and database.stop_if_unused():
         stopped.append("the database, which nobody used")

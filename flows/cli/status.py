@@ -11,7 +11,6 @@ import click
 
 from flows.cli.common_options import FloatRange, json_option, print_json
 from sam2_core.types import AutolabelError
-from tasks.wording import counted
 
 FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
 
@@ -51,14 +50,6 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
     workers = ", ".join(status["workers_online"]) or "none"
     click.echo(f"GPU workers online: {workers}")
     _show_refused(status["workers_refused"])
-    if errors := status["server_errors"]:
-        click.echo(
-            f"Prefect's server has logged {counted(errors['count'], 'error')}, the last: "
-            f"{errors['last']}"
-        )
-        if errors["meaning"]:
-            click.echo(f"  {errors['meaning']}")
-        click.echo(f"  its log is {errors['log']}")
     for schedule in status["schedules"]:
         _show_schedule(schedule)
     if size := status["database_bytes"]:
@@ -112,8 +103,6 @@ def _show(run: dict[str, Any]) -> None:
         click.echo(f"  throughput  {rate:.2f} frames/s of a worker, start and loading included")
     for reason, count in run["failures"].items():
         click.echo(f"  failed {count}x  {reason}")
-    if since := sum(run["failures_labeled_since"].values()):
-        click.echo(f"  past        {counted(since, 'shard')} failed; all of it is labeled since")
     for reason, count in run["waiting"].items():
         click.echo(f"  waits  {count}x  {reason}")
     for one in run["failed_frames"][:FRAMES_SHOWN]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import click
 
@@ -12,7 +12,6 @@ from flows.cli.common_options import PORT, FloatRange
 from flows.machine.programs import GRACE_S, workers
 from flows.machine.services import in_foreground
 from flows.machine.worker import Worker, work
-from sam2_core.types import AutolabelError
 
 
 @click.command(short_help="Work on shards: one worker per GPU.")
@@ -44,32 +43,29 @@ def command(
 
     On SIGTERM or Ctrl-C it finishes the current chunk and gives every shard back to the queue.
     """
-    from flows.server.api import use_api
-
-    use_api()
     if number is None:
+        from flows.server.api import use_api
+
+        use_api()
         in_foreground(workers(pool, count, grace, metrics_port))
     else:
-        _work(Worker(pool, number, count or 1, metrics_port), grace)
+        worker = Worker(pool, number, count or 1, metrics_port)
+        work(worker, grace, partial(_online, worker))
 
 
-def _work(worker: Worker, grace_s: float) -> None:
-    """Run one worker; its supervisor starts it again, and reads here why it takes no work."""
+@contextlib.contextmanager
+def _online(worker: Worker, offers: Sequence[str]) -> Iterator[None]:
+    """Be one of the pool's workers in the block."""
+    from flows.server.api import use_api
     from flows.server.fleet import join
     from flows.server.submit import sign_off
     from flows.server.watching import looking_after
 
-    @contextlib.contextmanager
-    def online(offers: Sequence[str]) -> Iterator[None]:
-        join(worker.pool, worker.name, offers)
-        click.echo(f"{worker.name} takes work", err=True)
-        try:
-            with looking_after():
-                yield
-        finally:
-            sign_off(worker.pool, [worker.name])
-
+    use_api()
+    join(worker.pool, worker.name, offers)
+    click.echo(f"{worker.name} takes work", err=True)
     try:
-        work(worker, grace_s, online)
-    except (AutolabelError, OSError) as error:
-        sys.exit(f"{worker.name} takes no work: {' '.join(str(error).split())}")
+        with looking_after():
+            yield
+    finally:
+        sign_off(worker.pool, [worker.name])

@@ -1,7 +1,8 @@
 """A process that keeps our database running: `python -m flows.machine.database_process`.
 
 The database is stopped by the last process that uses it; `autolabel up` starts this one to use it
-until `autolabel down`, and to start it again where it is killed.
+until `autolabel down`. Where the database is killed this one ends, and starts it again when its
+supervisor starts this one.
 """
 
 from __future__ import annotations
@@ -11,24 +12,20 @@ import sys
 import threading
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.database import DatabaseKeeper, ensure_database, release_database
+from tasks.dataset.database import ensure_database, running_server
+from tasks.processes import handling
 
 
 def main() -> None:
-    """Hold the database until SIGTERM."""
+    """Hold the database until SIGTERM; its last user's exit stops it."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    try:
-        ensure_database()
-    except AutolabelError as error:
-        sys.exit(str(error))  # a sentence, which `up` passes on
-    database = DatabaseKeeper()
-    while not stop.wait(0.5):
-        if done := database.look():
-            sys.stdout.write(f"{done}\n")
-            sys.stdout.flush()
-    release_database()
+    with handling(lambda *_: stop.set(), signal.SIGTERM, signal.SIGINT):
+        try:
+            ensure_database()
+        except AutolabelError as error:
+            sys.exit(str(error))  # a sentence, which `up` passes on
+        while running_server() and not stop.wait(0.5):
+            pass
 
 
 if __name__ == "__main__":

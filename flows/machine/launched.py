@@ -16,11 +16,16 @@ import time
 SET_PARENT_DEATH_SIGNAL = 1  # of Linux' prctl
 
 
+def tie_to_parent() -> None:
+    """Have this process get SIGTERM when its parent ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
 def main() -> None:
     """Become the program, or hold its port."""
     number, parent, *command = sys.argv[1:]
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    tie_to_parent()
     if os.getppid() != int(parent):  # it has ended before it could be watched
         sys.exit("whoever started this has ended")
     if number == "0":

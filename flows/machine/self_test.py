@@ -1,41 +1,64 @@
 """Whether this machine works, and what can label on it: `python -m flows.machine.self_test`.
 
 In a process of its own, before a worker takes work: one that finds its device, its folders or its
-memory sick takes none. Its one argument, a note as JSON, names folders of storages (`read`,
-`written`) that failed a flow run. The last line that it prints is what can label here, best first,
-+ between; with exit code 1 it is the problem.
+memory sick takes none. The last line that it prints is what can label here, best first, + between;
+with exit code 1 it is the problem.
 
-Only what is the machine's counts: a file that is missing, or that its own disk cannot read any
-more while others can be read, is no reason to stop.
+Only what is the machine's counts: storage that fails is no reason to stop.
+
+Why a worker takes no work is in its note, from its flow run or from its own test. Notes are in
+memory, where a full disk does not keep them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import itertools
-import json
+import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
-from flows.machine.notes import Note
-from flows.machine.programs import python
-from sam2_core.cache import cache_folder, make_folder
-from sam2_core.machine_errors import first_line, is_machine_error
+from sam2_core.cache import cache_folder, make_folder, write_whole
+from sam2_core.machine_errors import first_line
 from sam2_core.types import AutolabelError
+from tasks.store.shared_server import short_folder
 
 LIMIT_S = 180.0
 WRITTEN_BYTES = 16 << 20
 LEAST_MEMORY_BYTES = 512 << 20
-MOST_SAMPLES = 8
+MEMORY = "/dev/shm"  # noqa: S108 - private
+# Path of the note of a flow run's worker; workers that somebody else started have none.
+NOTE_VARIABLE = "AUTOLABEL_WORKER_SICK"
+
+log = logging.getLogger(__name__)
 
 
-def command(note: Note) -> list[str]:
-    """Return how to run it in a process of its own, after what a flow run has noted."""
-    return [*python("flows.machine.self_test"), json.dumps(asdict(note))]
+def notes_folder() -> Path:
+    """Where the notes of this machine's workers are, each named by its worker and supervisor."""
+    memory = MEMORY if os.access(MEMORY, os.W_OK) else "/tmp"  # noqa: S108 - private
+    return short_folder(memory, cache_folder())
+
+
+def note_sick(why: str) -> None:
+    """Note that this machine failed under this flow run's hands; the first note counts.
+
+    Its worker ends, and until then no flow run of it begins anything.
+    """
+    path = os.environ.get(NOTE_VARIABLE)
+    if path and not Path(path).exists():
+        try:
+            write_whole(Path(path), why)
+        except OSError as error:  # the worker goes on, and its runs find out for themselves
+            log.warning("its worker cannot be told that this machine has failed: %s", error)
+
+
+def noted_sick(path: str | Path | None = None) -> str:
+    """Return why a worker takes no work, that of this flow run by default; "" where it does."""
+    with contextlib.suppress(OSError):
+        return Path(path or os.environ.get(NOTE_VARIABLE, "")).read_text()
+    return ""
 
 
 def device_offers() -> tuple[str, ...]:
@@ -99,36 +122,28 @@ def _device_error() -> float:
     return float(np.abs(host.transpose(1, 2, 0) - resize_square(image, size)).max())
 
 
-def check_host(read: Iterable[str] = (), written: Iterable[str] = ()) -> None:
+def check_host() -> None:
     """Test what this machine needs besides its device.
-
-    Args:
-        read: folders of storages of this machine, where something has to be readable.
-        written: folders of storages of this machine that have to be writable.
 
     Raises:
         AutolabelError: something fails; says what.
 
     """
-    own = [Path(os.environ.get("TMPDIR") or tempfile.gettempdir()), cache_folder()]
-    for folder in [*own, *map(Path, written)]:
+    for folder in (Path(os.environ.get("TMPDIR") or tempfile.gettempdir()), cache_folder()):
         try:
-            if folder in own:
-                make_folder(folder)
-            if folder.is_dir():
-                _write_and_read(folder)
+            make_folder(folder)
+            _write_and_read(folder)
         except OSError as error:
-            if folder in own or is_machine_error(error):
-                why = f"{folder} cannot be written and read back: {error.strerror or error}"
-                raise AutolabelError(why) from error
-    _refuse_short_memory()
-    for folder in map(Path, read):
-        try:
-            _read_something(folder)
-        except OSError as error:
-            if is_machine_error(error):
-                why = f"nothing in {folder} can be read: {error.strerror or error}"
-                raise AutolabelError(why) from error
+            why = f"{folder} cannot be written and read back: {error.strerror or error}"
+            raise AutolabelError(why) from error
+    import psutil
+
+    # Looked at, not taken: what asks for more than there is may be the end of others.
+    free = psutil.virtual_memory().available
+    if free < LEAST_MEMORY_BYTES:
+        raise AutolabelError(
+            f"memory is short: {free >> 20} MB are free, {LEAST_MEMORY_BYTES >> 20} MB are needed"
+        )
 
 
 def _write_and_read(folder: Path) -> None:
@@ -144,47 +159,10 @@ def _write_and_read(folder: Path) -> None:
                 raise OSError(errno.EIO, "what is read back is not what was written")
 
 
-def _refuse_short_memory() -> None:
-    """Look, and take none: what asks for more than there is may be the end of others."""
-    import psutil
-
-    free = psutil.virtual_memory().available
-    if free < LEAST_MEMORY_BYTES:
-        raise AutolabelError(
-            f"memory is short: {free >> 20} MB are free, {LEAST_MEMORY_BYTES >> 20} MB are needed"
-        )
-
-
-def _read_something(folder: Path) -> None:
-    """Read a byte of one of the first files; raises where none of them can be read."""
-    problem: OSError | None = None
-    for file in itertools.islice(_files(folder), MOST_SAMPLES):
-        try:
-            with file.open("rb") as opened:
-                opened.read(1)
-        except OSError as error:
-            problem = error
-        else:
-            return
-    if problem:
-        raise problem
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield a folder's files, and those of the folders in it."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                yield from _files(Path(entry.path))
-            else:
-                yield Path(entry.path)
-
-
 def main() -> None:
     """Run the test."""
-    note = Note(**json.loads(sys.argv[1]))
     try:
-        check_host(note.read, note.written)
+        check_host()
         offers = device_offers()
     except Exception as error:  # noqa: BLE001 - the answer, not a trace
         sys.exit(first_line(error))

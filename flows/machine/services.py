@@ -11,24 +11,22 @@ from __future__ import annotations
 
 import configparser
 import contextlib
-import hashlib
 import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from xmlrpc.client import Error, Fault, ServerProxy
 
-from flows.machine.logs import last_words, lines_of
 from flows.machine.programs import NUMBER, Program, python
+from flows.machine.self_test import noted_sick, notes_folder
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks import processes
@@ -45,11 +43,12 @@ from tasks.store.shared_server import socket_folder
 START_S, STOP_S = 180.0, 150.0
 SUPERVISOR_S = 30.0
 POLL_S = 0.2
+LAST_BYTES, LONGEST = 1 << 16, 300
 LIVES = {"STARTING", "RUNNING", "STOPPING", "BACKOFF"}
 LINKS = "sign-in.html"  # what `up` has printed
-BEFORE = ".before.log"
-# What a worker says of itself in its log.
-_SAID = re.compile(r"(\S+) takes (?:work|no work: (.+))")
+SUPERVISOR = "supervisor.supervisord"
+# As a traceback ends; in a group of exceptions there are bars before it.
+_EXCEPTION = re.compile(r"[\s|]*((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)\b.*)")
 ADVICE = (
     "what failed is tested again and again, and a worker that is well takes work by itself: make "
     "room where a disk is full, see `nvidia-smi -L` for GPUs. Where CUDA_VISIBLE_DEVICES or the "
@@ -126,15 +125,13 @@ def running_api() -> str | None:
 
 
 def start(program: Program) -> Service:
-    """Put a program on the list of `up` and start it, unless it runs; output goes to its log.
-
-    What the one before it wrote is kept as `NAME.before.log`.
-    """
+    """Put a program on the list of `up` and start it, unless it runs; output goes to its log."""
     known = running()
     if program.name not in known:
         if not _answers(folder()):
             _supervise(folder())
-        _add(program, folder())
+        log = program.name if program.count == 1 else f"{program.name}_{NUMBER}"
+        _add(program, folder(), f"{_escaped(str(folder()))}/{log}.log")
         known = running()
     if program.name not in known:
         raise AutolabelError(f"{program.name} ended at once: see {log_of(program.name)}")
@@ -154,10 +151,12 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
 
     """
     deadline = time.monotonic() + START_S
+    _, of_workers, pool = service.name.partition("worker-")
     while not ready():
-        refused = [why for _, why in _workers_in(folder(), service.name)]
-        of_workers = service.name.startswith("worker-")
-        if of_workers and refused and all(refused):
+        noted = refused_workers().items() if of_workers else ()
+        whole = f"{socket.gethostname()}-{pool}"
+        refused = [why for name, why in noted if name.rpartition("-")[0] == whole]
+        if refused and len(refused) >= processes_of(service.name):
             raise AutolabelError(
                 f"no worker takes work: {'; '.join(sorted(set(refused)))}. What was started goes "
                 "on, and what failed is tested again and again; `autolabel down` ends it all"
@@ -169,11 +168,34 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
         time.sleep(POLL_S)
 
 
+def last_words(log: Path) -> str:
+    """Return the last exception at the end of a log, without one its last line; "" if it is empty.
+
+    A server's last line is often only that it stops ("Application startup failed. Exiting.").
+    """
+    with contextlib.suppress(OSError), log.open("rb") as opened:
+        opened.seek(max(0, opened.seek(0, os.SEEK_END) - LAST_BYTES))
+        text = opened.read().decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        for number in range(len(lines) - 1, -1, -1):
+            if found := _EXCEPTION.match(lines[number]):
+                # Pydantic tells in further lines what is wrong with which value.
+                more = lines[number + 1 : number + 3] if "ValidationError" in found[1] else []
+                return " ".join([found[1], *more])[:LONGEST]
+        return "".join(lines[-1:])[:LONGEST]
+    return ""
+
+
 def refused_workers() -> dict[str, str]:
     """Return why workers of this machine take no work, by their names."""
-    found = Path(tempfile.gettempdir()).glob(f"{_prefix()}*")
-    lists = [folder(), *(at for at in found if at.stat().st_uid == os.geteuid())]
-    return {name: why for at in lists for name, why in _workers_in(at) if why}
+    found = {}
+    for note in sorted(notes_folder().glob(f"{socket.gethostname()}-*")):
+        name, _, supervisor = note.name.rpartition(".")
+        if SUPERVISOR not in processes.command_line(int(supervisor)):
+            note.unlink(missing_ok=True)
+        elif why := noted_sick(note):
+            found[name] = why
+    return found
 
 
 def stop(name: str) -> None:
@@ -183,19 +205,27 @@ def stop(name: str) -> None:
         _update(folder())
 
 
-def stop_all() -> list[str]:
-    """Stop every service of `up`, last what others need to end; returns names of those that ran."""
-    names = sorted(running())
+def stop_all(tell: Callable[[Sequence[str]], object] = lambda _: None) -> list[str]:
+    """Stop every service of `up`, last what others need to end; returns names of those that ran.
+
+    Args:
+        tell: hears, each time that they are others, of which services are waited for.
+
+    """
+    known, left = running(), list[str]()
     with contextlib.suppress(OSError, Error):
         pid: int = _rpc(folder()).getPID()
         _rpc(folder()).shutdown()
-        deadline = time.monotonic() + (1 + len(names)) * STOP_S
+        deadline = time.monotonic() + (1 + len(known)) * STOP_S
         while processes.born(pid) is not None:
+            time.sleep(POLL_S)
+            before, left = left, [name for name in sorted(known) if processes.born(known[name].pid)]
+            if left and left != before:
+                tell(left)
             if time.monotonic() > deadline:
                 raise AutolabelError(f"supervisord (process {pid}) does not stop; end it by hand")
-            time.sleep(processes.POLL_S)
     _forget(folder())
-    return names
+    return sorted(known)
 
 
 def in_foreground(program: Program) -> None:
@@ -209,50 +239,19 @@ def in_foreground(program: Program) -> None:
         raise AutolabelError(
             f"`autolabel up` runs {program.name} on this machine already; `autolabel down` stops it"
         )
-    own = OwnFolder(_prefix())
-    shown: dict[Path, int] = {}
+    own = OwnFolder("autolabel-workers-")
     try:
-        supervisor = _supervise(own.path, tied=True)
+        supervisor = _supervise(own.path, subprocess.PIPE)
         with handling(lambda *_: supervisor.terminate(), signal.SIGTERM, signal.SIGINT):
-            _add(program, own.path)
-            while supervisor.poll() is None:
-                _show_new(own.path, shown)
-                time.sleep(POLL_S)
-        _show_new(own.path, shown)
+            _add(program, own.path, "/dev/fd/1", most="0")
+            for line in supervisor.stdout or ():
+                sys.stderr.buffer.write(line)
+                sys.stderr.buffer.flush()
+            supervisor.wait()
     finally:
         own.remove()
     if supervisor.returncode:
         raise AutolabelError("supervisord has ended, and the workers with it: start them again")
-
-
-def _show_new(at: Path, shown: dict[Path, int]) -> None:
-    """Write to standard error the whole lines that programs have written since it was last done."""
-    for log in at.glob("worker-*.log"):
-        with log.open("rb") as opened:
-            before = shown.get(log, 0)
-            size = opened.seek(0, os.SEEK_END)
-            opened.seek(before if before <= size else 0)  # turned over
-            lines = b"".join(line for line in opened if line.endswith(b"\n"))
-            shown[log] = (before if before <= size else 0) + len(lines)
-        sys.stderr.buffer.write(lines)
-        sys.stderr.buffer.flush()
-
-
-def _prefix() -> str:
-    """Name the folders of `autolabel worker`, which has its list in one, by the cache."""
-    digest = hashlib.sha256(os.fsencode(cache_folder())).hexdigest()[:16]
-    return f"autolabel-workers-{digest}-"
-
-
-def _workers_in(at: Path, services: str = "worker-*") -> Iterator[tuple[str, str]]:
-    """Yield workers on a list, each with why it takes no work; "" where it does, or may."""
-    for one in _processes(at):
-        if one["statename"] in LIVES and fnmatch(one["group"], services):
-            name, why, log = one["name"], "", Path(one["stdout_logfile"])
-            said = [found for line in lines_of(log) if (found := _SAID.fullmatch(line))]
-            if said:
-                name, why = said[-1][1], said[-1][2] or ""
-            yield name, why or (last_words(log) if one["statename"] == "BACKOFF" else "")
 
 
 def _list_of(at: Path) -> Path:
@@ -297,18 +296,21 @@ def _answers(at: Path) -> bool:
     return False
 
 
-def _supervise(at: Path, *, tied: bool = False) -> subprocess.Popen[bytes]:
-    """Start a supervisor with an empty list; one that is tied ends with this process."""
+def _supervise(at: Path, output: int | None = None) -> subprocess.Popen[bytes]:
+    """Start a supervisor with an empty list; one whose output is a pipe ends with this process."""
     _list_of(at)
     _forget(at)
     file = at / "supervisor.conf"
     write_private(file, _SUPERVISOR.format(folder=_escaped(str(at)), socket=_socket(at)))
     log = close_file(at / "supervisor.start.log")
-    command = python("supervisor.supervisord", "-c", str(file))
-    if tied:
+    command = python(SUPERVISOR, "-c", str(file))
+    if output:
         command = [*python("flows.machine.launched"), "0", str(os.getpid()), *command]
     with log.open("wb") as opened:
-        started = processes.start(command, opened, os.environ, folder=at, umask=PRIVATE_UMASK)
+        started = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output or opened, stderr=opened, cwd=at,
+            umask=PRIVATE_UMASK, start_new_session=True,
+        )  # fmt: skip
     deadline = time.monotonic() + SUPERVISOR_S
     while not _answers(at):
         if started.poll() is not None or time.monotonic() > deadline:
@@ -318,12 +320,9 @@ def _supervise(at: Path, *, tied: bool = False) -> subprocess.Popen[bytes]:
     return started
 
 
-def _add(program: Program, at: Path) -> None:
-    """Put a program on a list and start it."""
-    for log in at.glob(f"{program.name}[._]*log"):
-        if not log.name.endswith(BEFORE):
-            log.replace(log.with_suffix(BEFORE))
-    write_private(_list_of(at) / f"{program.name}.conf", _section(program, at))
+def _add(program: Program, at: Path, log: str, *, most: str = "10MB") -> None:
+    """Put a program on a list and start it; at most so much of what it writes goes to one log."""
+    write_private(_list_of(at) / f"{program.name}.conf", _section(program, at, log, most))
     _update(at)
     with contextlib.suppress(Fault):  # it has started by itself, or says in its log why not
         _rpc(at).startProcessGroup(program.name, False)
@@ -340,7 +339,7 @@ def _update(at: Path) -> None:
         supervisor.addProcessGroup(name)
 
 
-def _section(program: Program, at: Path) -> str:
+def _section(program: Program, at: Path, log: str, most: str) -> str:
     kind, processes, number, more = "program", program.count, "0", ""
     if program.port:  # a second process does nothing but hold the port, see `launched`
         kind, processes, number = "fcgi-program", 2, NUMBER
@@ -348,7 +347,6 @@ def _section(program: Program, at: Path) -> str:
     words = [*python("flows.machine.launched"), number, str(_rpc(at).getPID()), *program.command]
     command = " ".join(one if one == NUMBER else _escaped(shlex.quote(one)) for one in words)
     values = ",".join(f'{key}="{_escaped(value)}"' for key, value in program.environment.items())
-    log = program.name if program.count == 1 else f"{program.name}_{NUMBER}"
     url = f"http://127.0.0.1:{program.port}{program.path}" if program.port else ""
     return (
         f"[{kind}:{program.name}]\n{more}"
@@ -360,8 +358,8 @@ def _section(program: Program, at: Path) -> str:
         f"priority={program.order}\n"
         "autorestart=true\nstartsecs=20\nstartretries=100000\n"
         f"stopwaitsecs={STOP_S:.0f}\nredirect_stderr=true\n"
-        f"stdout_logfile={_escaped(str(at))}/{log}.log\n"
-        "stdout_logfile_maxbytes=10MB\nstdout_logfile_backups=1\n"
+        f"stdout_logfile={log}\n"
+        f"stdout_logfile_maxbytes={most}\nstdout_logfile_backups=1\n"
         f"[autolabel]\nurl={url}\n"
     )
 

@@ -24,25 +24,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.machine import self_test
-from flows.machine.gpus import gpu_ids
-from flows.machine.notes import SICK_VARIABLE, Note, noted_sick
-from flows.machine.programs import CPU_POOL, python
+from flows.machine.programs import CPU_POOL, gpu_ids, python
+from flows.machine.self_test import NOTE_VARIABLE, noted_sick, notes_folder
 from sam2_core.backend_choice import TESTED_VARIABLE
-from sam2_core.cache import cache_folder
+from sam2_core.cache import write_whole
 from sam2_core.machine import METRICS_PORT, share_of, usable_cores
 from sam2_core.types import AutolabelError
 from tasks import processes
+from tasks.errors import error_text
 from tasks.processes import handling
 from tasks.store.private_files import OwnFolder
-from tasks.store.shared_server import short_folder
 
 if TYPE_CHECKING:
     import psutil
 
 POLL_S, STOP_S = 0.5, 20.0
-# A storage that is down for everybody would stop this worker for good, and another one may be well.
-STORAGE_AWAITED_S = 600.0
-MEMORY = "/dev/shm"  # noqa: S108 - a full disk keeps nobody from writing there
 # Of the worker and its flow runs; what the user has set stays.
 SETTINGS = {
     "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
@@ -102,51 +98,49 @@ def work(
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C, until it ends, or until its machine fails.
 
+    Where it takes no work, it notes why and exits; its supervisor starts it again.
+
     Args:
         worker: which.
         grace_s: the longest to wait for its flow run to give its shard back.
         online: entered with what the worker offers, best first, while it takes work.
 
-    Raises:
-        AutolabelError: it takes no work; says why.
-
     """
-    memory = MEMORY if os.access(MEMORY, os.W_OK) else "/tmp"  # noqa: S108 - private
-    sick = short_folder(memory, cache_folder()) / f"{worker.name}.json"
-    scratch = OwnFolder("autolabel-worker-")
-    os.environ |= {"TMPDIR": str(scratch.path), SICK_VARIABLE: str(sick)}
+    note = notes_folder() / f"{worker.name}.{os.getppid()}"
+    stop = threading.Event()
     try:
-        offers = _offers(worker.bind(), sick)
-        sick.unlink(missing_ok=True)
-        for variable, value in SETTINGS.items():
-            os.environ.setdefault(variable, value)
-        stop = threading.Event()
-        with (
-            handling(lambda *_: stop.set(), signal.SIGTERM, signal.SIGINT),
-            online(offers),
-        ):
-            _work(worker, sick, stop, grace_s)
-    finally:
-        scratch.remove()
+        with contextlib.ExitStack() as stack:
+            scratch = OwnFolder("autolabel-worker-")
+            stack.callback(scratch.remove)
+            os.environ |= {"TMPDIR": str(scratch.path), NOTE_VARIABLE: str(note)}
+            offers = _offers(worker.bind(), note)
+            for variable, value in SETTINGS.items():
+                os.environ.setdefault(variable, value)
+            stop_signals = signal.SIGTERM, signal.SIGINT
+            stack.enter_context(handling(lambda *_: stop.set(), *stop_signals))
+            stack.enter_context(online(offers))
+            note.unlink(missing_ok=True)
+            _work(worker, note, stop, grace_s)
+    except Exception as error:  # noqa: BLE001 - whatever it is, `status` has to tell
+        why = " ".join(error_text(error).split())
+        write_whole(note, why)
+        sys.exit(f"{worker.name} takes no work: {why}")
 
 
-def _offers(gpu: str, sick: Path) -> tuple[str, ...]:
+def _offers(gpu: str, note: Path) -> tuple[str, ...]:
     """Test this machine in a process of its own; returns the backends that can label, best first.
 
     Raises:
         AutolabelError: it fails.
 
     """
-    note = noted_sick(sick)
-    if not gpu and not note.why:
+    if not gpu and not note.exists():
         return ("onnxruntime-cpu",)
-    if note.why and time.time() - sick.stat().st_mtime > STORAGE_AWAITED_S:
-        note = Note(note.why)
     environment = os.environ if gpu else os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     tied = [*python("flows.machine.launched"), "0", str(os.getpid())]
     # Whoever leaves the block waits for it: no other is started beside one that cannot be killed.
     with subprocess.Popen(
-        [*tied, *self_test.command(note)], env=environment, text=True,
+        [*tied, *python("flows.machine.self_test")], env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as test:  # fmt: skip
         try:
@@ -164,7 +158,7 @@ def _offers(gpu: str, sick: Path) -> tuple[str, ...]:
     return offers
 
 
-def _work(worker: Worker, sick: Path, stop: threading.Event, grace_s: float) -> None:
+def _work(worker: Worker, note: Path, stop: threading.Event, grace_s: float) -> None:
     command = [
         # Ends with this process, even with one that was killed: it would take shards beside those
         # of the next one.
@@ -174,9 +168,9 @@ def _work(worker: Worker, sick: Path, stop: threading.Event, grace_s: float) -> 
     ]  # fmt: skip
     # A session of its own: Ctrl-C is for us, who tell the flow run first.
     started = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    while started.poll() is None and not sick.exists() and not stop.wait(POLL_S):
+    while started.poll() is None and not note.exists() and not stop.wait(POLL_S):
         pass
-    stopped, failed = stop.is_set(), noted_sick(sick).why
+    stopped, failed = stop.is_set(), noted_sick(note)
     _end_flow_runs(started.pid, grace_s if stopped else STOP_S if failed else 0.0, ask=stopped)
     processes.end(started, STOP_S)
     if not stopped:

@@ -16,8 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.machine.logs import last_words
-from flows.machine.services import folder, running_api
+from flows.machine.services import folder, last_words, running_api
 from flows.server.postgres import home
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError

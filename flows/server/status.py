@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from prefect.client.schemas.objects import FlowRun, State
 
-from flows.machine.logs import ServerErrors, errors_in
-from flows.machine.services import log_of, refused_workers, running
+from flows.machine.services import refused_workers, running
 from flows.params import LabelParams
 from flows.plan.commands import backfill_again
 from flows.plan.shards import ShardParams
@@ -76,17 +76,18 @@ class RunStatus:
     failed_frames: list[dict[str, Any]] = field(default_factory=list)
     storage_error: str = ""
 
-    @property
+    @cached_property
     def active(self) -> list[State]:
         """States of shards that have not ended; one that has just crashed is started again."""
-        states = [(run, run.state) for run, _ in self.shards if run.state]
         return [
-            state
-            for run, state in states
-            if not state.is_final() or (state.is_crashed() and not stays_crashed(run))
+            run.state
+            for run, _ in self.shards
+            if run.state
+            and not stays_crashed(run)
+            and (run.state.is_crashed() or not run.state.is_final())
         ]
 
-    @property
+    @cached_property
     def failed(self) -> list[tuple[FlowRun, State, ShardParams]]:
         """Shards that failed, or crashed for good."""
         return [
@@ -95,30 +96,11 @@ class RunStatus:
             if run.state and (run.state.is_failed() or stays_crashed(run))
         ]
 
-    @property
+    @cached_property
     def last(self) -> dict[str, UUID]:
         """Of each sequence, by id, the shard that was the last to label it."""
         oldest_first = reversed(self.shards)
         return {one.sequence_id: run.id for run, shard in oldest_first for one in shard.pieces}
-
-    @property
-    def bad(self) -> set[Key]:
-        """What shards that failed were the last to label, and is not labeled by now."""
-        last = self.last
-        return {
-            one.key
-            for run, _, shard in self.failed
-            for one in shard.pieces
-            if last[one.sequence_id] == run.id
-        } - self.labeled
-
-    def failures(self, *, labeled_since: bool) -> dict[str, int]:
-        """Why shards failed that lack labels by now, or that lack none, and how often."""
-        return counted_reasons(
-            state.message or "no reason given"
-            for _, state, shard in self.failed
-            if ({one.key for one in shard.pieces} <= self.labeled) == labeled_since
-        )
 
     @property
     def not_loaded(self) -> dict[str, int]:
@@ -134,19 +116,22 @@ class RunStatus:
         frames = sum(shard.frames for _, shard in done)
         busy_s = sum(run.total_run_time.total_seconds() for run, _ in done)
         waiting = [one.message for one in self.active if one.name == "AwaitingRetry"]
-        not_loaded = self.not_loaded
+        failures = [
+            state.message or "no reason given"
+            for _, state, shard in self.failed
+            if not {one.key for one in shard.pieces} <= self.labeled
+        ]
         return {
             "run_key": self.run_key,
             "out": self.label.out,
             "shards": dict(Counter(one.name or one.type.value.title() for one in states)),
             "active": len(self.active),
-            "failures": self.failures(labeled_since=False),
-            "failures_labeled_since": self.failures(labeled_since=True),
+            "failures": counted_reasons(failures),
             "waiting": counted_reasons(filter(None, waiting)),
             "failed_frames": self.failed_frames,
             "frames_per_second_and_worker": round(frames / busy_s, 3) if busy_s else None,
-            "shards_not_loaded": sum(not_loaded.values()),
-            "not_loaded": not_loaded,
+            "shards_not_loaded": sum(self.not_loaded.values()),
+            "not_loaded": self.not_loaded,
             "sequences_complete": self.complete,
             "sequences_partial": self.partial,
             "sequences_of_mixed_versions": self.mixed,
@@ -159,17 +144,17 @@ class RunStatus:
         """Say what a person should do now, when so many `workers` are online."""
         if self.storage_error:
             yield f"storage cannot be read: {self.storage_error}"
-        active = self.active
-        if not workers and any(one.name in {"Late", "Crashed"} for one in active):
+        if not workers and any(one.name in {"Late", "Crashed"} for one in self.active):
             yield "shards wait and no worker is online: start one with `autolabel worker`"
-        if self.unlabeled and not active:
+        if self.unlabeled and not self.active:
             left = counted(len(self.unlabeled), "sequence")
             again = backfill_again(self.label, sequences=self.unlabeled)
             yield f"{left} failed: fix the cause, then {again}"
-        if not_loaded := self.not_loaded:
-            shards = counted(sum(not_loaded.values()), "shard")
+        if self.not_loaded:
+            shards = counted(sum(self.not_loaded.values()), "shard")
+            why = "; ".join(self.not_loaded)
             yield (
-                f"labels of {shards} were not loaded ({'; '.join(not_loaded)}): where that is "
+                f"labels of {shards} were not loaded ({why}): where that is "
                 f"mended, {backfill_again(self.label)} or the deployment load-dataset/load-dataset "
                 f"loads what {self.label.dataset_name} lacks"
             )
@@ -201,13 +186,11 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     """
     since = {"after_": datetime.now(UTC) - timedelta(hours=hours)}
     shards = flow_runs(tags={"all_": [SHARD_TAG]}, expected_start_time=since)
-    runs = group_runs(islice(shards, RUNS_READ))
-    workers = workers_online()
+    runs, workers = group_runs(islice(shards, RUNS_READ)), workers_online()
     for run in runs:
         look_at_storage(run)
         run.loaded = bool(run.not_loaded) and lacked(run.label, run.run_key) == set()
         run.failed_frames = _frames_without_labels(run)
-    errors, here = server_errors(), "server" in running()
     labeled = islice(flow_runs(["label"], expected_start_time=since), LABEL_RUNS_READ)
     return {
         "workers_online": workers,
@@ -223,14 +206,8 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
             }
             for one in labeled
         ],
-        "database_bytes": size_bytes() if here else None,
-        "server_errors": asdict(errors) if errors else None,
+        "database_bytes": size_bytes() if "server" in running() else None,
     }
-
-
-def server_errors() -> ServerErrors | None:
-    """Return what the server that `up` started complains of; None for nothing, or no server."""
-    return errors_in(log_of("server")) if "server" in running() else None
 
 
 def group_runs(flow_runs: Iterable[FlowRun]) -> list[RunStatus]:
@@ -273,7 +250,16 @@ def look_at_storage(run: RunStatus) -> None:
             for one in shard.pieces
             if is_past(one.key, state.timestamp.timestamp())
         }
-        run.unlabeled = sorted({name for name, _ in run.bad - given_up.keys()})
+        run.unlabeled = sorted(
+            {
+                one.sequence_id
+                for failed, _, shard in run.failed
+                for one in shard.pieces
+                if run.last[one.sequence_id] == failed.id
+                and one.key not in run.labeled
+                and one.key not in given_up
+            }
+        )
     except AutolabelError as error:
         run.storage_error = str(error)
 

@@ -66,7 +66,8 @@ def test_nothing_goes_unnamed_or_in_use(folder, monkeypatch):
     assert "name what to clear" in run("clear", code=2).stderr
     assert "no such" in run("clear", "such", code=2).stderr
     monkeypatch.setattr(services, "running", lambda: {"server": None})
-    assert "`autolabel down` first" in str(run("clear", "--all", code=1).exception)
+    for more in ([], ["--dry-run"]):
+        assert "`autolabel down` first" in str(run("clear", "--all", *more, code=1).exception)
     monkeypatch.setattr(services, "running", dict)
     monkeypatch.setattr(database, "running_server", lambda: True)
     assert "the database is in use" in str(run("clear", "mongodb", code=1).exception)

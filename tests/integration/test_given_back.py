@@ -10,7 +10,7 @@ from prefect.flow_engine import run_flow
 from prefect.states import Pending
 
 from flows import pipeline, shard
-from flows.machine.notes import SICK_VARIABLE, noted_sick
+from flows.machine.self_test import NOTE_VARIABLE, noted_sick
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
@@ -76,30 +76,29 @@ class Shard:
 def test_a_full_disk_has_the_machine_tested_before_its_worker_takes_more(
     shards, monkeypatch, tmp_path
 ):
-    monkeypatch.setenv(SICK_VARIABLE, str(tmp_path / "sick.json"))
+    monkeypatch.setenv(NOTE_VARIABLE, str(tmp_path / "sick"))
     with monkeypatch.context() as patch:
         no_space_for("/labels/drive3/", patch)
         assert shards.begin().name == "AwaitingRetry"
-    note = noted_sick(str(tmp_path / "sick.json"))
-    assert "drive3: cannot write" in note.why
-    assert (note.read, note.written) == ([shards.source], [shards.out])
+    note = noted_sick(str(tmp_path / "sick"))
+    assert "drive3: cannot write" in note
     with monkeypatch.context() as patch:  # before its supervisor has ended the worker
         patch.setattr(
             pipeline, "open_sequence", raising(AssertionError("a sick machine begins it"))
         )
-        assert note.why in shards.begin().message
+        assert note in shards.begin().message
 
 
 @pytest.mark.parametrize("step", ["flows.pipeline.segment_chunk", "flows.pipeline.open_sequence"])
 def test_a_server_that_does_not_answer_is_no_fault_of_the_machine(
     shards, monkeypatch, tmp_path, step
 ):
-    monkeypatch.setenv(SICK_VARIABLE, str(tmp_path / "sick.json"))
+    monkeypatch.setenv(NOTE_VARIABLE, str(tmp_path / "sick"))
     with monkeypatch.context() as patch:
         patch.setattr(step, raising(ServerAbsentError("grpc://triton:8001: no answer")))
         state = shards.begin()
     assert (state.name, state.message.count("no answer")) == ("AwaitingRetry", 1)
-    assert not (tmp_path / "sick.json").exists()
+    assert not (tmp_path / "sick").exists()
     assert shards.begin().is_completed()
     assert shards.complete()
 
@@ -122,16 +121,15 @@ def test_a_full_disk_gives_the_shard_back_later_and_later(shards, monkeypatch, c
 
 
 def test_a_lost_device_ends_the_shard_and_its_worker_begins_no_other(shards, monkeypatch, tmp_path):
-    note = tmp_path / "sick.json"
-    monkeypatch.setenv(SICK_VARIABLE, str(note))
+    note = tmp_path / "sick"
+    monkeypatch.setenv(NOTE_VARIABLE, str(note))
     opened, real = [], open_step.list_frames
     monkeypatch.setattr(open_step, "list_frames", lambda *one: opened.append(1) or real(*one))
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
         state = shards.begin()
     assert (state.name, state.message) == ("AwaitingRetry", "the GPU is lost")
-    found = noted_sick(str(note))
-    assert found.why == "the GPU is lost"
+    assert noted_sick(note) == "the GPU is lost"
     assert len(opened) < len(DRIVES)  # what nobody can label now is neither listed nor fetched
     opened.clear()
     state = shards.begin()  # before its supervisor has ended the worker

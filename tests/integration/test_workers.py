@@ -90,3 +90,18 @@ def progress_of(cluster, run_id):
         "sort": "CREATED_DESC",
     }
     return [one["description"] for one in reversed(cluster.post("artifacts/filter", body))]
+
+
+@pytest.mark.timeout(900)
+def test_a_flow_run_ends_with_a_plain_worker_that_is_killed_while_the_server_is_away(
+    cluster, upload, slow_frames
+):
+    run_key, process = start_one(cluster, upload(1, 24, "orphan"))
+    worker = process.parent()
+    assert "worker" in worker.cmdline()
+    cluster.kill(cluster.server)
+    worker.kill()
+    process.wait(100)
+    cluster.proxy.fault = lambda method, path: ""
+    cluster.start_server()
+    wait_for(lambda: ended(cluster, run_key) == {"Completed"}, 300)

@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from flows.cli import doctor, status
-from flows.machine import gpus, services, worker
-from flows.machine.gpus import UnlistedError, gpu_ids, listed_gpus
-from flows.machine.programs import workers
+from flows.machine import programs, self_test, services, worker
+from flows.machine.programs import UnlistedError, gpu_ids, listed_gpus, workers
 from flows.machine.services import refused_workers, wait_until
 from flows.machine.worker import Worker
 from sam2_core.machine import usable_cores
@@ -40,6 +39,7 @@ def machine(monkeypatch, tmp_path):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr(self_test, "MEMORY", str(tmp_path / "memory"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("AUTOLABEL_METRICS_PORT", raising=False)
@@ -85,7 +85,7 @@ def test_the_variable_is_read_as_cuda_reads_it(monkeypatch, tmp_path, given, exp
 )
 def test_a_driver_that_lists_no_gpu_is_told(monkeypatch, tmp_path, smi, visible, why):
     nvidia_smi(monkeypatch, tmp_path, smi, visible)
-    monkeypatch.setattr(gpus, "LISTED_WITHIN_S", 0.2 if smi == HANGING else 30)
+    monkeypatch.setattr(programs, "LISTED_WITHIN_S", 0.2 if smi == HANGING else 30)
     with pytest.raises(UnlistedError, match=why):
         gpu_ids()
 
@@ -144,12 +144,12 @@ elif "prefect.engine" in sys.argv:
     signal.signal(signal.SIGTERM, given_back)
     (seen / "labels").touch()
     sys.path[:0] = {sys.path!r}
-    from flows.machine.notes import note_sick, noted_sick
+    from flows.machine.self_test import note_sick, noted_sick
     while not (seen / "breaks").exists():
         time.sleep(0.05)
     note_sick("the GPU is lost")
     note_sick("and what came of it")
-    assert noted_sick().why == "the GPU is lost"
+    assert noted_sick() == "the GPU is lost"
     given_back()
 else:
     number = len(list(seen.glob("worker*")))
@@ -164,13 +164,13 @@ COMMAND = """
 import contextlib, os, sys
 from pathlib import Path
 from flows.cli import worker
-from flows.machine import gpus, self_test, worker as one
+from flows.machine import programs, self_test
 from flows.server import api, fleet, submit, watching
 def seen(name):
     return lambda *given: (Path(os.environ["SEEN"]) / name).write_text(repr(given))
 api.use_api, watching.looking_after = lambda: None, contextlib.nullcontext
 fleet.join, submit.sign_off = seen("joined"), seen("signed-off")
-gpus.LISTED_WITHIN_S, self_test.LIMIT_S, one.MEMORY = 3, 2, os.environ["MEMORY"]
+programs.LISTED_WITHIN_S, self_test.LIMIT_S, self_test.MEMORY = 3, 2, os.environ["MEMORY"]
 sys.executable = os.environ["PYTHON"]
 worker.command.main(sys.argv[1:], standalone_mode=False)
 """
@@ -208,7 +208,8 @@ class Kept:
 def kept(tmp_path):
     yield lambda pool="gpu", verdict=WELL: Kept(tmp_path, pool, verdict)
     services.stop_all()
-    assert [*(tmp_path / "memory").rglob("*.json")] == []
+    assert refused_workers() == {}
+    assert [*(tmp_path / "memory").glob(f"*/{socket.gethostname()}*")] == []
     left = [one for one in (tmp_path / "temporary").iterdir() if (one / "left").exists()]
     assert left == []
 
@@ -256,8 +257,8 @@ def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
         wait_until(here.service, lambda: False)
     ((name, why),) = refused_workers().items()
     assert (name, problem in why) == (NAME, True)
-    facts = {"workers_online": [], "server_errors": None, "schedules": [], "runs": []}
-    facts |= {"label_runs": [], "database_bytes": None, "workers_refused": refused_workers()}
+    facts = {"workers_online": [], "schedules": [], "runs": [], "label_runs": []}
+    facts |= {"database_bytes": None, "workers_refused": refused_workers()}
     status._show_all(facts, 1)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == f"{name} takes no work: {why}"
@@ -294,9 +295,8 @@ FOREGROUND = """
 import sys
 from flows.machine.programs import Program
 from flows.machine.services import in_foreground
-says = "print('here takes no work: its disk is full', flush=True)"
-sleeps = f"import time; {says}; time.sleep(99)"
-in_foreground(Program("worker-gpu", [sys.executable, "-c", sleeps]))
+sleeps = "import time; print('here takes work', flush=True); time.sleep(99)"
+in_foreground(Program("worker-gpu", [sys.executable, "-c", sleeps], count=2))
 """
 
 
@@ -308,14 +308,20 @@ def test_workers_in_the_foreground_show_what_they_write_and_end_with_the_command
 ):
     command = [sys.executable, "-c", FOREGROUND]
     shown = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert shown.stderr.readline() == "here takes no work: its disk is full\n"
-    assert refused_workers() == {"here": "its disk is full"}
+    assert [shown.stderr.readline() for _ in range(2)] == ["here takes work\n"] * 2
     started = psutil.Process(shown.pid).children(recursive=True)
-    assert len(started) == 2  # supervisord, and the worker
+    assert len(started) == 3  # supervisord, and the workers
     shown.send_signal(number)
     assert shown.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 0)
     assert psutil.wait_procs(started, 60)[1] == []
-    assert refused_workers() == {}
+
+
+def test_a_worker_in_the_foreground_is_refused_where_up_runs_its_pool(kept):
+    kept()
+    command = [sys.executable, "-c", FOREGROUND]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "`autolabel up` runs worker-gpu on this machine already" in refused.stderr
 
 
 def test_a_program_whose_parent_has_ended_before_it_looked_does_not_start(tmp_path):
