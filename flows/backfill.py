@@ -8,9 +8,8 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from flows.params import BackfillParams
-from flows.plan.backfill import BackfillPlan, plan_backfill
+from flows.plan.backfill import BackfillPlan, plan_backfill, plan_markdown
 from flows.plan.names import keep_names
-from flows.plan.plan_table import plan_markdown
 from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import add_to_name, dated
 from flows.server.fleet import decided

@@ -16,8 +16,6 @@ from sam2_core.machine import usable_cores
 from sam2_core.machine_errors import causes
 from tasks.observe.progress import DETECT, DOWNLOAD, LABEL, OPEN, SEGMENT
 from tasks.pipeline.device_processes import ProcessDiedError, ProcessKilledError
-from tasks.pipeline.load import prepare_dataset
-from tasks.pipeline.open import Opened
 from tasks.pipeline.outcome import (
     SequenceOutcome,
     SequencePart,
@@ -26,6 +24,7 @@ from tasks.pipeline.outcome import (
     with_error,
 )
 from tasks.pipeline.run_context import Job
+from tasks.pipeline.sequence import Opened, prepare_dataset
 from tasks.store import quarantine
 from tasks.wording import counted
 

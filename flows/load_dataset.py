@@ -10,7 +10,7 @@ from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import dated
 from tasks.errors import error_text, redacted_errors
 from tasks.observe.progress import LOAD
-from tasks.pipeline.load import load_labels, prepare_load
+from tasks.pipeline.sequence import load_labels, prepare_load
 from tasks.store.manifests import Manifest
 from tasks.wording import counted
 

@@ -17,14 +17,17 @@ from typing import Any, Protocol
 
 from sam2_core.types import DeviceLostError
 from tasks.observe.progress import CHECK, DETECT, LABEL, LOAD, OPEN, SEGMENT, TRACK
-from tasks.pipeline.check import check_sequence
 from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.device_processes import labeled_beside
-from tasks.pipeline.load import load_sequence
-from tasks.pipeline.open import Opened, open_sequence
 from tasks.pipeline.outcome import SequenceOutcome, SequencePart, complete_before
 from tasks.pipeline.run_context import Job
-from tasks.pipeline.track import track_sequence
+from tasks.pipeline.sequence import (
+    Opened,
+    check_sequence,
+    load_sequence,
+    open_sequence,
+    track_sequence,
+)
 
 # Chunks that are detected and segmented side by side: one has the device, the other one is read,
 # detected or written.

@@ -18,9 +18,8 @@ from rich.table import Table
 from flows.backfill import plan_in_flight, submit_plan
 from flows.cli.display import as_typed, clock, stderr_console, telling
 from flows.params import BackfillParams
-from flows.plan.backfill import BackfillPlan, plan_backfill
+from flows.plan.backfill import BackfillPlan, plan_backfill, plan_rows
 from flows.plan.plan import check_writable
-from flows.plan.plan_table import plan_rows
 from flows.plan.summary import failure_row, unlabeled_frames
 from flows.server import loading, watching
 from flows.server.api import use_api

@@ -25,10 +25,10 @@ from flows.server.api import Api, configured_api
 from tasks.dataset.database import ensure_database, release_database
 from tasks.masks.model import NOT_CHECKED, verdict_on
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
-from tasks.pipeline.load import prepare_dataset
 from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.ready import ready
 from tasks.pipeline.run_context import Job, RunContext
+from tasks.pipeline.sequence import prepare_dataset
 from tasks.processes import handling
 from tasks.store.private_files import remove_abandoned
 from tasks.types import FrameRef

@@ -10,9 +10,7 @@ from rich.console import Console
 
 from flows.cli.common_options import FILE, FOLDER, GRAPH, cache_option, json_option, print_json
 from flows.cli.display import stderr_console, telling
-from flows.cli.models_build import build
-from flows.cli.models_certify import certify_model
-from flows.cli.models_triton_repository import triton_repository
+from flows.cli.models_build import build, certify_model, triton_repository
 from sam2_core.checkpoints import PYTORCH, load_checkpoint
 from sam2_core.model_download import SOURCES, checkpoint_path, fetch_checkpoint, record, verify
 from sam2_core.presets import PRESETS, Preset, preset_named

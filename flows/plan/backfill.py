@@ -1,11 +1,12 @@
 """What a backfill has to do, from storage alone: what exists, what is labeled, what is missing.
 
 Streams: of a sequence only a few short strings stay in memory, so a hundred thousand sequences fit.
+The plan is shown as a table on the terminal and as Markdown in Prefect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -13,23 +14,66 @@ from itertools import islice
 from typing import Any
 
 from flows.params import BackfillParams, LabelParams
-from flows.plan.names import names_of
+from flows.plan.names import Stored, names_of
 from flows.plan.plan import matching_of, stamp_of
-from flows.plan.rates import REPORTS_READ, Rate, rate_of
 from flows.plan.shards import Piece, ShardParams, pack, shard_lengths, taken_ns, work_of
-from flows.plan.stored import Stored
 from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import Matching
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
+from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
 from tasks.pipeline.run_context import RunContext
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import Key, ListedManifest, dated_ahead, read_reports
 from tasks.types import FrameSelection, VideoRef
-from tasks.wording import counted
+from tasks.wording import counted, plain
+
+# Until something was measured: about what the bundled model takes on a CPU, and twice what SAM 2's
+# base_plus takes for a crowded frame on a GPU.
+ASSUMED_SECONDS_PER_FRAME = 0.5
+ASSUMED_SECONDS_PER_FRAME_ON_GPU = 0.02
+REPORTS_READ = 50
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Seconds of a worker's time that one frame takes.
+
+    Attributes:
+        seconds_per_frame: estimate, at least a microsecond.
+        frames: frames it was measured on, 0 when it is assumed.
+
+    """
+
+    seconds_per_frame: float
+    frames: int
+
+    @property
+    def text(self) -> str:
+        """What to tell a person."""
+        if self.frames:
+            return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, measured on {self.frames}"
+        return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, assumed: nothing was measured yet"
+
+
+def rate_of(reports: Iterable[dict[str, Any]], *, on_gpu: bool = False) -> Rate:
+    """Return the rate that a run's reports of sequences tell, else an assumption.
+
+    The stages of a run overlap, so a frame costs what the longest of them takes.
+    """
+    frames, total = 0, {DOWNLOAD: 0.0, DETECT: 0.0, SEGMENT: 0.0}
+    for report in reports:
+        frames += int(report.get("frames", 0))
+        for stage in total:
+            total[stage] += float(report.get("seconds", {}).get(stage, 0))
+    if not frames:
+        assumed = ASSUMED_SECONDS_PER_FRAME_ON_GPU if on_gpu else ASSUMED_SECONDS_PER_FRAME
+        return Rate(assumed, 0)
+    return Rate(max(max(total.values()) / frames, 1e-6), frames)
+
 
 # Prefect takes half a megabyte of parameters; a shard's have the sources and its pieces.
 MOST_SOURCE_CHARACTERS = 200_000
@@ -290,3 +334,65 @@ def refuse_other_run(shard: ShardParams, run_key: str) -> None:
             f"this shard was planned as run {shard.run_key}, but this worker's model, detector and "
             f"parameters make run {run_key}: give every worker the same model files and version"
         )
+
+
+def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
+    """Name and value of everything that a person wants to know before saying yes."""
+    yield "sequences", f"{plan.sequences:,}"
+    yield "up to date", f"{plan.up_to_date:,}"
+    if plan.in_flight:
+        yield "under way", f"{plan.in_flight:,}"
+    if plan.quarantined:
+        yield "given up on", f"{plan.quarantined:,}  (--retry-quarantined tries them again)"
+    yield "to label", f"{plan.to_label:,}{_why(plan)}"
+    about = "about " if plan.frames_estimated and plan.frames else ""
+    yield "frames", f"{about}{plan.frames:,}"
+    yield "shards", f"{len(plan.shards):,}{_longest(plan)}"
+    yield "worker time", f"{_time_told(plan.gpu_hours * 3600)}  ({plan.rate.text})"
+    if plan.cost_usd is not None:
+        yield "cost", f"{plan.cost_usd:,.2f} USD"
+    if plan.hidden:
+        yield "left out", f"{plan.hidden:,} not labeled, outside the dates"
+    if plan.undated:
+        yield "undated", f"{counted(plan.undated, 'sequence')} without a date, included"
+    if plan.unknown:
+        some = ", ".join(plan.unknown[:3]) + (", ..." if len(plan.unknown) > 3 else "")
+        names = counted(len(plan.unknown), "name")
+        yield "not found", f"{names} of --sequences that no sequence has: {some}"
+    for line in plan.matching.lines() if plan.matching else ():
+        yield "boxes", line
+    if plan.params.label.allow_uncertified:
+        yield "model", "--allow-uncertified: whatever its certificate says"
+    if plan.stamp.model:
+        model = plan.stamp.model
+        yield "masks", f"{model.name} on {model.backend} in {model.precision}"
+    yield "run", plan.stamp.run_key
+
+
+def _longest(plan: BackfillPlan) -> str:
+    frames = max((shard.frames for shard in plan.shards), default=0)
+    seconds = frames * plan.rate.seconds_per_frame
+    return f"  (the longest takes a worker {_time_told(seconds)})" if frames else ""
+
+
+def _time_told(seconds: float) -> str:
+    """Return "12 s", "5.3 min" or "1,234.50 h": a short time is no 0.00 h."""
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds >= 1 or not seconds else "less than 1 s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:,.2f} h"
+
+
+def _why(plan: BackfillPlan) -> str:
+    """Say why sequences are to be labeled that have been before."""
+    reasons = {
+        "labeled before with other frames, model, parameters or version": plan.stale,
+        "again, because files could not be fetched": plan.partial,
+    }
+    parts = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
+    return f"  ({', '.join(parts)})" if parts else ""
+
+
+def plan_markdown(plan: BackfillPlan) -> str:
+    """Plan as a Markdown table."""
+    rows = "\n".join(f"| {name} | {plain(value)} |" for name, value in plan_rows(plan))
+    return f"# Backfill to {plain(plan.params.label.out)}\n\n| | |\n|---|---|\n{rows}\n"

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flows.params import LabelParams
-from flows.plan.names import keep_names, names_of
-from flows.plan.stored import Stored
+from flows.plan.names import Stored, keep_names, names_of
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.types import AutolabelError
 from tasks.boxes.detectors import detector_stamp
@@ -20,9 +19,9 @@ from tasks.frames.discover import Discovered, discover
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
 from tasks.masks.model import ModelChoice, choose_model, library_versions, verdict_on
-from tasks.pipeline.open import as_left
 from tasks.pipeline.outcome import SequencePart
 from tasks.pipeline.run_context import Job, RunContext
+from tasks.pipeline.sequence import as_left
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import Key, ListedManifest, dated_ahead, declare_again

@@ -11,8 +11,8 @@ from typing import Any
 from flows.plan.plan import Plan
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import summed
-from tasks.pipeline.open import failures_of
 from tasks.pipeline.outcome import SequenceOutcome
+from tasks.pipeline.sequence import failures_of
 from tasks.store.artifacts import read_frames
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import read_manifest

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -17,7 +18,6 @@ from prefect.client.schemas.objects import FlowRun, State
 
 from flows.machine.services import refused_workers, running
 from flows.params import LabelParams
-from flows.plan.commands import backfill_again
 from flows.plan.shards import ShardParams
 from flows.server.artifacts import failed_frames
 from flows.server.loading import lacked
@@ -34,7 +34,7 @@ from flows.server.shard_runs import (
 )
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
-from tasks.store import quarantine
+from tasks.store import quarantine, storage
 from tasks.store.manifests import Key, complete_keys, list_manifests, list_mixed, newest_of
 from tasks.wording import counted
 
@@ -271,3 +271,54 @@ def _frames_without_labels(run: RunStatus) -> list[dict[str, Any]]:
     for name, shard in run.last.items():
         of.setdefault(shard, set()).update({name} - past)
     return failed_frames(run.run_key, of)
+
+
+MOST_SOURCES = 10
+
+
+def backfill_again(label: LabelParams, *more: str, sequences: Sequence[str] = ()) -> str:
+    """Return the `autolabel backfill` that labels with these parameters, quoted for a shell.
+
+    Args:
+        label: of the run, as its shards have it.
+        more: other options.
+        sequences: ids of what it is to take; of several, whoever reads has to say it.
+
+    Returns:
+        The command, and in words what it lacks: sources of a long list stand in no line, and no
+        shard knows of `--since`, `--until` or `--sequences`.
+
+    """
+    many = len(label.sources) > MOST_SOURCES
+    words = [
+        "autolabel",
+        "backfill",
+        *(() if many else map(storage.redact, label.sources)),
+        *_options(label),
+        *more,
+    ]
+    if len(sequences) == 1:
+        words += ["--sequences", sequences[0]]
+    lacking = [f"its {len(label.sources):,} sources"] if many else []
+    if len(sequences) != 1:
+        lacking += ["--since, --until or --sequences, if it had some"]
+    with_ = f" (with {' and with '.join(lacking)})" if lacking else ""
+    return f"`{shlex.join(words)}`{with_}"
+
+
+def _options(label: LabelParams) -> Iterator[str]:
+    """Options of what is not as by default; names are those that `flows.cli.options` makes."""
+    for name, value in label.model_dump(exclude_defaults=True, exclude={"sources"}).items():
+        yield from _option(name, value)
+
+
+def _option(name: str, value: Any) -> Iterator[str]:
+    flag = name.replace("_", "-")
+    if name == "load_dataset":
+        yield "--no-dataset"
+    elif isinstance(value, bool):
+        yield f"--{flag}" if value else f"--no-{flag}"
+    elif value is not None:
+        values = value if isinstance(value, (tuple, list)) else [value]
+        text = ",".join(storage.redact(str(one)) for one in values)
+        yield from (f"--{flag}", text) if not text.startswith("-") else (f"--{flag}={text}",)

@@ -15,7 +15,6 @@ from sam2_core.decisive_code import source_digest
 # Part of a run's key; tests hold them against what reading frames really imports.
 PIXEL_MODULES = (
     "tasks.frames.images", "tasks.frames.video", "tasks.frames.mcap_pictures",
-    "tasks.frames.mcap_records",
 )  # fmt: skip
 # Their distributions; OpenCV has several, of which one is installed.
 _LIBRARIES = {

@@ -10,9 +10,8 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from tasks.export.captions import Caption, fitting, placed, write_captions
 from tasks.export.frames import Choice
-from tasks.export.overlay import Film, color_of
+from tasks.export.overlay import Caption, Film, color_of, fitting, placed, write_captions
 from tasks.export.pngs import COVERED
 from tasks.export.run import export
 from tasks.export.types import Instance

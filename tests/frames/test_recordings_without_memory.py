@@ -10,8 +10,7 @@ import pytest
 import zstandard
 
 from sam2_core.types import MachineError
-from tasks.frames.mcap_pictures import PacketDecoder
-from tasks.frames.mcap_records import messages_in
+from tasks.frames.mcap_pictures import PacketDecoder, messages_in
 from tests.frames import recordings
 
 

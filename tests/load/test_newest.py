@@ -13,7 +13,7 @@ from tasks.dataset.loaded import missing_manifests
 from tasks.dataset.schema import open_dataset
 from tasks.export.frames import chosen_manifests
 from tasks.load.prepare import prepare_dataset, rebuild
-from tasks.pipeline.load import load_labels
+from tasks.pipeline.sequence import load_labels
 from tasks.store.manifests import declare_again, list_manifests, write_manifest
 from tests.export.labeled_runs import run_of
 from tests.load.test_into_fiftyone import store

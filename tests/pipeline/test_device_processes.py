@@ -21,8 +21,8 @@ from tasks.pipeline.device_processes import (
     carried,
     wanted_processes,
 )
-from tasks.pipeline.open import Opened
 from tasks.pipeline.ready import ready
+from tasks.pipeline.sequence import Opened
 from tests.conftest import REPOSITORY
 from tests.integration.cluster import wait_for
 from tests.pipeline.fateful_steps import (

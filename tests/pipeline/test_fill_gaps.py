@@ -12,7 +12,7 @@ from sam2_core.decisive_code import ROOT, source_digest
 from tasks.dataset.recorded_frames import Pictures
 from tasks.masks.rules import MaskRules
 from tasks.pipeline.outcome import NotFetchedError, SequenceOutcome
-from tasks.pipeline.track import track_sequence
+from tasks.pipeline.sequence import track_sequence
 from tasks.store import storage
 from tasks.store.manifests import read_reports, write_report
 from tasks.store.tables import LabeledFrame

@@ -8,10 +8,8 @@ import pytest
 from flows import backfill
 from flows.cli.backfill_run import BackfillProgress
 from flows.params import BackfillParams, LabelParams
-from flows.plan.backfill import plan_backfill
+from flows.plan.backfill import Rate, plan_backfill, plan_rows
 from flows.plan.plan import make_plan
-from flows.plan.plan_table import plan_rows
-from flows.plan.rates import Rate
 from flows.plan.shards import pack
 from flows.shard import parts_of
 from sam2_core.types import AutolabelError

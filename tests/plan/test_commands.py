@@ -8,7 +8,7 @@ import pytest
 from flows.cli.backfill import command
 from flows.cli.options import backfill_params
 from flows.params import LabelParams
-from flows.plan.commands import backfill_again
+from flows.server.status import backfill_again
 
 LABELS = [
     {},
