@@ -93,7 +93,7 @@ def replaced(before: Mapping[str, Any], now: LabelParams) -> str:
 
 def absent_here(sources: Sequence[str]) -> list[str]:
     """Return the sources on this machine that are not there; what a pattern fits may yet come."""
-    from tasks.frames.patterns import is_pattern
+    from tasks.frames.discover import is_pattern
     from tasks.store import storage
 
     local = [one for one in sources if storage.is_local(one) and not is_pattern(one)]

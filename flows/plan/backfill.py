@@ -20,9 +20,8 @@ from flows.plan.shards import Piece, ShardParams, pack, shard_lengths, taken_ns,
 from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import Matching
-from tasks.frames.discover import Discovered, discover
+from tasks.frames.discover import Discovered, discover, refuse_output_inside
 from tasks.frames.naming import Names
-from tasks.frames.patterns import refuse_output_inside
 from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
 from tasks.pipeline.run_context import RunContext
 from tasks.store import quarantine

@@ -10,9 +10,9 @@ from collections.abc import Collection
 
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
+from tasks.frames.discover import expanded
 from tasks.frames.identity import split_address
 from tasks.frames.naming import NamedOtherwiseError, Names, overlap, root_of_both
-from tasks.frames.patterns import expanded
 from tasks.frames.readers.choice import reader_of
 from tasks.frames.source_names import IMAGE_SUFFIXES, suffix_of
 from tasks.store import storage
@@ -63,22 +63,18 @@ def keep_names(out_uri: str, names: Names) -> None:
     if not names.new:
         return
     try:
-        mine = write_roots(out_uri, list(names.new))
+        write_roots(out_uri, list(names.new))
     except storage.StorageError as error:  # workers, and their credentials, may differ
         log.warning("names of sequences are not recorded, so that other sources may give others: "
                     "%s", error)  # fmt: skip
         return
-    later = read_roots(out_uri, but={mine, *names.recorded.files})
-    for root in later.roots:
-        if root not in names.new and any(overlap(root.address, one.address) for one in names.new):
+    for root in read_roots(out_uri):
+        is_later = root not in names.known and root not in names.new
+        if is_later and any(overlap(root.address, one.address) for one in names.new):
             raise AutolabelError(
                 f"another command began to label {storage.redact(root.address)} at this moment, "
                 "and names its sequences: run this one again"
             )
-
-
-# So many drives that are gone from where they were labeled: all of them have moved.
-_MOVED = 8
 
 
 class Stored:
@@ -104,7 +100,6 @@ class Stored:
         self.listed = list_manifests(out_uri)
         self.newest = newest_of(self.listed)
         self.complete = complete_keys(self.listed, run_key)
-        self._gone = 0
 
     def refuse_namesake(self, sequence: SequenceRef) -> None:
         """Refuse a sequence that is to be labeled and has the name of another drive.
@@ -124,7 +119,7 @@ class Stored:
                 f"{storage.redact(place)} would be labeled as {name}, and a shard labels other "
                 "frames of this name now: wait until it is done, or choose another --out"
             )
-        if last is None or self._gone >= _MOVED:
+        if last is None:
             return
         try:
             other = split_address(last.read(self._out_uri).frames_uri)[0]
@@ -136,7 +131,6 @@ class Stored:
         fs, path = storage.filesystem(other)
         with storage.explained("open", other):
             if not fs.exists(path):
-                self._gone += 1
                 return
         both = root_of_both(place, other)
         advice = f"name it from the folder around both with --root {both}, or " if both else ""

@@ -15,9 +15,8 @@ from tasks.boxes.detectors import detector_stamp
 from tasks.boxes.imported import Matching
 from tasks.dataset.loaded import refuse_before_labeling
 from tasks.frames.decisive_code import box_code
-from tasks.frames.discover import Discovered, discover
+from tasks.frames.discover import Discovered, discover, refuse_output_inside
 from tasks.frames.naming import Names
-from tasks.frames.patterns import refuse_output_inside
 from tasks.masks.model import ModelChoice, choose_model, library_versions, verdict_on
 from tasks.pipeline.outcome import SequencePart
 from tasks.pipeline.run_context import Job, RunContext

@@ -25,7 +25,7 @@ from tasks.frames.source_names import (
     suffix_of,
 )
 from tasks.store import storage
-from tasks.store.roots import NOTHING, Recorded, Root
+from tasks.store.roots import Root
 
 Way = tuple[str, ...]  # names of folders, from the outer one down
 # Files that a walk through folders finds: a sequence in one is named as from the folder around.
@@ -56,6 +56,10 @@ def overlap(one: str, other: str) -> bool:
     )
 
 
+def _is_same(one: str, other: str) -> bool:
+    return not set(spellings(one)).isdisjoint(spellings(other))
+
+
 def _without_suffix(way: Way) -> Way:
     if suffix_of(way[-1]) in _MEDIA:
         return (*way[:-1], posixpath.splitext(way[-1])[0])
@@ -69,16 +73,20 @@ class Names:
         recorded: the roots in the storage, the oldest first.
         root: the one to use where none of these contains a source, "" for each source itself.
 
+    Attributes:
+        known: the recorded roots.
+        new: those of this plan.
+
     """
 
-    def __init__(self, recorded: Recorded = NOTHING, root: str = "") -> None:
-        self.recorded, self.root = recorded, root
+    def __init__(self, recorded: Sequence[Root] = (), root: str = "") -> None:
+        self.root = root
         self.new: dict[Root, None] = {}  # to be recorded before anything is labeled
-        self._known = frozenset(recorded.roots)
+        self.known = frozenset(recorded)
         self._ages: dict[Root, int] = {}
         self._roots: dict[Way, list[Root]] = {}
         self._named: dict[Way, Root] = {}
-        for one in recorded.roots:
+        for one in recorded:
             self._add(one)
         self._root_ways = sorted(self._roots)
 
@@ -97,10 +105,6 @@ class Names:
         """Remember a root to record before anything is labeled."""
         self._add(root)
         self.new[root] = None
-
-    def is_known(self, root: Root) -> bool:
-        """Whether it was recorded before this plan."""
-        return root in self._known
 
     def named(self, address: str) -> Root | None:
         """Return the record of a sequence that was named by itself."""
@@ -134,7 +138,6 @@ class Names:
         format_ = FOLDERS.name if format_ in _FOLDERS_TOO else format_
         ways = tuple(map(_without_suffix, spellings(source)))
         found = self.around(ways, format_)
-        self._refuse_other_format(source, ways, format_, known=found is not None)
         if found is None:
             address = storage.absolute(storage.canonical(self.root or base or source))
             self._add(Root(address, format_))
@@ -145,34 +148,33 @@ class Names:
                     f"{storage.redact(source)}"
                 )
         root = found[0]
-        if format_ == "nuscenes":
-            self._refuse_dataset_apart(source, ways, root, self.root or base or source)
-        if self.root and not set(spellings(root.address)) & set(spellings(self.root)):
+        self._refuse_other_reading(source, ways, root, self.root or base or source)
+        if self.root and not _is_same(root.address, self.root):
             why = f"was named below {root.address}, and not below --root {self.root}"
             raise refused(source, why, "leave --root out")
         return SourceNames(self, source, format_, root, ways)
 
-    def _refuse_other_format(
-        self, source: str, ways: Sequence[Way], format_: str, *, known: bool
-    ) -> None:
-        outside = (self._roots.get(way[:depth], ()) for way in ways for depth in range(len(way)))
-        others = [*self._inside(ways), *(() if known else (one for at in outside for one in at))]
-        for root in others:
-            if root.format != format_ and root in self._known:
-                why = f"lies in {root.address}, or holds it, which was named as of --format "
-                why += f"{root.format}, not {format_}"
-                raise refused(source, why, "give other sources")
-
-    def _refuse_dataset_apart(
+    def _refuse_other_reading(
         self, source: str, ways: Sequence[Way], root: Root, base: str
     ) -> None:
-        """Refuse one: its scenes have other names by itself than in a folder of datasets."""
-        inside = [one for one in self._inside(ways) if not set(spellings(one.address)) & set(ways)]
-        if not set(spellings(root.address)) & set(spellings(base)):
-            inside.append(root)
-        for other in filter(self.is_known, inside):
-            why = f"lies in {other.address}, or holds it, which was named as of --format nuscenes"
-            raise refused(source, why, "give that one, as before")
+        """Refuse what was read in another format, and a dataset of tokens by itself or in a folder.
+
+        Its scenes have other names by itself than in a folder of datasets.
+        """
+        others = list(self._inside(ways))
+        if root not in self.known:
+            for around in (way[:depth] for way in ways for depth in range(len(way))):
+                others += self._roots.get(around, ())
+        elif not _is_same(root.address, base):
+            others.append(root)
+        for other in others:
+            is_apart = other.format == root.format == "nuscenes" and not _is_same(
+                other.address, source
+            )
+            if other in self.known and (other.format != root.format or is_apart):
+                read = other.format if is_apart else f"{other.format}, not {root.format}"
+                why = f"lies in {other.address}, or holds it, which was named as of --format {read}"
+                raise refused(source, why, "give that one, as before")
 
     def _inside(self, ways: Iterable[Way]) -> Iterator[Root]:
         for way in ways:
@@ -232,7 +234,7 @@ class SourceNames:
         known = self.names.named(listed.address)
         root, way = self._below_root(listed)
         camera = not known and self._is_camera(listed)
-        is_known = self.names.is_known(root)
+        is_known = root in self.names.known
         if camera:
             around = posixpath.dirname(listed.address.rstrip("/"))
             whole = self.names.named(around) or (root if is_known and way else None)

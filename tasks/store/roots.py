@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
@@ -38,23 +38,6 @@ class Root:
     name: str = ""
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What is known of a storage's names.
-
-    Attributes:
-        roots: the oldest first.
-        files: names of the files that tell of them.
-
-    """
-
-    roots: tuple[Root, ...] = ()
-    files: frozenset[str] = frozenset()
-
-
-NOTHING = Recorded()
-
-
 def first_root(out_uri: str) -> str:
     """Name of the oldest file of roots: no two storages have the same, and it moves with its own.
 
@@ -62,20 +45,16 @@ def first_root(out_uri: str) -> str:
         The name; "" where nothing was recorded.
 
     """
-    names = storage.list_names(storage.join(out_uri, ROOTS))
-    return min((one for one in names if _is_ours(one)), default="")
+    return next(iter(_files(storage.join(out_uri, ROOTS))), "")
 
 
-def _is_ours(name: str) -> bool:
-    return name.endswith(".json") and not name.startswith(".")
+def _files(folder_uri: str) -> list[str]:
+    names = storage.list_names(folder_uri)
+    return sorted(one for one in names if one.endswith(".json") and not one.startswith("."))
 
 
-def read_roots(out_uri: str, but: Collection[str] = ()) -> Recorded:
-    """Return what was recorded, by one listing and a request for each file, several at a time.
-
-    Args:
-        out_uri: storage of the labels.
-        but: files that are known already, whose roots are left out.
+def read_roots(out_uri: str) -> tuple[Root, ...]:
+    """Return the roots of a storage, the oldest first: one listing and a request for each file.
 
     Raises:
         IncompleteArtifactError: a file is damaged or foreign.
@@ -83,12 +62,9 @@ def read_roots(out_uri: str, but: Collection[str] = ()) -> Recorded:
 
     """
     folder = storage.join(out_uri, ROOTS)
-    listed = storage.list_names(folder)
-    files = sorted(filter(_is_ours, listed))
-    new = [name for name in files if name not in but]
     with ThreadPoolExecutor(_READERS, "roots") as pool:
-        found = pool.map(lambda name: _read(storage.join(folder, name)), new)
-        return Recorded(tuple(root for roots in found for root in roots), frozenset(files))
+        found = pool.map(lambda name: _read(storage.join(folder, name)), _files(folder))
+        return tuple(root for roots in found for root in roots)
 
 
 def _read(uri: str) -> list[Root]:
@@ -103,8 +79,8 @@ def _read(uri: str) -> list[Root]:
     return roots
 
 
-def write_roots(out_uri: str, roots: Sequence[Root]) -> str:
-    """Record where names were made; returns the file's name.
+def write_roots(out_uri: str, roots: Sequence[Root]) -> None:
+    """Record where names were made.
 
     Raises:
         StorageError: it cannot be written.
@@ -113,7 +89,5 @@ def write_roots(out_uri: str, roots: Sequence[Root]) -> str:
     values = [asdict(root) for root in roots]
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:20]
     name = f"{time.time_ns():020d}-{digest}.json"
-    storage.write_bytes(
-        storage.join(out_uri, ROOTS, name), checksums.encode_json({"roots": values})
-    )
-    return name
+    data = checksums.encode_json({"roots": values})
+    storage.write_bytes(storage.join(out_uri, ROOTS, name), data)

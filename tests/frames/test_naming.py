@@ -92,7 +92,7 @@ def test_links_relative_paths_and_other_spellings_are_one_place(local, named, mo
         name: every[name] for name in ("05-01__a", "05-01__b", "05-02__a")
     }  # with the addresses of before, so that nothing is labeled again
     assert named("./link/") == every
-    known = Names(roots.Recorded((roots.Root("s3://drives/in"),)))
+    known = Names((roots.Root("s3://drives/in"),))
     found = known.of("s3a://drives/in/05-01", "folders")
     assert found.name_of(ListedSequence(("a",), "s3a://drives/in/05-01/a", {})) == "05-01__a"
 
@@ -197,6 +197,6 @@ def test_a_damaged_record_is_told(named, local, tmp_path):
 def test_thousands_of_sources_are_not_compared_each_with_each():
     sources = [f"/drives/{number}" for number in range(3000)]
     started = time.process_time()
-    names = Names(roots.Recorded(tuple(map(roots.Root, sources))))
+    names = Names(tuple(map(roots.Root, sources)))
     assert all(names.of(one, "folders").root for one in sources)
     assert time.process_time() - started < 3, "0.3 s; 9 million comparisons take over 10"

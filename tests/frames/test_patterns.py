@@ -3,9 +3,8 @@
 import pytest
 
 from sam2_core.types import AutolabelError
-from tasks.frames.discover import discover
+from tasks.frames.discover import discover, refuse_output_inside
 from tasks.frames.identity import frame_key
-from tasks.frames.patterns import refuse_output_inside
 from tasks.store import storage
 from tests.frames.sources import anywhere, shape, write
 
