@@ -185,12 +185,12 @@ def app(folder, picture):
 @contextlib.contextmanager
 def up(folder, picture):
     """Prefect's API, as `up` starts it."""
-    from flows.cli import up_run
+    from flows.cli import up
     from flows.machine import services
     from flows.server.sign_in import auth_file, write_links
 
     with empty_home(folder):
-        api = up_run._bring_up_server(free_port(), lambda _: None)
+        api = up._bring_up_server(free_port(), lambda _: None)
         try:
             user = base64.b64encode(auth_file(services.folder()).read_bytes()).decode()
             headers = {"authorization": f"Basic {user}"}
@@ -212,7 +212,7 @@ def up(folder, picture):
                     names += client.post(f"/{kind}/filter", json={}, headers=csrf).json()
                 return json.dumps(names)
 
-            link = write_links(services.folder(), up_run.sign_in_links()).as_uri()
+            link = write_links(services.folder(), up.sign_in_links()).as_uri()
             icon = f"{api.removesuffix('/api')}/ico/favicon-32x32.png"
             evil = f"{api.removesuffix('/api')}/sign-in#autolabel:evil"
             yield Target(icon, asked, traces, link, headers, replaced=(evil, user))

@@ -165,7 +165,7 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         AutolabelError: nothing could be labeled.
 
     """
-    from flows.cli.label_run import GivenUp, run_label
+    from flows.cli.label import run_label
     from flows.params import LabelParams
     from sam2_core.machine import describe_machine
     from tasks.pipeline.run_context import RunContext
@@ -175,7 +175,7 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         params = LabelParams(sources=sources, out=str(folder.path / "labels"), **options)
         watch, context = Watch(), RunContext()
         with watch, context.progress.listening(watch):
-            summary = run_label(params, context, given_up=GivenUp(GIVEN_UP, folder.remove))
+            summary = run_label(params, context, stopped=GIVEN_UP, clean_up=folder.remove)
     finally:
         folder.remove()
     if not summary["frames"]:

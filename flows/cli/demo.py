@@ -46,7 +46,7 @@ def run_demo(console: Console) -> dict[str, Any]:
 
     A second call finds everything there and only compares.
     """
-    from flows.cli.label_run import run_label
+    from flows.cli.label import run_label
     from flows.params import LabelParams
     from sam2_core.cache import cache_folder
 

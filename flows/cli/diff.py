@@ -233,7 +233,7 @@ def _plan(engine: Engine, common: dict[str, Any], out: Path) -> Plan:
 
 
 def _label(plan: Plan) -> Side:
-    from flows.cli.label_run import run_label
+    from flows.cli.label import run_label
 
     params = plan.params
     summary = run_label(params, plan=plan)

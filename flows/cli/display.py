@@ -1,9 +1,7 @@
-"""What a person sees on the terminal while a run goes on: bars, and a line for each sequence.
+"""What a person sees on the terminal while a run goes on: how far it is, and each sequence's line.
 
-One bar is for all of it, and below it there is one for each stage.
-
-All of it goes to stderr; stdout belongs to `--json`. Where stderr is no terminal there are no bars:
-the lines, and how far it is every half minute, are what a log needs.
+All of it goes to stderr; stdout belongs to `--json`. Where stderr is no terminal, how far it is
+comes every half minute, which is what a log needs.
 """
 
 from __future__ import annotations
@@ -21,11 +19,9 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, track
 
 from sam2_core.redaction import redact
-from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener
-from tasks.observe.progress import Progress as RunProgress
+from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener, Progress
 from tasks.wording import counted
 
 LOG_INTERVAL_S = 30.0
@@ -119,10 +115,7 @@ def telling(console: Console, text: str) -> Iterator[Callable[[str], None]]:
 
 
 def tracked(console: Console, items: Iterable[Item], text: str, total: int) -> Iterator[Item]:
-    """Hand on items and show how many: on a terminal by a bar, in a log now and then."""
-    if console.is_terminal:
-        yield from track(items, text, total, console=console, transient=True)
-        return
+    """Hand on items and show how many."""
     with telling(console, f"{text}: {total:,}") as tell:
         for done, item in enumerate(items, 1):
             yield item
@@ -137,86 +130,61 @@ def clock(seconds: float) -> str:
 
 
 class RunDisplay(Listener):
-    """Bars for one run and its stages. They never go back; 100% is the end, and is not shown.
+    """How far a run is, in a line, and a line for each sequence; 100% is the end, and not shown.
 
-    In the bar of the run a frame counts when it has its masks, and what was labeled before counts
-    neither as done nor as left.
+    A frame counts when it has its masks; what was labeled before counts neither as done nor as
+    left. The percentage never goes back.
     """
 
-    def __init__(self, console: Console, stages: Sequence[str], frames: int) -> None:
-        self.console = console
-        self._lock = threading.Lock()
+    def __init__(
+        self, console: Console, tell: Callable[[str], None], stages: Sequence[str], frames: int
+    ) -> None:
+        self._console, self._tell, self._lock = console, tell, threading.Lock()
         self._frames, self._labeled, self._from_before = frames, 0, 0
         self._done, self._most = dict.fromkeys(stages, 0), 0.0
-        self._started_s = self._logged_s = time.monotonic()
-        self.bars = Progress(
-            TextColumn("{task.description:<9}"),
-            BarColumn(bar_width=None),
-            TextColumn("[progress.download]{task.fields[count]}"),
-            TextColumn("[progress.data.speed]{task.fields[pace]}"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._whole = self.bars.add_task("total", total=1.0, count="0%", pace="")
-        self._bar_of: dict[str, TaskID] = {
-            stage: self.bars.add_task(stage, total=frames or None, worked=0, count="", pace="")
-            for stage in stages
-        }
+        self._started_s = time.monotonic()
 
     def expected(self, frames: int) -> None:
         """More frames came to light."""
         with self._lock:
             self._frames += frames
-            for bar in self._bar_of.values():
-                self.bars.update(bar, total=self._frames)
 
     def advanced(self, stage: str, frames: int, kept: bool) -> None:
-        """Move a stage's bar, and that of the run."""
-        if stage not in self._bar_of:
+        """Say how far the run is."""
+        if stage not in self._done:
             return
         with self._lock:
             # What a second pass does again counts once.
             done = max(self._done[stage], min(self._done[stage] + frames, self._frames or frames))
             self._done[stage] = done
-            bar = self.bars.tasks[self._bar_of[stage]]
-            worked = bar.fields["worked"] + (0 if kept else frames)
-            rate = f"{worked / bar.elapsed:.1f} frames/s" if worked and bar.elapsed else ""
-            count = f"{done}/{self._frames or '?'}"
-            self.bars.update(bar.id, completed=done, worked=worked, count=count, pace=rate)
             if stage == SEGMENT and kept:
                 self._from_before += frames
             elif stage == SEGMENT:
                 self._labeled += frames
-            self._show_whole()
-
-    def _show_whole(self) -> None:
-        now, to_label = time.monotonic(), self._frames - self._from_before
-        fraction = self._labeled / to_label if to_label > 0 else float(self._frames > 0)
-        fraction = min(fraction, MOST_BEFORE_THE_END)
-        self._most = max(self._most, fraction)
-        left = ""
-        if self._labeled:
-            left = f"{clock((now - self._started_s) * (1 - fraction) / fraction)} left"
-        count = f"{self._most:.0%}"
-        self.bars.update(self._whole, completed=self._most, count=count, pace=left)
-        if not self.console.is_terminal and now - self._logged_s >= LOG_INTERVAL_S:
-            self._logged_s = now
+            to_label = self._frames - self._from_before
+            fraction = self._labeled / to_label if to_label > 0 else float(self._frames > 0)
+            fraction = min(fraction, MOST_BEFORE_THE_END)
+            self._most = max(self._most, fraction)
+            text = f"{self._most:.0%} done"
+            if self._labeled:
+                passed_s = time.monotonic() - self._started_s
+                text += f", {clock(passed_s * (1 - fraction) / fraction)} left"
             stages = ", ".join(f"{done} {_THROUGH[name]}" for name, done in self._done.items())
-            percent = ", ".join(filter(None, [f"{count} done", left]))
-            self.console.print(f"{percent}; of {counted(self._frames, 'frame')}: {stages}")
+            self._tell(f"{text}; of {counted(self._frames, 'frame')}: {stages}")
 
     def finished(self, sequence_id: str, text: str, good: bool) -> None:
         """Print a sequence's line."""
         mark = "[green]✓[/]" if good else "[red]✗[/]"
-        self.bars.console.print(f"{mark} [bold]{escape(sequence_id)}[/]  {escape(text)}")
+        self._console.print(f"{mark} [bold]{escape(sequence_id)}[/]  {escape(text)}")
 
 
 @contextlib.contextmanager
 def showing(
-    console: Console, progress: RunProgress, stages: Sequence[str], frames: int
+    console: Console, progress: Progress, stages: Sequence[str], frames: int
 ) -> Iterator[None]:
     """Show a run's progress while the block runs."""
-    display = RunDisplay(console, stages, frames)
-    with _moves(display.bars.stop), display.bars, progress.listening(display):
+    with (
+        telling(console, "labeling") as tell,
+        progress.listening(RunDisplay(console, tell, stages, frames)),
+    ):
         yield

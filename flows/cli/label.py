@@ -1,14 +1,279 @@
-"""`autolabel label`: sequences in, masks out, loaded into FiftyOne."""
+"""`autolabel label`: plan, say what will be done, run the flow, say what was done."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import os
+import signal
 import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.markup import escape
 
 from flows.cli.common_options import json_option, print_json
+from flows.cli.display import as_typed, showing, spinning, stderr_console, stop_moving
 from flows.cli.options import label_options, label_params
+from flows.label_sequences import label_sequences
+from flows.params import LabelParams
+from flows.pipeline import do_now
+from flows.plan.plan import Plan, check_writable, job_of, make_plan
+from flows.plan.summary import summary_of, tracks_told
+from flows.server.api import Api, configured_api
+from tasks.dataset.database import ensure_database, release_database
+from tasks.masks.model import NOT_CHECKED, verdict_on
+from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
+from tasks.pipeline.outcome import SequenceOutcome, complete_before
+from tasks.pipeline.ready import ready
+from tasks.pipeline.run_context import Job, RunContext
+from tasks.pipeline.sequence import prepare_dataset
+from tasks.processes import handling
+from tasks.store.private_files import remove_abandoned
+from tasks.types import FrameRef
+from tasks.wording import counted
+
+SHOW_CURSOR = "\x1b[?25h"
+
+
+RESUMABLE = "stopped; finished labels are kept, and the same command continues"
+
+
+def run_label(
+    params: LabelParams,
+    context: RunContext | None = None,
+    *,
+    plan: Plan | None = None,
+    stopped: str = RESUMABLE,
+    clean_up: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
+    """Do what the parameters say, with bars on stderr; returns the summary.
+
+    Prefect is there for what takes longer than starting it: the flow runs under it. A few frames
+    are labeled by the same steps, here and now.
+
+    Args:
+        params: of the run.
+        context: its own when None.
+        plan: where it was made already.
+        stopped: what Ctrl-C or SIGTERM says.
+        clean_up: what either does at the end.
+
+    Raises:
+        AutolabelError: nothing could be started (missing source, unusable model, ...).
+
+    """
+    console, started, context = stderr_console(), time.perf_counter(), context or RunContext()
+    with prefect_if_needed(console, stopped, clean_up) as api:
+        with spinning(console, "looking for sequences"):
+            check_writable(params.out)
+            plan = plan or make_plan(params, context)
+            plan.begin()
+        remove_abandoned(params.out, plan.stamp.run_key, [one.name for one in plan.sequences])
+        announce(console, plan)
+        printed = set(plan.matching.lines() if plan.matching else ())
+        job, outcomes = job_of(plan, context), _nothing_to_do(plan)
+        if outcomes is None and plan.is_small and not configured_api():
+            with _ready_here(job, plan) as prepared, _shown(console, plan, job):
+                outcomes = label_sequences(
+                    job, plan.sequences, do_now, plan.cameras, prepared=prepared
+                )
+        if outcomes is not None:
+            summary = summary_of(plan, outcomes, time.perf_counter() - started)
+        else:
+            summary = _under_prefect(console, plan, job, api)
+    conclude(console, summary)
+    _say_what_does_not_fit(console, plan, printed)
+    summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
+    return summary
+
+
+@contextlib.contextmanager
+def _ready_here(job: Job, plan: Plan) -> Iterator[Future[frozenset[str]] | None]:
+    """Make the models and FiftyOne ready side by side; what fails fails again where it is used."""
+    with ThreadPoolExecutor(thread_name_prefix="ready") as pool:
+        if plan.missing:
+            if job.detector:
+                pool.submit(job.load_detector)
+            pool.submit(job.context.segmenters.load, job.model)
+        yield pool.submit(_prepared, job, plan.cameras) if job.dataset else None
+
+
+def _prepared(job: Job, cameras: list[str]) -> frozenset[str]:
+    from tasks.dataset.lazy_imports import import_around_fiftyone
+
+    with ThreadPoolExecutor(1) as pool:
+        database = pool.submit(ensure_database)
+        import_around_fiftyone()
+        database.result()
+    return prepare_dataset(job, cameras)
+
+
+def _under_prefect(console: Console, plan: Plan, job: Job, api: Api) -> dict[str, Any]:
+    api.begin()
+    with ready(job):
+        with spinning(console, "starting"):
+            flow = importlib.import_module("flows.label")  # seconds, beside the server's start
+            api.wait()
+        with api.settings(), _shown(console, plan, job):
+            summary: dict[str, Any] = flow.label_flow(plan, job)(plan.params)
+    return summary
+
+
+def leave_overlays(summary: dict[str, Any], count: int) -> list[str]:
+    """Draw labels over some pictures of a run; returns where they are."""
+    from tasks.export.overlay import overlays_uri, write_overlays
+
+    console, out, run_key = stderr_console(), summary["out"], summary["run_key"]
+    with spinning(console, "drawing"):
+        drawn = write_overlays(out, run_key, count)
+    text = "no overlays: no frame has both a picture and labels"
+    if drawn:
+        where = escape(overlays_uri(out, run_key))
+        text = f"labels drawn over {counted(len(drawn), 'picture')}: [bold]{where}[/]"
+    console.print(text)
+    return drawn
+
+
+@contextlib.contextmanager
+def prefect_if_needed(
+    console: Console, stopped: str = RESUMABLE, clean_up: Callable[[], object] = lambda: None
+) -> Iterator[Api]:
+    """Have a Prefect API in the block, which ends with it.
+
+    Ctrl-C or SIGTERM ends the command at once: every finished chunk is whole, and an unfinished one
+    is not there.
+    """
+
+    def stop(number: int, _: object) -> None:
+        for one in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C would say all of it again
+            signal.signal(one, signal.SIG_IGN)
+        # Python refuses to nest a write in another one of this thread, which the signal may have
+        # interrupted: straight to the descriptor.
+        with contextlib.suppress(RuntimeError):
+            stop_moving()
+        os.write(2, f"{SHOW_CURSOR if console.is_terminal else ''}\n{stopped}\n".encode())
+        api.end()
+        release_database()
+        clean_up()
+        os._exit(128 + number)
+
+    with Api() as api, handling(stop, signal.SIGINT, signal.SIGTERM):
+        yield api
+
+
+def _shown(console: Console, plan: Plan, job: Job) -> contextlib.AbstractContextManager[None]:
+    stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if plan.params.dataset_name else [])]
+    return showing(console, job.context.progress, stages, sum(plan.frames_to_label))
+
+
+def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
+    """Return the outcomes of a plan whose every sequence is labeled, tracked and loaded."""
+    if plan.missing or (plan.params.tracks and not all(one.tracked for one in plan.sequences)):
+        return None
+    if plan.params.dataset_name:
+        from tasks.dataset.loaded import loaded_manifests
+
+        loaded = loaded_manifests(plan.params.dataset_name)
+        if any(one.manifest and one.manifest.version not in loaded for one in plan.sequences):
+            return None
+    return [complete_before(one) for one in plan.sequences]
+
+
+def announce(console: Console, plan: Plan) -> None:
+    """Say what will be labeled, and with what."""
+    stamp, done = plan.model.stamp, len(plan.sequences) - len(plan.missing)
+    console.print(
+        f"[bold]{len(plan.missing)}[/] of {counted(len(plan.sequences), 'sequence')} to label"
+        + (f", {done} up to date" if done else "")
+    )
+    console.print(
+        f"masks  {escape(stamp.name)} on {stamp.backend}, {stamp.precision} "
+        f"[dim]({escape(plan.model.reason)})[/]"
+    )
+    if plan.params.allow_uncertified:
+        verdict = verdict_on(plan.model)
+        words = f"its certificate says: {verdict}" if verdict != NOT_CHECKED else verdict
+        console.print(f"       [yellow]--allow-uncertified: {words}; every label says so[/]")
+    roads = plan.params.wanted_classes != plan.params.classes == ()
+    more = " [dim](classes on roads; --classes all takes every one)[/]" if roads else ""
+    console.print(f"boxes  {escape(plan.stamp.detector)}{more}")
+    _say_what_does_not_fit(console, plan)
+
+
+def _say_what_does_not_fit(console: Console, plan: Plan, printed: Collection[str] = ()) -> None:
+    """Say which imported boxes and frames do not fit, but for lines that are printed already."""
+    for line in plan.matching.lines() if plan.matching else ():
+        if line not in printed:
+            console.print(f"       [yellow]{escape(line)}[/]")
+
+
+def _say_failed(console: Console, failed: Sequence[dict[str, Any]]) -> None:
+    """Say which frames and sequences failed, and why."""
+    previous = None
+    for one in failed[:10]:
+        reason = "for the same reason" if one["reason"] == previous else one["reason"]
+        previous = one["reason"]
+        name = one.get("uri", "").rpartition("/")[2]
+        frame = " ".join(filter(None, (one["sequence"], one.get("camera"), name)))
+        console.print(f"  [red]{escape(frame)}[/] {one['stage']}: {escape(reason)}")
+    if len(failed) > 10:
+        console.print(f"  and {len(failed) - 10} more; --json lists all")
+
+
+def conclude(console: Console, summary: dict[str, Any]) -> None:
+    """Say what was done, what failed, and what to do next."""
+    failed, rejected = summary["failed"], counted(summary["rejected"], "box", "boxes")
+    console.print(
+        f"[bold]{counted(summary['frames'], 'frame')}[/] and "
+        f"[bold]{counted(summary['instances'] - summary['rejected'], 'mask')}[/] in "
+        f"{counted(summary['sequences'], 'sequence')}"
+        + (f", [yellow]{rejected} without a mask[/]" if summary["rejected"] else "")
+        + (f", {counted(summary['skipped'], 'frame')} from before" if summary["skipped"] else "")
+        + (f", [red]{len(failed)} failed[/]" if failed else "")
+    )
+    for line in tracks_told(summary):
+        console.print(escape(line))
+    _say_failed(console, failed)
+    if summary["left_out"]:
+        frames = counted(summary["left_out"], "labeled frame")
+        console.print(
+            f"[yellow]left out of the dataset: {frames} of pictures that have changed since; "
+            "run the same command again[/]"
+        )
+    if summary["nothing"]:
+        console.print(f"[red]{escape(summary['nothing'])}[/]")
+    failed_sequences = {one["sequence"] for one in failed if "uri" not in one}
+    if summary["dataset"] and summary["frames"] and len(failed_sequences) < summary["sequences"]:
+        console.print(f"look at it: [bold]{escape(as_typed('review', summary['dataset']))}[/]")
+
+
+def dry_run(params: LabelParams) -> dict[str, Any]:
+    """Say what a run would do, and do nothing; returns the summary that it would start with."""
+    console, started = stderr_console(), time.perf_counter()
+    plan = make_plan(params)
+    announce(console, plan)
+    for one in plan.sequences:
+        state = "up to date" if one.manifest else "to label"
+        frames = sum(isinstance(frame, FrameRef) for frame in one.found.frames)
+        size = f", {counted(frames, 'frame')}" if frames else ""  # those of videos are not known
+        console.print(f"  {escape(one.name)}: {state}{size}")
+    outcomes = [complete_before(one) for one in plan.sequences if one.manifest]
+    summary = summary_of(plan, outcomes, time.perf_counter() - started)
+    _say_failed(console, summary["failed"])  # before: the exit code has its reason above
+    nothing = "" if plan.missing else summary["nothing"]  # what is missing may have masks
+    if nothing:
+        console.print(f"[red]{escape(nothing)}[/]")
+    return summary | {
+        "dry_run": True,
+        "nothing": nothing,
+        "sequences": len(plan.sequences),
+        "to_label": [one.name for one in plan.missing],
+    }
 
 
 @click.command(short_help="Label sequences of frames.")
@@ -32,8 +297,6 @@ def command(overlays: int, only_planned: bool, as_json: bool, **values: Any) -> 
     Frames that are labeled already are not labeled again. Exit code 0: all labeled; 1: some frames
     or sequences failed, or there was nothing to label; 2: bad usage; 130: stopped by Ctrl-C.
     """
-    from flows.cli.label_run import dry_run, leave_overlays, run_label
-
     params = label_params(values)
     summary = dry_run(params) if only_planned else run_label(params)
     if overlays and not only_planned:

@@ -1,21 +1,221 @@
-"""`autolabel up`: start what a workstation needs."""
+"""`autolabel up`: starts Prefect's server, its deployments, the database, workers and the App."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
+from filelock import FileLock, Timeout
+from rich.console import Console
 
 from flows.cli.common_options import PORT, json_option, print_json
+from flows.cli.display import stderr_console
 from flows.cli.main import was_interrupted
+from flows.machine.programs import APP, CPU_POOL, DATABASE, GPU_POOL, SERVER, workers
+from flows.machine.services import (
+    Service,
+    folder,
+    processes_of,
+    running,
+    running_api,
+    start,
+    wait_until,
+)
+from flows.server.api import choose_api, configured_api, use_api
+from flows.server.sign_in import (
+    CLIENT_AUTH,
+    SERVER_AUTH,
+    choose_auth,
+    known_auth,
+    sign_in_link,
+    write_links,
+)
 from sam2_core.redaction import redact
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from sam2_core.types import AutolabelError
+from tasks.dataset.database import running_server
+from tasks.processes import answers
+from tasks.review.app import TOKEN_VARIABLE
+from tasks.review.door import TOKEN, bind
+from tasks.store.private_files import (
+    close_file,
+    private_folder,
+    read_or_create_secret,
+    read_secret,
+)
 
 PREFECT_PORT = 4200
+OTHERS_SERVER = "set PREFECT_API_URL to use a Prefect server of your own"
+
+
+def bring_up(
+    port: int | None = None,
+    count: int | None = None,
+    app_port: int | None = None,
+    tell: Callable[[str], object] = lambda _: None,
+) -> dict[str, str]:
+    """Start whatever of a workstation is not running yet; returns addresses by name.
+
+    Args:
+        port: of Prefect's server on 127.0.0.1; `PREFECT_PORT` when None.
+        count: GPU workers; one for each GPU, else one, when None.
+        app_port: where FiftyOne's App is to listen; no App when None.
+        tell: hears what is waited for.
+
+    Raises:
+        AutolabelError: something does not start, or runs already otherwise than asked for here.
+
+    """
+    with _one_at_a_time(tell):
+        return _bring_up(port, count, app_port, tell)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(tell: Callable[[str], object]) -> Iterator[None]:
+    """Wait for another `up`: two at once would start two of what neither finds running."""
+    lock = FileLock(close_file(private_folder(folder()) / "up.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        tell("another `autolabel up`")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _bring_up(
+    port: int | None, count: int | None, app_port: int | None, tell: Callable[[str], object]
+) -> dict[str, str]:
+    refuse_ignored(port, count, app_port)
+    api = _bring_up_server(port or PREFECT_PORT, tell, _begin)
+    from flows.server.deployments import deploy, ensure_pools
+    from flows.server.submit import workers_online
+
+    tell("deployments and workers")
+    ensure_pools()
+    started = {
+        GPU_POOL: start(workers(GPU_POOL, count)),
+        CPU_POOL: start(workers(CPU_POOL, 1)),
+    }
+    deploy()
+    tell("the database")
+    wait_until(start(DATABASE), lambda: running_server() is not None)
+    for pool, worker in started.items():
+        tell(f"the worker of pool {pool} to come online")
+        wait_until(worker, partial(workers_online, pool))
+    if app_port is not None:
+        tell("the App")
+        _bring_up_app(app_port)
+    found = {name: one.url or f"process {one.pid}" for name, one in running().items()}
+    return {"prefect": found.pop(SERVER.name, api), **found}
+
+
+def _begin() -> None:
+    """Begin what needs no server yet, while that starts: the database, and imports of seconds."""
+    start(DATABASE)
+    from flows.server.deployments import described, flow_of
+
+    for one in described():
+        flow_of(one["entrypoint"])
+
+
+def _bring_up_server(
+    port: int, tell: Callable[[str], object], meanwhile: Callable[[], object] = lambda: None
+) -> str:
+    if SERVER_AUTH in os.environ:
+        os.environ.setdefault(CLIENT_AUTH, os.environ[SERVER_AUTH])
+    chosen = configured_api()
+    if chosen:
+        use_api()
+        tell(f"the Prefect server at {redact(chosen)}")
+        meanwhile()
+        return chosen
+    server = running().get("server") or _start_server(port, tell)
+    meanwhile()
+    wait_until(server, lambda: answers(f"{server.url}/health"))
+    choose_api(server.url, known_auth(folder()))
+    return server.url
+
+
+def _start_server(port: int, tell: Callable[[str], object]) -> Service:
+    with bind(port, OTHERS_SERVER):  # told in words, before anything is started
+        pass
+    choose_auth(folder())
+    tell("Prefect's server")
+    return start(replace(SERVER, port=port))
+
+
+def _bring_up_app(port: int) -> None:
+    if "app" in running():
+        return
+    token = read_or_create_secret(app_token_file(), partial(secrets.token_urlsafe, 32))
+    with bind(port):
+        pass
+    app = start(replace(APP, port=port, environment={TOKEN_VARIABLE: token}))
+    wait_until(app, lambda: answers(app.url))
+
+
+def app_token_file() -> Path:
+    """Where the App's token is, for as long as it is not deleted."""
+    return folder() / "app-token"
+
+
+def sign_in_links() -> dict[str, str]:
+    """Return the addresses that sign a browser in to what `up` has started, by name."""
+    found = running()
+    links = {}
+    if "server" in found:
+        links["Prefect"] = sign_in_link(found["server"].url, known_auth(folder()))
+    if "app" in found:
+        links["FiftyOne"] = f"{found['app'].url}/?{TOKEN}={read_secret(app_token_file())}"
+    return links
+
+
+def refuse_ignored(port: int | None, count: int | None, app_port: int | None) -> None:
+    """Refuse options that would change nothing, for `up` leaves alone what runs.
+
+    Args:
+        port: of Prefect's server; None where none was asked for, as the others.
+        count: of GPU workers.
+        app_port: of the App.
+
+    Raises:
+        AutolabelError: naming the first such option, what runs, and how to get what was asked for.
+
+    """
+    found, chosen = running(), configured_api()
+    if port and chosen and chosen.rstrip("/") != running_api():
+        raise AutolabelError(
+            f"--port {port} would be ignored: PREFECT_API_URL or a profile names the server "
+            f"{redact(chosen)}; leave out --port, or unset that for a server of `autolabel up`"
+        )
+    for name, what, option, asked in (
+        ("server", "Prefect's server", "--port", port),
+        ("app", "the App", "--app-port", app_port),
+    ):
+        there = urlsplit(found[name].url).port if name in found else asked
+        if asked and there != asked:
+            raise _runs_otherwise(f"{what} listens on port {there}", f"{option} {asked}")
+    there = processes_of(f"worker-{GPU_POOL}")
+    if count and there and count != there:
+        told = f"{there} GPU {'worker runs' if there == 1 else 'workers run'}"
+        raise _runs_otherwise(told, f"--workers {count}")
+
+
+def _runs_otherwise(what: str, option: str) -> AutolabelError:
+    return AutolabelError(
+        f"{what} already, and `up` leaves alone what runs: for {option} run `autolabel down` "
+        f"(running shards go back to the queue), then `autolabel up {option}`"
+    )
 
 
 @click.command(short_help="Start server, database and workers.")
@@ -37,8 +237,6 @@ def command(port: int | None, workers: int | None, app_port: int | None, as_json
 
 
 def _what_runs_on() -> str:
-    from flows.machine.services import running
-
     names = ", ".join(running())
     if not names:
         return "stopped by Ctrl-C; nothing of it runs: `autolabel up` begins again"
@@ -49,13 +247,7 @@ def _what_runs_on() -> str:
 
 
 def _up(port: int | None, workers: int | None, app_port: int | None, *, as_json: bool) -> None:
-    from flows.cli.display import stderr_console
-    from flows.cli.up_run import bring_up, sign_in_links
-    from flows.machine.services import folder
-    from flows.server.sign_in import write_links
-
-    console = stderr_console()
-    began = time.monotonic()
+    console, began = stderr_console(), time.monotonic()
     with console.status("starting") as status:
 
         def tell(what: str) -> None:

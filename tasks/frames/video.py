@@ -135,8 +135,12 @@ def _frames_of(video: VideoRef, start_ns: int | None, first: int) -> tuple[list[
             found = extract_stream(path, stream, first, extracted)
         else:
             found = list(_extract(path, extracted, selection)), 0
-        written = (extracted.folder / row[1] for row in found[0] if row[1])
-        _refuse_changed(video, path, before, written)
+        # OpenCV opens files by name: by now another one may lie there.
+        is_listed = before == _state_of(path) and video.etag in {"", file_version(path)}
+        if storage.is_local(video.uri) and not is_listed:
+            for name in (row[1] for row in found[0] if row[1]):
+                (extracted.folder / name).unlink(missing_ok=True)
+            raise ChangedError(video.uri)
         extracted.write_record(record, *found)
     start_ns = 0 if stream else start_ns
     frames = [_frame(video, extracted.folder, start_ns, first, row) for row in sorted(found[0])]
@@ -150,22 +154,6 @@ def _state_of(path: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
-
-
-def _refuse_changed(
-    video: VideoRef, path: Path, before: tuple[int, ...] | None, written: Iterable[Path]
-) -> None:
-    """Take back frames that may not be of the video that was listed: OpenCV opens files by name.
-
-    Raises:
-        ChangedError: it is no longer what it was.
-
-    """
-    local = storage.is_local(video.uri)  # a file of the cache never changes
-    if local and (before != _state_of(path) or video.etag not in {"", file_version(path)}):
-        for jpeg in written:
-            jpeg.unlink(missing_ok=True)
-        raise ChangedError(video.uri)
 
 
 def _frame(video: VideoRef, folder: Path, start_ns: int | None, first: int, row: Row) -> FrameRef:

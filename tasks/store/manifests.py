@@ -18,7 +18,6 @@ import contextlib
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -421,31 +420,6 @@ def newest_manifests(
         except IncompleteArtifactError as error:
             unreadable[name] = error
     return found, unreadable
-
-
-def other_versions(out_uri: str, listed: Iterable[ListedManifest]) -> dict[str, int]:
-    """Count manifests that other versions of this package have written in forms of their own.
-
-    Reads one manifest of each run: all of a run are of one form.
-
-    Returns:
-        {version: manifests}, "another version" for those that do not say.
-
-    """
-    of_run: dict[str, str] = {}
-    found: Counter[str] = Counter()
-    for one in listed:
-        if one.run_key not in of_run:
-            of_run[one.run_key] = ""
-            try:
-                one.read(out_uri)
-            except OtherVersionError as error:
-                of_run[one.run_key] = error.version
-            except AutolabelError:
-                del of_run[one.run_key]  # the next one may tell
-        found[of_run.get(one.run_key, "")] += 1
-    del found[""]
-    return dict(found)
 
 
 def declare_again(out_uri: str, listed: Iterable[ListedManifest]) -> None:

@@ -10,6 +10,7 @@ many runs that could not complete it, or at once where trying again is of no use
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -120,26 +121,16 @@ def given_up(out_uri: str, run_key: str, before: datetime | None = None) -> set[
     Args:
         out_uri: storage of the labels.
         run_key: of the run.
-        before: only those given up before; whose report cannot be read counts as one.
+        before: only those whose report was written before.
 
     """
-    found = times(out_uri, run_key).keys()
-    if before is None:
-        return set(found)
-    return {key for key in found if _given_up_at(Case(out_uri, run_key, *key)) < before}
+    end_s = before.timestamp() if before else math.inf
+    return {key for key, written_s in times(out_uri, run_key).items() if written_s < end_s}
 
 
 def times(out_uri: str, run_key: str) -> dict[tuple[str, str], float]:
     """When each sequence of `given_up` was given up, in seconds since 1970, by one listing."""
     return manifests.times_in(storage.join(out_uri, "quarantine", run_key))
-
-
-def _given_up_at(case: Case) -> datetime:
-    try:
-        report = checksums.decode_json(storage.read_bytes(case.report_uri), case.report_uri)
-        return datetime.fromisoformat(str(report["at"]))
-    except (storage.StorageError, checksums.IncompleteArtifactError, KeyError, ValueError):
-        return datetime.min.replace(tzinfo=UTC)
 
 
 def release(case: Case) -> None:

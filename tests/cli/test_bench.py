@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flows.cli import bench, label_run
+from flows.cli import bench
+from flows.cli import label as label_command
 from flows.cli.bench import GIVEN_UP, Watch, measure_pipeline
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError
@@ -114,14 +115,14 @@ def test_a_whole_run_says_both_rates_and_where_its_picture_lies(tmp_path, monkey
 def test_a_measurement_that_is_given_up_keeps_nothing_and_says_so(tmp_path, monkeypatch):
     seen = []
 
-    def label(params, tools, *, given_up):
+    def label(params, tools, *, stopped, clean_up):
         labels = Path(params.out)
         labels.mkdir()
-        given_up.clean_up()  # what Ctrl-C does before the command ends
-        seen.append((given_up.said, labels.parent.exists()))
+        clean_up()  # what Ctrl-C does before the command ends
+        seen.append((stopped, labels.parent.exists()))
         raise AutolabelError("as if")
 
-    monkeypatch.setattr(label_run, "run_label", label)
+    monkeypatch.setattr(label_command, "run_label", label)
     with pytest.raises(AutolabelError, match="as if"):
         measure_pipeline(("in",), {})
     assert seen == [(GIVEN_UP, False)]

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from click.testing import CliRunner
 
-from flows.cli import main, up_run
+from flows.cli import main, up
 from flows.cli.display import as_typed
 from flows.machine import services
 from flows.machine.programs import Program
@@ -82,14 +82,14 @@ def test_up_has_a_line_for_each_step_where_no_spinner_turns(tmp_path, monkeypatc
         raise AutolabelError("that port is taken")
 
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
-    monkeypatch.setattr(up_run, "bring_up", bring_up)
+    monkeypatch.setattr(up, "bring_up", bring_up)
     result = CliRunner().invoke(main.cli, ["up"])
     waits = [line.partition(" s  ")[2] for line in result.output.splitlines()]
     assert waits[:2] == ["waiting for database", "waiting for the App"]
 
 
 def test_of_two_that_come_up_at_once_the_second_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(up_run, "folder", lambda: tmp_path)
+    monkeypatch.setattr(up, "folder", lambda: tmp_path)
     inside, told, begun = [], queue.SimpleQueue(), threading.Event()
     go = threading.Event()
 
@@ -100,11 +100,11 @@ def test_of_two_that_come_up_at_once_the_second_waits(tmp_path, monkeypatch):
         inside.append("out")
         return {}
 
-    monkeypatch.setattr(up_run, "_bring_up", bring)
+    monkeypatch.setattr(up, "_bring_up", bring)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(up_run.bring_up)
+        first = pool.submit(up.bring_up)
         assert begun.wait(60)
-        second = pool.submit(up_run.bring_up, tell=told.put)
+        second = pool.submit(up.bring_up, tell=told.put)
         assert told.get(timeout=60) == "another `autolabel up`"
         go.set()
         assert first.result(60) == second.result(60) == {}
@@ -130,7 +130,7 @@ def test_an_up_that_is_interrupted_says_what_runs_on(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
-    monkeypatch.setattr(up_run, "bring_up", bring_up)
+    monkeypatch.setattr(up, "bring_up", bring_up)
     try:
         result = CliRunner().invoke(main.cli, ["up"])
     finally:
@@ -144,7 +144,7 @@ def test_an_up_that_is_interrupted_says_what_runs_on(tmp_path, monkeypatch):
 
 def test_options_that_up_would_ignore_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
-    monkeypatch.setattr(up_run, "configured_api", lambda: None)
+    monkeypatch.setattr(up, "configured_api", lambda: None)
     services.start(Program("server", SLEEPS, port=4242, path="/api"))
     services.start(Program("app", SLEEPS, port=5152))
     services.start(Program("worker-gpu", SLEEPS, count=2))
@@ -155,9 +155,9 @@ def test_options_that_up_would_ignore_are_refused(tmp_path, monkeypatch):
             ((None, None, 5151), "App listens on port 5152 already, .* for --app-port 5151 run"),
         ]:
             with pytest.raises(AutolabelError, match=said):
-                up_run.refuse_ignored(*asked)
-        up_run.refuse_ignored(4242, 2, 5152)
-        up_run.refuse_ignored(None, None, None)
+                up.refuse_ignored(*asked)
+        up.refuse_ignored(4242, 2, 5152)
+        up.refuse_ignored(None, None, None)
     finally:
         services.stop_all()
 

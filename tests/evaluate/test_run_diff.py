@@ -216,7 +216,7 @@ def test_two_engines_label_the_same_pictures_and_are_compared(tmp_path, monkeypa
     faulty = plant(copy_of_compact(tmp_path / "model"), "red and blue swapped")
     asked[1:3] = f"{faulty}:onnxruntime-cpu", "compact"
     with monkeypatch.context() as patched:  # before either of them labels anything
-        patched.setattr("flows.cli.label_run.run_label", None)
+        patched.setattr("flows.cli.label.run_label", None)
         for first, second, message in (
             (faulty, "compact", "may not label"),
             ("compact", f"{faulty}:onnxruntime-cpu", "may not label"),

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from flows.cli import label_run
+from flows.cli import label as label_command
 from tasks.store import manifests
 from tests.integration.dataset_rows import held
 from tests.integration.runs import (
@@ -154,7 +154,7 @@ def test_no_space_fails_one_sequence_and_the_next_run_labels_what_is_missing(
     terminal, tmp_path, monkeypatch, small
 ):
     if small:
-        monkeypatch.setattr(label_run, "configured_api", lambda: None)
+        monkeypatch.setattr(label_command, "configured_api", lambda: None)
     for name in ("drive", "full"):
         write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 3)
     (tmp_path / "in" / "broken.mp4").write_bytes(b"no video at all")

@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 from flows import pipeline
-from flows.cli import label_run
-from flows.cli.label import command as label_command
+from flows.cli import label as label_command
 from flows.server import api
 from tests.integration.runs import (
     Home,
@@ -62,7 +61,7 @@ def test_a_small_run_leaves_what_the_flow_leaves(terminal, tmp_path, monkeypatch
     arguments = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--no-dataset"]
     flow, _ = terminal.label(*arguments, "--out", tmp_path / "flow", code=1)
 
-    monkeypatch.setattr(label_run, "configured_api", lambda: None)
+    monkeypatch.setattr(label_command, "configured_api", lambda: None)
     monkeypatch.setattr(api.Api, "begin_own", None)
     small, told = terminal.label(*arguments, "--out", tmp_path / "small", code=1)
     assert files_below(tmp_path / "small") == files_below(tmp_path / "flow") != {}
@@ -86,13 +85,13 @@ STEPS = (
 
 def test_every_step_is_at_most_eight_calls_from_the_command(terminal, tmp_path, monkeypatch):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
-    monkeypatch.setattr(label_run, "configured_api", lambda: None)
+    monkeypatch.setattr(label_command, "configured_api", lambda: None)
     main, deepest = threading.main_thread().ident, Counter()
     steps = {step.__code__: step.__name__ for step in STEPS}
 
     def ours(frame):
         """Calls of our own below this frame, up to the command; comprehensions are none."""
-        while frame and frame.f_code is not label_command.callback.__code__:
+        while frame and frame.f_code is not label_command.command.callback.__code__:
             module = frame.f_globals.get("__name__", "")
             if module.startswith(("flows.", "tasks.")) and "<" not in frame.f_code.co_name:
                 yield frame
@@ -120,7 +119,7 @@ def test_a_run_that_ended_before_its_tracks_makes_them_later_and_no_others(
     terminal, tmp_path, monkeypatch
 ):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 5)
-    monkeypatch.setattr(label_run, "configured_api", lambda: None)
+    monkeypatch.setattr(label_command, "configured_api", lambda: None)
     common = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--no-dataset", "--chunk-frames"]
     calm, _ = terminal.label(*common, 2, "--out", tmp_path / "calm")
     assert calm["tracks"] == 2

@@ -11,13 +11,12 @@ import httpx
 import psutil
 import pytest
 
-from flows.cli import up_run
+from flows.cli import up
 from flows.machine import services
 from flows.machine.programs import SERVER
 from flows.server.api import use_api
 from flows.server.sign_in import CLIENT_AUTH, auth_file, choose_auth, write_links
 from sam2_core.types import AutolabelError
-from tasks.store.private_files import close_file, private_folder
 from tests.integration.cluster import empty_home, free_port
 from tests.review.app_page import browser_page, needs_chromium, save_picture
 
@@ -34,13 +33,8 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def api(home):
-    """The server of `up`, alone, where an older version's database was."""
-    old = private_folder(private_folder(services.folder()) / "prefect") / "prefect.db"
-    close_file(old)
-    told = []
-    yield up_run._bring_up_server(free_port(), told.append)
-    assert f"Runs and nights of before are in {old}.old" in "\n".join(told)
-    assert not old.exists()
+    """The server of `up`, alone."""
+    yield up._bring_up_server(free_port(), lambda _: None)
     assert services.stop_all() == ["server"]
     assert not (services.folder() / services.LINKS).exists()
 
@@ -64,7 +58,7 @@ def planted(user):
 @pytest.mark.ci
 @needs_chromium
 def test_the_printed_link_opens_prefects_page(api, tmp_path):
-    file = write_links(services.folder(), up_run.sign_in_links())
+    file = write_links(services.folder(), up.sign_in_links())
     others = []
     with browser_page() as page:
         page.on("request", lambda one: others.append(one) if "127.0.0.1" not in one.url else None)
@@ -160,9 +154,9 @@ def test_a_server_on_the_port_that_is_not_ours_is_neither_joined_nor_told_anythi
     with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(AutolabelError, match=r"did not start.*another port.*PREFECT_API_URL"):
-            up_run._bring_up_server(server.server_port, lambda _: None)
+            up._bring_up_server(server.server_port, lambda _: None)
         with pytest.raises(AutolabelError, match=r"did not start.*another port"):
-            up_run._bring_up_app(server.server_port)
+            up._bring_up_app(server.server_port)
         server.shutdown()
     assert told == []
     assert services.running() == {}

@@ -13,7 +13,7 @@ def test_a_failure_names_its_camera(capsys):
     """Cameras have pictures of the same names."""
     from rich.console import Console
 
-    from flows.cli.label_run import conclude
+    from flows.cli.label import conclude
 
     failed = 2 * [{
         "sequence": "d", "camera": "rear", "frame": 0, "uri": "/d/rear/1.jpg", "stage": "decode",
@@ -35,7 +35,7 @@ def test_a_failure_names_its_camera(capsys):
 def test_where_nothing_was_loaded_there_is_nothing_to_look_at(capsys, unloaded):
     from rich.console import Console
 
-    from flows.cli.label_run import conclude
+    from flows.cli.label import conclude
 
     failed = [
         {"sequence": str(one), "stage": "load", "reason": "disk full"} for one in range(unloaded)

@@ -73,7 +73,7 @@ def test_what_cannot_be_removed_stays_and_object_stores_are_not_looked_at(tmp_pa
 
 
 def test_the_next_label_of_the_same_removes_it(tmp_path, monkeypatch):
-    from flows.cli import label_run
+    from flows.cli import label as label_command
     from flows.params import LabelParams
 
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 1)
@@ -82,6 +82,6 @@ def test_the_next_label_of_the_same_removes_it(tmp_path, monkeypatch):
         boxes=str(tmp_path / "boxes"), load_dataset=False,
     )  # fmt: skip
     left = aged(tmp_path / "out" / "labels" / "drive" / "_" / f".0-1-k.boxes.parquet.{HEX}.tmp")
-    monkeypatch.setattr(label_run, "_nothing_to_do", lambda _: [])
-    label_run.run_label(label)
+    monkeypatch.setattr(label_command, "_nothing_to_do", lambda _: [])
+    label_command.run_label(label)
     assert not left.exists()
