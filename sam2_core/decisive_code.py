@@ -74,7 +74,7 @@ _BACKENDS = {
     "onnxruntime-cpu": _ONNXRUNTIME,
     "onnxruntime-cuda": (
         *_ONNXRUNTIME, "backends.cuda_backend", "backends.gpu", "backends.onnxruntime_cuda",
-        "backends.onnxruntime_fusion", "backends.pixel_kernels",
+        "backends.pixel_kernels",
     ),
     "tensorrt": (
         "backends.cuda_backend", "backends.tensorrt_backend", "backends.tensorrt_build",

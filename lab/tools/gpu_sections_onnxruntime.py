@@ -81,10 +81,8 @@ def fidelity() -> None:
 
     for model in TRAINED:
         reference = backend_of(model, "fp32", "published", compiled=False)
-        for fused in (True, False):
-            backend = OnnxRuntimeCudaBackend(exported(Path(model).stem), fused=fused)
-            label = f"onnxruntime-cuda fp16{'' if fused else ', not fused'}"
-            compare(backend, reference, label, weights=model)
+        backend = OnnxRuntimeCudaBackend(exported(Path(model).stem))
+        compare(backend, reference, "onnxruntime-cuda fp16", weights=model)
 
 
 def frames() -> None:

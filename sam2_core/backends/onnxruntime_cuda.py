@@ -21,62 +21,10 @@ from sam2_core.backends.cuda_backend import CudaBackend
 from sam2_core.backends.gpu import Declared, Gpu, Graph, Shape, Tensor, process_gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import is_out_of_memory, open_session, run_session
-from sam2_core.backends.onnxruntime_fusion import fused_model
 from sam2_core.machine import how_to_install
 from sam2_core.types import BOX_POINTS, DECODED, FEATURES, AutolabelError, DeviceMemoryError
 
 logger = logging.getLogger(__name__)
-
-
-class CudaSessions:
-    """Sessions of a model folder's graphs.
-
-    Args:
-        folder: pinned.
-        gpu: its stream is what CUDA works on.
-        providers: ONNX Runtime's providers; CUDA on a stream of the device when None.
-        fused: with ONNX Runtime's own operators (see `onnxruntime_fusion`), where it can.
-
-    """
-
-    def __init__(
-        self, folder: ModelFolder, gpu: Gpu, providers: Sequence[Any] | None, *, fused: bool
-    ) -> None:
-        self._folder, self._gpu, self._providers, self._fused = folder, gpu, providers, fused
-
-    def open(self, name: str, *, captured: bool = True, fused: bool = True) -> Any:
-        """Open a graph file, the one that the stamp names."""
-        session = self._session(name, captured=captured, fused=fused)
-        self._folder.unchanged()
-        if name == "encoder":
-            self._folder.hold_against(session.get_modelmeta().custom_metadata_map)
-        return session
-
-    def _session(self, name: str, *, captured: bool, fused: bool) -> Any:
-        """Open a graph file; without CUDA graphs or fused operators where that is not possible."""
-        path = self._folder.graph(name)
-        if self._providers is not None:
-            return open_session(path, None, self._providers)
-        providers = cuda_provider(self._gpu.stream, captured=captured)
-        model = fused_model(path) if fused and self._fused else None
-        try:
-            session = open_session(path, None, providers, model=model)
-        except DeviceMemoryError:
-            raise
-        except AutolabelError as error:
-            if model is not None:
-                logger.warning("%s runs without fused operators: %s", path, error)
-                return self._session(name, captured=captured, fused=False)
-            if not captured or "graph capture" not in str(error):
-                raise
-            logger.warning("%s runs without a CUDA graph: %s", path, error)
-            return self._session(name, captured=False, fused=False)
-        if session.get_providers()[0] != "CUDAExecutionProvider":
-            raise AutolabelError(
-                "ONNX Runtime could not load its CUDA provider: install the extra gpu "
-                f"({how_to_install('gpu')}), or choose --backend onnxruntime-cpu"
-            )
-        return session
 
 
 _DTYPES: dict[str, npt.DTypeLike] = {
@@ -88,13 +36,21 @@ _DTYPES: dict[str, npt.DTypeLike] = {
 }
 
 
-def cuda_provider(stream: int, *, captured: bool = True) -> list[Any]:
-    """Return the providers of sessions on a stream of ours, captured as CUDA graphs or not."""
+def cuda_provider(stream: int, *, captured: bool = True, tf32: bool = False) -> list[Any]:
+    """Return the providers of sessions on a stream of ours.
+
+    Args:
+        stream: of CUDA.
+        captured: as CUDA graphs.
+        tf32: round factors of float32 products to eleven bits: several times faster, and masks
+            change with it.
+
+    """
     options = {
         "device_id": "0",
         "user_compute_stream": str(stream),
         "enable_cuda_graph": str(int(captured)),
-        "use_tf32": "0",
+        "use_tf32": str(int(tf32)),
         "arena_extend_strategy": "kSameAsRequested",
         # The default times every algorithm of every convolution: seconds before the first frame.
         "cudnn_conv_algo_search": "HEURISTIC",
@@ -223,45 +179,58 @@ class OnnxRuntimeCudaBackend(CudaBackend):
         folder: an exported model.
         gpu: the process's when None.
         providers: ONNX Runtime's providers; CUDA on a stream of the device when None.
-        fused: with ONNX Runtime's own operators (see `onnxruntime_fusion`), where it can.
 
     """
 
     def __init__(
-        self,
-        folder: ModelFolder,
-        gpu: Gpu | None = None,
-        providers: Sequence[Any] | None = None,
-        *,
-        fused: bool = True,
+        self, folder: ModelFolder, gpu: Gpu | None = None, providers: Sequence[Any] | None = None
     ) -> None:
         if gpu is None:
             preload_cuda()
             gpu = process_gpu()
-        folder = folder.pinned()
-        self._sessions = CudaSessions(folder, gpu, providers, fused=fused)
+        self.folder, self.gpu, self._providers = folder.pinned(), gpu, providers
         self._free: dict[str, Any] = {}
-        graphs = gpu.run(partial(self._opened, folder, gpu))
+        graphs = gpu.run(self._opened)
         # Every close-up has one box: as many boxes as images.
         whole, crops = (IMAGE_BUCKETS, BOX_BUCKETS), (CLOSE_UP_BUCKETS, CLOSE_UP_BUCKETS)
         buckets = crops if folder.close_ups else whole
-        super().__init__(
-            folder, gpu, graphs, buckets, ("onnxruntime-cuda", "CUDAExecutionProvider")
-        )
+        made_by = ("onnxruntime-cuda", "CUDAExecutionProvider")
+        super().__init__(self.folder, gpu, graphs, buckets, made_by)
 
-    def _opened(self, folder: ModelFolder, gpu: Gpu) -> dict[str, Graph]:
+    def _open(self, name: str, *, captured: bool = True) -> Any:
+        """Open a graph file, the one that the stamp names; uncaptured where it cannot be."""
+        path = self.folder.graph(name)
+        providers = self._providers or cuda_provider(self.gpu.stream, captured=captured)
+        try:
+            session = open_session(path, None, providers)
+        except AutolabelError as error:
+            if not captured or "graph capture" not in str(error):
+                raise
+            logger.warning("%s runs without a CUDA graph: %s", path, error)
+            return self._open(name, captured=False)
+        if self._providers is None and session.get_providers()[0] != "CUDAExecutionProvider":
+            raise AutolabelError(
+                "ONNX Runtime could not load its CUDA provider: install the extra gpu "
+                f"({how_to_install('gpu')}), or choose --backend onnxruntime-cpu"
+            )
+        self.folder.unchanged()
+        if name == "encoder":
+            self.folder.hold_against(session.get_modelmeta().custom_metadata_map)
+        return session
+
+    def _opened(self) -> dict[str, Graph]:
         """Open encoder and decoders."""
-        grid = folder.image_size // 4
+        folder, gpu, grid = self.folder, self.gpu, self.folder.image_size // 4
         prompts: dict[str, Shape] = {
             "points": (BOX_POINTS, 2), "labels": (BOX_POINTS,), "logits": (1, grid, grid),
         }  # fmt: skip
         graphs: dict[str, Graph] = {}
         for name in ("decoder", "decoder_single"):
             if folder.has(name):
-                graphs[name] = FixedGraph(partial(self._sessions.open, name), gpu, prompts)
+                graphs[name] = FixedGraph(partial(self._open, name), gpu, prompts)
         # The decoder declares the shapes of features in full.
         rows = {name: graphs["decoder"].declared[name].row for name in FEATURES}
-        graphs["encoder"] = FixedGraph(partial(self._sessions.open, "encoder"), gpu, rows)
+        graphs["encoder"] = FixedGraph(partial(self._open, "encoder"), gpu, rows)
         return graphs
 
     def _release(self) -> None:
@@ -270,6 +239,6 @@ class OnnxRuntimeCudaBackend(CudaBackend):
 
     def _run_freely(self, name: str, inputs: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
         if name not in self._free:
-            self._free[name] = self._sessions.open(name, captured=False, fused=False)
+            self._free[name] = self._open(name, captured=False)
         found = run_session(self._free[name], DECODED, inputs)
         return dict(zip(DECODED, found, strict=True))

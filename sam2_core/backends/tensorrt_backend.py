@@ -16,8 +16,7 @@ import numpy.typing as npt
 from sam2_core.backends.cuda_backend import CudaBackend
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.onnx_in_halves import for_gpu
-from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork
+from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork, in_batches
 from sam2_core.backends.tensorrt_plan import (
     CLOSE_UP_BUCKETS,
     DEFAULT_BOX_BUCKETS,
@@ -158,9 +157,7 @@ def graphs_of(folder: ModelFolder) -> tuple[str, ...]:
     return ("encoder", "decoder", *(name for name in optional if folder.has(name)))
 
 
-def tensorrt_network(
-    path: Path, data: bytes, gpu: Gpu, engines: Path, *, halves: bool = True
-) -> CudaNetwork:
+def tensorrt_network(path: Path, data: bytes, gpu: Gpu, engines: Path) -> CudaNetwork:
     """Load a network on TensorRT, building its engine first where there is none.
 
     Args:
@@ -168,7 +165,6 @@ def tensorrt_network(
         data: its bytes.
         gpu: the device.
         engines: the cache of engines.
-        halves: compute in float16 behind the first convolution.
 
     Raises:
         AutolabelError: TensorRT cannot build or load it.
@@ -177,7 +173,7 @@ def tensorrt_network(
     from sam2_core.backends.tensorrt_build import BuildOptions, build_engine
     from sam2_core.backends.tensorrt_engine import LoadedEngine, load_engines
 
-    model = for_gpu(data, halves=halves)
+    model = in_batches(data)
     graph = engines / "networks" / f"{hashlib.sha256(model).hexdigest()[:16]}.onnx"
     if not graph.is_file():
         write_whole(graph, model)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorrt as trt
 
-from sam2_core.backends.tensorrt_plan import Buckets, Profile, profiles_for
+from sam2_core.backends.tensorrt_plan import NETWORK, Buckets, Profile, profiles_for
 from sam2_core.cache import file_sha256, only_one, write_whole
 from sam2_core.machine import how_to_install
 from sam2_core.types import AutolabelError
@@ -144,7 +144,7 @@ def _built(
     profiles = profiles_for(
         [(tensor.name, tuple(tensor.shape)) for tensor in inputs], kind, options.buckets
     )
-    config = _configure(builder, options, profiles)
+    config = _configure(builder, options, profiles, tf32=kind == NETWORK)
     timing_path = path.parent / "timing.cache"
     timing = config.create_timing_cache(timing_path.read_bytes() if timing_path.is_file() else b"")
     config.set_timing_cache(timing, ignore_mismatch=False)
@@ -176,14 +176,15 @@ def _parse(network: trt.INetworkDefinition, logger: trt.Logger, onnx_path: Path)
 
 
 def _configure(
-    builder: trt.Builder, options: BuildOptions, profiles: Sequence[Profile]
+    builder: trt.Builder, options: BuildOptions, profiles: Sequence[Profile], *, tf32: bool
 ) -> trt.IBuilderConfig:
     config = builder.create_builder_config()
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, _WORKSPACE_BYTES)
     config.builder_optimization_level = options.optimization_level
     if options.refittable:
         config.set_flag(trt.BuilderFlag.REFIT)
-    config.clear_flag(trt.BuilderFlag.TF32)  # keeps float32 engines faithful
+    if not tf32:  # masks are to be those of float32
+        config.clear_flag(trt.BuilderFlag.TF32)
     for profile in profiles:
         shapes = builder.create_optimization_profile()
         for name, (smallest, tuned, largest) in profile.shapes.items():

@@ -213,8 +213,7 @@ class Detector(AnyDetector):
         if engines is not None:
             from sam2_core.backends.tensorrt_backend import tensorrt_network
 
-            # The placeholders that tests run engines on know no halves.
-            return tensorrt_network(self.file.path, data, gpu, engines, halves=gpu.where == "cuda")
+            return tensorrt_network(self.file.path, data, gpu, engines)
         shapes = {
             self._input[0].name: (3, *self.input_hw),
             self._output[0].name: (len(self._grid), 5 + len(self.classes)),

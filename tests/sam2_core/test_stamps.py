@@ -31,8 +31,6 @@ NOT_DECISIVE = {
     "backends.device_owner": "which thread works",
     "backends.device_memory": "buffers; hands staged frames on as they are",
     "backends.model_folder": "finds files; their content is in the stamp",
-    "backends.onnx_graph": "reads a graph for the operators' rewriting, which is listed",
-    "backends.onnx_in_halves": "rewrites detectors; boxes have a stamp of their own",
     "backends.onnxruntime_network": "runs detectors; boxes have a stamp of their own",
     "backends.protocol": "declarations",
     "backends.triton_backend": "carries; masks are those of the server's backend, which is stamped",
