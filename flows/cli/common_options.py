@@ -30,6 +30,16 @@ GRAPH = click.Choice(["restructured", "published"])
 PORT = click.IntRange(1, 65535)
 
 
+def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Read numbers with commas between them."""
+    if text is None:
+        return ()
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"expected numbers separated by commas, got {text!r}") from None
+
+
 def print_json(wanted: bool, result: Any) -> bool:
     """Print a command's result as one JSON object on stdout, if `--json` was given.
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.common_options import FILE, load_timeout_option
-from flows.cli.models_build import numbers
+from flows.cli.common_options import FILE, load_timeout_option, numbers
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +17,11 @@ from sam2_core.backends.cuda_backend import CudaBackend
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork, in_batches
-from sam2_core.backends.tensorrt_plan import (
-    CLOSE_UP_BUCKETS,
-    DEFAULT_BOX_BUCKETS,
-    DEFAULT_IMAGE_BUCKETS,
-    NETWORK,
-    Buckets,
-)
+from sam2_core.backends.tensorrt_plan import CLOSE_UP_BUCKETS, NETWORK, Buckets
 from sam2_core.cache import cache_folder, write_whole
 from sam2_core.machine import how_to_install
 from sam2_core.machine_errors import first_line
 from sam2_core.types import DECODED, FEATURES, AutolabelError
-
-if TYPE_CHECKING:
-    from sam2_core.backends.tensorrt_build import BuildOptions
 
 logger = logging.getLogger(__name__)
 
@@ -107,19 +98,15 @@ def engines_folder(cache: str | Path | None = None) -> Path:
     return cache_folder(cache) / "engines"
 
 
-def load_tensorrt(folder: ModelFolder, options: BuildOptions | None = None) -> TensorRTBackend:
+def load_tensorrt(folder: ModelFolder) -> TensorRTBackend:
     """Load a model folder on TensorRT, building its engines first where the cache has none.
-
-    Args:
-        folder: an exported model.
-        options: must be those of `autolabel models build` for its engines to be found.
 
     Raises:
         AutolabelError: no TensorRT, no GPU, or the graphs cannot be built.
 
     """
     require_tensorrt()
-    from sam2_core.backends.tensorrt_build import BuildOptions, build_engine
+    from sam2_core.backends.tensorrt_build import build_engine
 
     gpu, folder = process_gpu(), folder.pinned()
 
@@ -127,9 +114,9 @@ def load_tensorrt(folder: ModelFolder, options: BuildOptions | None = None) -> T
         return {
             kind: build_engine(
                 folder.graph(kind), kind, gpu=gpu.device.name,
-                engines_dir=engines_folder(folder.cache),
-                options=options or BuildOptions(buckets_for(folder)), note=logger.warning,
-            ).path
+                engines_dir=engines_folder(folder.cache), buckets=buckets_for(folder),
+                note=logger.warning,
+            )
             for kind in graphs_of(folder)
         }  # fmt: skip
 
@@ -139,16 +126,9 @@ def load_tensorrt(folder: ModelFolder, options: BuildOptions | None = None) -> T
     return TensorRTBackend(folder, paths, gpu)
 
 
-def buckets_for(
-    folder: ModelFolder, boxes: tuple[int, ...] = (), images: tuple[int, ...] = ()
-) -> Buckets:
-    """Return the sizes that engines of a model folder are built for; its own where none are given.
-
-    What the flow and `autolabel models build` must agree on.
-    """
-    if folder.close_ups:
-        return Buckets(boxes or CLOSE_UP_BUCKETS, images or CLOSE_UP_BUCKETS, own_images=True)
-    return Buckets(boxes or DEFAULT_BOX_BUCKETS, images or DEFAULT_IMAGE_BUCKETS)
+def buckets_for(folder: ModelFolder) -> Buckets:
+    """Return the sizes that engines of a model folder are built for."""
+    return CLOSE_UP_BUCKETS if folder.close_ups else Buckets()
 
 
 def graphs_of(folder: ModelFolder) -> tuple[str, ...]:
@@ -170,19 +150,19 @@ def tensorrt_network(path: Path, data: bytes, gpu: Gpu, engines: Path) -> CudaNe
         AutolabelError: TensorRT cannot build or load it.
 
     """
-    from sam2_core.backends.tensorrt_build import BuildOptions, build_engine
+    from sam2_core.backends.tensorrt_build import build_engine
     from sam2_core.backends.tensorrt_engine import LoadedEngine, load_engines
 
     model = in_batches(data)
     graph = engines / "networks" / f"{hashlib.sha256(model).hexdigest()[:16]}.onnx"
     if not graph.is_file():
         write_whole(graph, model)
-    options = BuildOptions(Buckets(images=BUCKETS))
 
     def load() -> LoadedEngine:
         built = build_engine(
-            graph, NETWORK, gpu=gpu.device.name, engines_dir=engines, options=options
-        )
-        return load_engines({NETWORK: built.path}, gpu)[NETWORK]
+            graph, NETWORK, gpu=gpu.device.name, engines_dir=engines,
+            buckets=Buckets(images=BUCKETS),
+        )  # fmt: skip
+        return load_engines({NETWORK: built}, gpu)[NETWORK]
 
     return CudaNetwork(path, data, gpu, {}, graph=gpu.run(load))

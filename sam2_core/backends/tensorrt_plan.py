@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from sam2_core.backends.gpu import Shape
 from sam2_core.types import BOX_POINTS, AutolabelError
 
-DEFAULT_BOX_BUCKETS = (1, 8, 32, 64, 128)
-DEFAULT_IMAGE_BUCKETS = (1, 2, 4, 8)
 # A graph that is not the mask model's: one input of images, one output.
 NETWORK = "network"
-# Of close-ups, small images of which a frame has dozens, each with one box.
-CLOSE_UP_BUCKETS = (1, 8, 32, 64)
+# Most prompts with clicked points or masks in one call, and most points of one.
+_FREE_PROMPTS, _FREE_POINTS = 16, 16
 
 
 @dataclass(frozen=True)
@@ -28,31 +26,17 @@ class Buckets:
     Attributes:
         boxes: prompts in one decoder call, ascending; more are split over calls.
         images: images in one encoder call, and of one decoder call's features, ascending.
-        free_prompts: most prompts with points or masks in one call.
-        free_points: most points of such a prompt.
         own_images: every box has an image of its own, as in close-ups: what decoders are tuned for.
 
     """
 
-    boxes: tuple[int, ...] = DEFAULT_BOX_BUCKETS
-    images: tuple[int, ...] = DEFAULT_IMAGE_BUCKETS
-    free_prompts: int = 16
-    free_points: int = 16
+    boxes: tuple[int, ...] = (1, 8, 32, 64, 128)
+    images: tuple[int, ...] = (1, 2, 4, 8)
     own_images: bool = False
 
-    def __post_init__(self) -> None:
-        for name in ("boxes", "images"):
-            sizes = getattr(self, name)
-            if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
-                raise AutolabelError(
-                    f"{name} buckets must be ascending positive numbers without repeats, "
-                    f"got {', '.join(map(str, sizes)) or 'none'}"
-                )
-        if self.free_prompts < 1 or self.free_points < BOX_POINTS:
-            raise AutolabelError(
-                f"free_prompts must be at least 1 and free_points at least {BOX_POINTS}, "
-                f"got {self.free_prompts} and {self.free_points}"
-            )
+
+# Of close-ups, small images of which a frame has dozens, each with one box.
+CLOSE_UP_BUCKETS = Buckets((1, 8, 32, 64), (1, 8, 32, 64), own_images=True)
 
 
 @dataclass(frozen=True)
@@ -120,7 +104,7 @@ def profiles_for(
     free = [
         {"B": 1, "P": 1, "K": 1},
         {"B": 1, "P": 1, "K": BOX_POINTS},
-        {"B": most, "P": buckets.free_prompts, "K": buckets.free_points},
+        {"B": most, "P": _FREE_PROMPTS, "K": _FREE_POINTS},
     ]
     profiles.append(Profile("points", _ranges(declared, free)))
     return profiles

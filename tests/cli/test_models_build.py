@@ -34,10 +34,9 @@ def build(*arguments):
     return CliRunner().invoke(cli, ["models", "build", *map(str, arguments)])
 
 
-def test_engines_are_built_once_and_another_checkpoint_is_refitted(gpu, tmp_path):
-    first, second = write_model(tmp_path / "a"), write_model(tmp_path / "b", seed=1)
-    common = ("--cache", tmp_path, "--box-buckets", "1,4", "--image-buckets", "1", "--refittable")
-    done = build(first, *common, "--json")
+def test_engines_are_built_once(gpu, tmp_path):
+    model = write_model(tmp_path / "a")
+    done = build(model, "--cache", tmp_path, "--json")
     assert done.exit_code == 0, done.output
     engines = json.loads(done.stdout)["engines"]
     assert [engine["graph"] for engine in engines] == [
@@ -47,17 +46,5 @@ def test_engines_are_built_once_and_another_checkpoint_is_refitted(gpu, tmp_path
         "decoder_mask",
     ]
     assert all(Path(engine["path"]).is_file() for engine in engines)
-    again = build(first, *common)
+    again = build(model, "--cache", tmp_path)
     assert again.stdout.count("(was there)") == 4
-    refitted = build(second, *common, "--refit-from", first)
-    # The two checkpoints of this test differ in the encoder only.
-    assert refitted.exit_code == 0, refitted.output
-    assert refitted.stdout.count("(refitted)") == 1
-
-
-def test_a_refit_without_its_engine_and_bad_buckets_say_what_to_do(gpu, tmp_path):
-    first, second = write_model(tmp_path / "a"), write_model(tmp_path / "b", seed=1)
-    done = build(second, "--refit-from", first, "--cache", tmp_path)
-    assert "models build --refittable" in str(done.exception)
-    assert build(first, "--box-buckets", "many").exit_code == 2
-    assert "ascending" in str(build(first, "--box-buckets", "8,1").exception)

@@ -57,7 +57,6 @@ class Tensor:
 class Engine:
     def __init__(self, plan: bytes) -> None:
         self.model, self.profiles, self.flags = pickle.loads(plan)
-        self.refittable = "REFIT" in self.flags
         self.num_optimization_profiles = len(self.profiles)
         self.device_memory_size_v2 = 4096
         self.load()
@@ -251,40 +250,16 @@ class Builder:
         return pickle.dumps(plan)
 
 
-class Refitter:
-    def __init__(self, engine: Engine, logger: Logger) -> None:
-        self.engine = engine
-
-    def get_missing_weights(self) -> list[str]:
-        return []
-
-    def refit_cuda_engine(self) -> bool:
-        self.engine.model = self.model
-        self.engine.load()
-        return True
-
-
-class OnnxParserRefitter:
-    num_errors = 0
-
-    def __init__(self, refitter: Refitter, logger: Logger) -> None:
-        self.refitter = refitter
-
-    def refit_from_file(self, model: str) -> bool:
-        self.refitter.model = Path(model).read_bytes()
-        return True
-
-
 def module(version: str = "11.4.0.106") -> types.ModuleType:
     """What `import tensorrt` finds in these tests."""
     fake = types.ModuleType("tensorrt")
     fake.__spec__ = types.SimpleNamespace(name="tensorrt")  # find_spec asks for it
     vars(fake).update(
-        Logger=Logger, Builder=Builder, OnnxParser=OnnxParser, Runtime=Runtime, Refitter=Refitter,
-        OnnxParserRefitter=OnnxParserRefitter, __version__=version, nptype=lambda dtype: dtype,
+        Logger=Logger, Builder=Builder, OnnxParser=OnnxParser, Runtime=Runtime,
+        __version__=version, nptype=lambda dtype: dtype,
         TensorIOMode=TensorIOMode, MemoryPoolType=enum("WORKSPACE"),
         ExecutionContextAllocationStrategy=ExecutionContextAllocationStrategy,
-        BuilderFlag=enum("REFIT", "TF32"),
+        BuilderFlag=enum("TF32"),
         NetworkDefinitionCreationFlag=enum("EXPLICIT_BATCH", "STRONGLY_TYPED"),
     )  # fmt: skip
     return fake

@@ -30,7 +30,7 @@ from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.small_graphs import SIZE, with_close_ups, write_model
 
 MODULES = ("build", "engine", "backend")
-BUCKETS = Buckets(boxes=(1, 4, 16), images=(1, 2), free_prompts=4, free_points=6)
+BUCKETS = Buckets(boxes=(1, 4, 16), images=(1, 2))
 
 
 @pytest.fixture
@@ -49,34 +49,26 @@ def model(tmp_path):
     return ModelFolder.open(write_model(tmp_path / "model"), tmp_path / "cache")
 
 
-def build(trt, model, tmp_path, buckets=BUCKETS, **options):
-    kinds = graphs_of(model)
-    chosen = trt.build.BuildOptions(buckets=buckets, **options)
+def build(trt, model, tmp_path, buckets=BUCKETS):
     return {
         kind: trt.build.build_engine(
             model.graph(kind), kind, gpu="Fake GPU 9000", engines_dir=tmp_path / "engines",
-            options=chosen,
+            buckets=buckets,
         )
-        for kind in kinds
+        for kind in graphs_of(model)
     }  # fmt: skip
 
 
 def test_an_engine_s_file_is_of_everything_that_it_depends_on(trt, model, tmp_path):
-    plain = trt.build.BuildOptions(buckets=BUCKETS)
-    others = [
-        replace(plain, refittable=True), replace(plain, optimization_level=5),
-        replace(plain, buckets=Buckets(boxes=(1, 8))),
-    ]  # fmt: skip
+    def path(gpu, buckets=BUCKETS):
+        return trt.build.engine_path(model.graph("encoder"), gpu, tmp_path, buckets)
 
-    def path(gpu, options):
-        return trt.build.engine_path(model.graph("encoder"), gpu, tmp_path, options)
-
-    assert path("NVIDIA H200", plain).parent.name == "nvidia-h200-trt11.4.0.106"
-    paths = {path("NVIDIA H200", one) for one in (plain, *others)} | {path("NVIDIA L40S", plain)}
+    assert path("NVIDIA H200").parent.name == "nvidia-h200-trt11.4.0.106"
+    paths = {path("NVIDIA H200"), path("NVIDIA L40S"), path("NVIDIA H200", Buckets(boxes=(1, 8)))}
     for weights in (b"one", b"other"):  # beside the graph
         (model.path / "weights.bin").write_bytes(weights)
-        paths.add(path("NVIDIA H200", plain))
-    assert len(paths) == 7
+        paths.add(path("NVIDIA H200"))
+    assert len(paths) == 5
 
 
 def opened(device=None):
@@ -84,7 +76,7 @@ def opened(device=None):
 
 
 def load(trt, model, tmp_path, device=None, **options):
-    paths = {kind: engine.path for kind, engine in build(trt, model, tmp_path, **options).items()}
+    paths = build(trt, model, tmp_path, **options)
     return trt.backend.TensorRTBackend(model, paths, opened(device))
 
 
@@ -177,21 +169,8 @@ def test_nothing_is_allocated_after_the_first_frame_and_graphs_are_replayed(trt,
     assert device.launches == launched + 5 * 3  # encoder, 16 boxes, 4 boxes
 
 
-def test_refit_gives_the_engine_of_the_new_weights(trt, model, tmp_path):
-    engines = build(trt, model, tmp_path, refittable=True)
-    other = ModelFolder.open(write_model(tmp_path / "other", seed=7), tmp_path / "cache")
-    refitted = tmp_path / "refitted.engine"
-    trt.build.refit_engine(engines["encoder"].path, other.graph("encoder"), refitted)
-    paths = {kind: engine.path for kind, engine in engines.items()} | {"encoder": refitted}
-    backend = trt.backend.TensorRTBackend(other, paths, opened())
-    given, asked = images(1), prompts(4)
-    assert_same(backend.decode(backend.encode(given), asked), reference(other, given, asked))
-
-
-def test_what_cannot_be_refitted_loaded_or_read_is_named(trt, model, tmp_path):
-    engines = {kind: engine.path for kind, engine in build(trt, model, tmp_path).items()}
-    with pytest.raises(AutolabelError, match="--refittable"):
-        trt.build.refit_engine(engines["encoder"], model.graph("encoder"), tmp_path / "x")
+def test_what_cannot_be_loaded_or_read_is_named(trt, model, tmp_path):
+    engines = build(trt, model, tmp_path)
     engines["encoder"].write_bytes(b"half a file")
     with pytest.raises(AutolabelError, match=r"cannot load .*encoder-.*engine"):
         trt.backend.TensorRTBackend(model, engines, opened())
@@ -229,7 +208,6 @@ def test_close_ups_have_engines_and_buckets_of_their_own(trt, model, tmp_path):
     assert graphs_of(folder) == ("encoder", "decoder")
     buckets = buckets_for(folder)
     assert buckets.images == buckets.boxes == (1, 8, 32, 64)
-    assert buckets_for(folder, (4,), (2,)).images == (2,)
     backend = load(trt, folder, tmp_path, buckets=buckets)
     assert backend.info.close_ups
     frames = images(70)

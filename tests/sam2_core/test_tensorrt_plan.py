@@ -22,12 +22,6 @@ def test_an_input_outside_the_contract_is_refused() -> None:
         profiles_for([*DECODER, ("extra", (-1,))], "decoder", Buckets())
 
 
-@pytest.mark.parametrize("boxes", [(), (8, 1), (1, 1), (0, 4)])
-def test_bad_buckets_are_refused(boxes: tuple[int, ...]) -> None:
-    with pytest.raises(AutolabelError, match="boxes buckets must be ascending"):
-        Buckets(boxes=boxes)
-
-
 def test_decoders_of_close_ups_are_tuned_for_an_image_of_each_box() -> None:
     buckets = Buckets((8, 64), (1, 32), own_images=True)
     eight, many, _ = profiles_for(DECODER, "decoder", buckets)
