@@ -122,7 +122,8 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
     )
     if report["dataset"]:
         console.print(
-            f"  of dataset {report['dataset']}, with decisions; labels in {report['source']}",
+            f"  of dataset {report['dataset']}, with its decisions if there are any; labels in "
+            f"{report['source']}",
             markup=False,
         )
     for reason, count in report["left_out"].items():

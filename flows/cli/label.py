@@ -33,6 +33,7 @@ from tasks.pipeline.ready import ready
 from tasks.pipeline.run_context import Job, RunContext
 from tasks.pipeline.sequence import prepare_dataset
 from tasks.processes import handling
+from tasks.store import storage
 from tasks.store.private_files import remove_abandoned
 from tasks.types import FrameRef
 from tasks.wording import counted
@@ -133,8 +134,11 @@ def leave_overlays(summary: dict[str, Any], count: int) -> list[str]:
         drawn = write_overlays(out, run_key, count)
     text = "no overlays: no frame has both a picture and labels"
     if drawn:
-        where = escape(overlays_uri(out, run_key))
-        text = f"labels drawn over {counted(len(drawn), 'picture')}: [bold]{where}[/]"
+        where = overlays_uri(out, run_key)
+        older = len(storage.list_names(where)) - len(drawn)
+        beside = f", beside {older} of earlier commands" if older > 0 else ""
+        text = f"labels drawn over {counted(len(drawn), 'picture')}{beside}: "
+        text += f"[bold]{escape(where)}[/]"
     console.print(text)
     return drawn
 
@@ -233,7 +237,7 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
         f"[bold]{counted(summary['instances'] - summary['rejected'], 'mask')}[/] in "
         f"{counted(summary['sequences'], 'sequence')}"
         + (f", [yellow]{rejected} without a mask[/]" if summary["rejected"] else "")
-        + (f", {counted(summary['skipped'], 'frame')} from before" if summary["skipped"] else "")
+        + (f", {counted(summary['skipped'], 'frame')} labeled before" if summary["skipped"] else "")
         + (f", [red]{len(failed)} failed[/]" if failed else "")
     )
     for line in tracks_told(summary):

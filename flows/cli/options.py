@@ -44,11 +44,14 @@ def _option(name: str, field: dict[str, Any], *, required: bool) -> Any:
     if kind["type"] not in {"boolean", "array"} and default is not None:
         text += f"  [default: {default}]"
     choices = click.Choice(kind["enum"]) if "enum" in kind else None
-    metavar = (
-        None if choices else "A,B" if kind["type"] == "array" else name.rpartition("_")[2].upper()
-    )
+    metavar = None if choices else "A,B" if kind["type"] == "array" else _unit_of(name)
     type_ = choices or _TYPES.get(kind["type"], str)
     return click.option(flag, type=type_, metavar=metavar, required=required, help=text)
+
+
+def _unit_of(name: str) -> str:
+    """Return what an option's value is called: USD of `usd_per_gpu_hour`, MINUTES of others."""
+    return name.partition("_per_")[0].rpartition("_")[2].upper()
 
 
 def label_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -314,7 +314,8 @@ class Matching:
         """Refuse to label nothing at all; call it when every frame has been seen.
 
         Raises:
-            NothingToLabelError: no entry belongs to any frame, or none has a box of these classes.
+            NothingToLabelError: no entry belongs to any frame.
+            AutolabelError: none has a box of these classes.
 
         """
         if not self._frame_of:
@@ -355,7 +356,7 @@ class Matching:
             self._refuse(wanted, ", ".join(sorted(seen)))
 
     def _refuse(self, unknown: set[str], told: str) -> None:
-        raise NothingToLabelError(
+        raise AutolabelError(
             f"--classes {','.join(sorted(unknown))}: {self.imported.where} has no such boxes; "
             f"its classes are: {told or 'none'}"
         )

@@ -189,7 +189,7 @@ class SequenceOutcome:
         elif not self.computed_frames and self.good:
             return ", ".join([*parts, "up to date"])
         if self.computed_frames < self.frames:
-            parts.append(f"{self.frames - self.computed_frames} of them from before")
+            parts.append(f"{self.frames - self.computed_frames} of them labeled before")
         if self.failures:
             first = self.failures[0]
             name = " ".join(filter(None, (first.camera, first.uri.rsplit("/", 1)[-1])))

@@ -128,7 +128,7 @@ def test_classes_that_are_not_there_are_refused_with_those_that_are(tmp_path, ki
         found = texts(tmp_path, **{"1": "car 1 1 2 3 4\nperson 1 1 2 3 4\n", "2": "bad", "x": ""})
         found.add([frame("a/1.jpg"), frame("a/2.jpg")])
     told = r"car \(2 boxes\), person \(1" if kind == "coco" else "car, person$"
-    with pytest.raises(NothingToLabelError, match=f"--classes Car,Person: .*classes are:.* {told}"):
+    with pytest.raises(AutolabelError, match=f"--classes Car,Person: .*classes are:.* {told}"):
         found.refuse_nothing(("Car", "Person"))
     for classes in ((), ("car",), ("car", "person")):
         found.refuse_nothing(classes)
@@ -144,5 +144,5 @@ def test_a_class_that_a_file_does_not_know_is_a_mistake_beside_one_that_it_does(
         (("car", "persn"), "--classes persn:"),
         (("bus",), r"--classes bus: .* bus \(0 boxes\)"),
     ):
-        with pytest.raises(NothingToLabelError, match=message):
+        with pytest.raises(AutolabelError, match=message):
             found.refuse_nothing(classes)

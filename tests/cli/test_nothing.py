@@ -1,6 +1,7 @@
 """Asking for what is not there is an error with the reason, not a success with nothing in it."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -8,21 +9,24 @@ import pytest
 from click.testing import CliRunner
 
 from flows.cli.main import cli, main
+from tests.conftest import REPOSITORY
 from tests.integration.runs import write_boxes, write_image
 
 MICRO = Path(__file__).parents[1] / "data" / "micro"
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("options", "reason", "code"),
     [
-        (["--classes", "Car"], "has no such boxes; its classes are: car"),
-        (["--frames", "50:"], "--frames 50::1 takes no frame"),
-        (["--boxes", "other"], "none of its images is among the frames"),
+        (["--classes", "Car"], "has no such boxes; its classes are: car", 2),
+        (["--frames", "50:"], "--frames 50::1 takes no frame", 1),
+        (["--boxes", "other"], "none of its images is among the frames", 1),
     ],
 )
 @pytest.mark.parametrize("command", ["label", "backfill"])
-def test_nothing_to_label_exits_with_1(tmp_path, monkeypatch, capsys, command, options, reason):
+def test_nothing_to_label_is_no_success(
+    tmp_path, monkeypatch, capsys, command, options, reason, code
+):
     write_image(tmp_path / "in" / "drive" / "1.jpg")
     write_boxes(tmp_path / "boxes" / "1.txt", ["car 0.9 10 10 50 50"])
     write_boxes(tmp_path / "other" / "elsewhere" / "1.txt", ["car 0.9 10 10 50 50"])
@@ -31,8 +35,28 @@ def test_nothing_to_label_exits_with_1(tmp_path, monkeypatch, capsys, command, o
     monkeypatch.setattr(sys, "argv", ["autolabel", command, *arguments, *options])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 1
+    assert ended.value.code == code
     assert reason in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "page", "head"),
+    [
+        ("label", "labeling", "`--json` prints one"),
+        ("backfill", "OPERATIONS", "`autolabel backfill --json`"),
+    ],
+)
+def test_every_key_of_json_is_on_a_page(tmp_path, monkeypatch, capsys, command, page, head):
+    write_image(tmp_path / "in" / "drive" / "1.jpg")
+    write_boxes(tmp_path / "boxes" / "1.txt", ["car 0.9 10 10 50 50"])
+    monkeypatch.chdir(tmp_path)
+    arguments = ["in", "--out", "out", "--boxes", "boxes", "--model", str(MICRO), "--dry-run"]
+    monkeypatch.setattr(sys, "argv", ["autolabel", command, *arguments, "--json"])
+    with pytest.raises(SystemExit):
+        main()
+    table = (REPOSITORY / "docs" / f"{page}.md").read_text().partition(head)[2].split("\n\n")[1]
+    named = set(re.findall(r"`(\w+)`", table))
+    assert set(json.loads(capsys.readouterr().out)) <= named
 
 
 def test_what_does_not_fit_is_told(tmp_path, monkeypatch, capsys):

@@ -1,5 +1,7 @@
 """Sources, sequences and frames on every kind of storage."""
 
+import os
+
 import fsspec
 import pytest
 
@@ -81,6 +83,11 @@ def test_missing_and_empty_sources_are_clear_errors(tree, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(AutolabelError, match="no images or videos"):
         list(discover([str(tmp_path / "empty")]))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "notes.txt").write_text("no picture")
+    for name in ("pipe", "notes.txt"):
+        with pytest.raises(AutolabelError, match="neither a folder nor a file of a known kind"):
+            list(discover([str(tmp_path / name)]))
     with pytest.raises(AutolabelError, match="no source"):
         list(discover([]))
 

@@ -29,7 +29,7 @@ def reader_of(source: str, format_: str = "auto") -> Reader:
     """Return the reader of a source.
 
     Raises:
-        AutolabelError: there is no format of that name, or it is a compressed archive.
+        AutolabelError: there is no format of that name, or it is a file of no known kind.
 
     """
     if format_ != "auto":
@@ -43,6 +43,11 @@ def reader_of(source: str, format_: str = "auto") -> Reader:
         raise AutolabelError(
             f"{storage.redact(source)} is compressed, and of archives only plain .tar is read: "
             "unpack it"
+        )
+    if storage.is_local(source) and storage.local_path(source).exists() and not _is_folder(source):
+        raise AutolabelError(
+            f"{source} is neither a folder nor a file of a known kind: a source is a folder, a "
+            "picture, a video, or a .tar, .mcap, .json or .parquet file"
         )
     folder = Folder(source)
     return next((one for one in READERS if one.fits(folder)), FOLDERS)
