@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from sam2_core.backends.protocol import Backend, PendingMasks
 from sam2_core.batching import collect, gather, group_prompts, slice_low_res, slice_prompts
-from sam2_core.machine import usable_cores
 from sam2_core.postprocess import finish
 from sam2_core.preprocess import (
     PreparedFrame,
@@ -44,9 +43,9 @@ from sam2_core.types import (
 
 logger = logging.getLogger(__name__)
 
-# More than this and a decoder call gets no faster per prompt on anything measured: two and sixteen
-# cores, one H200.
-_CHUNK_CPU, _CHUNK_CORE, _CHUNK_GPU = 8, 2, 136
+# More than this and a decoder call gets no faster per prompt on an H200. On a CPU the backend makes
+# smaller calls of it.
+_CHUNK = 136
 # Images in one encoder call on a CPU and a GPU: whole frames, and close-ups.
 _FRAMES_CPU, _FRAMES_GPU = 1, 4
 _CLOSE_UPS_CPU, _CLOSE_UPS_GPU = 32, 64
@@ -124,8 +123,7 @@ class Segmenter:
             default = _FRAMES_CPU if on_cpu else _FRAMES_GPU
         self.encoder_batch = encoder_batch or default
         self._pool = ThreadPoolExecutor(2, "sam2-masks")
-        chunk = max(_CHUNK_CPU, _CHUNK_CORE * usable_cores()) if on_cpu else _CHUNK_GPU
-        self.decoder_chunk = decoder_chunk or chunk
+        self.decoder_chunk = decoder_chunk or _CHUNK
         if self.decoder_chunk < 1 or self.encoder_batch < 1:
             raise ValueError("decoder_chunk and encoder_batch must be at least 1")
 

@@ -8,8 +8,10 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from sam2_core.backend_choice import cuda_devices
 from sam2_core.backends.device_memory import KeptFrames
 from sam2_core.backends.device_owner import lost_device
+from sam2_core.machine import MANY_CORES, usable_cores
 from sam2_core.types import AutolabelError, DeviceLostError
 from tasks.boxes.detectors import Detectors
 from tasks.masks.model import ModelChoice, Segmenters
@@ -35,15 +37,14 @@ class DeviceTurn:
     """One chunk's turn with the device, entered by whoever uses the device for it.
 
     Args:
-        device: held by the chunk whose turn it is: a second one on the device would only take
-            memory from the first.
+        device: held by the chunk whose turn it is.
 
     Attributes:
         waited_s: seconds until the turn came, which are none of the chunk's.
 
     """
 
-    def __init__(self, device: threading.Lock) -> None:
+    def __init__(self, device: threading.Semaphore) -> None:
         self._device, self.waited_s = device, 0.0
 
     def __enter__(self) -> None:
@@ -62,7 +63,8 @@ class RunContext:
         progress: hears how far the run has come.
         stop: set when it is to finish the chunk at hand and start nothing more.
         segmenters, detectors: models that were loaded.
-        device: held by the chunk whose turn with the device it is.
+        device: held by the chunk whose turn with the device it is: a second one would only take
+            memory from the first. Of many cores two chunks make better use than one.
         labeling: entered by a block that is detected and segmented. Two may (or one more than
             there are `processes`), so that one reads and writes beside the other's turn. With
             more, all would finish at once and the device would wait for the next download.
@@ -76,7 +78,8 @@ class RunContext:
         self.progress, self.stop = Progress(), threading.Event()
         self.segmenters, self.detectors = Segmenters(), Detectors()
         self._kept = KeptFrames(forgotten_s=math.inf)
-        self.device = threading.Lock()
+        many_cores = usable_cores() >= MANY_CORES and not cuda_devices()
+        self.device = threading.Semaphore(2 if many_cores else 1)
         self.labeling = threading.Semaphore(2)
         self.certificate: dict[str, Any] | None = None  # of the model, once it is known
         self.processes: DeviceProcesses | None = None

@@ -6,7 +6,7 @@ from tasks.pipeline.run_context import DeviceTurn
 
 
 def test_turns_follow_each_other_and_tell_how_long_they_waited():
-    device = threading.Lock()
+    device = threading.Semaphore()
     first, second = DeviceTurn(device), DeviceTurn(device)
     device.acquire()
     ends = threading.Timer(0.4, device.release)
