@@ -17,10 +17,12 @@ _LENGTH_ONLY = {"tuple": tuple, "sequence": object}
 
 
 @lru_cache(maxsize=256)
-def _parsed(form: str) -> tuple[str, tuple[str | int, ...]]:
+def _parsed(form: str) -> tuple[str, np.dtype[Any] | None, tuple[str | int, ...]]:
+    """Return a form's kind, its dtype where it is a certain one, and its shape."""
     kind, _, shape = form.partition(" ")
+    dtype = None if kind in {*_LENGTH_ONLY, "float"} else np.dtype(kind)
     sizes = (size.strip() for size in shape.strip("()").split(","))
-    return kind, tuple(int(size) if size.isdigit() else size for size in sizes if size)
+    return kind, dtype, tuple(int(size) if size.isdigit() else size for size in sizes if size)
 
 
 def check_arrays(owner: object, **forms: str) -> None:
@@ -61,10 +63,10 @@ def own_arrays(owner: object, **forms: str) -> None:
     become floats, not the other way round.
     """
     for name, form in forms.items():
-        kind, shape = _parsed(form)
+        _, dtype, shape = _parsed(form)
         value = getattr(owner, name)
-        if value is not None and kind not in _LENGTH_ONLY:
-            object.__setattr__(owner, name, _converted(value, np.dtype(kind), shape))
+        if value is not None and dtype is not None:
+            object.__setattr__(owner, name, _converted(value, dtype, shape))
     freeze_arrays(owner, **forms)
 
 
@@ -92,22 +94,26 @@ def _converted(
 
 def _check(owner: object, name: str, value: Any, form: str, sizes: dict[str, int]) -> None:
     """Refuse a value of another form; sizes that are new are learned from it."""
-    kind, shape = _parsed(form)
+    kind, dtype, shape = _parsed(form)
     given: tuple[int, ...] = ()
     if kind in _LENGTH_ONLY:
         right, given = isinstance(value, _LENGTH_ONLY[kind]), (len(value),)
-        described = f"{type(value).__name__} of {len(value)}"
     elif isinstance(value, np.ndarray):
-        right = value.dtype.kind == "f" if kind == "float" else value.dtype == np.dtype(kind)
-        given, described = value.shape, f"{value.dtype} {value.shape}"
+        right = value.dtype.kind == "f" if dtype is None else value.dtype == dtype
+        given = value.shape
     else:
-        right, described = False, type(value).__name__
-    known = dict(sizes)
+        right = False
     right = right and len(given) == len(shape)
+    known = dict(sizes)
     for expected, size in zip(shape, given, strict=False):
         wanted = expected if isinstance(expected, int) else sizes.setdefault(expected, size)
         right = right and wanted == size
     if not right:
+        described = type(value).__name__
+        if isinstance(value, np.ndarray):
+            described = f"{value.dtype} {given}"
+        elif given:
+            described += f" of {given[0]}"
         where = ", ".join(f"{size} = {known[size]}" for size in shape if size in known)
         raise ValueError(
             f"{type(owner).__name__}.{name}: expected {form}{where and f' with {where}'}, "

@@ -9,8 +9,9 @@ import uuid
 import numpy as np
 import pytest
 
-from tasks.dataset import schema
+from tasks.dataset import layout, schema
 from tasks.dataset.documents import ObjectNames, Origin, first_fields, sample_id, stamp_text
+from tasks.dataset.layout import detections
 from tasks.dataset.recorded_frames import Placement
 from tasks.load.into_fiftyone import write_frames
 from tasks.load.prepare import prepare_dataset
@@ -33,7 +34,7 @@ def test_a_hundred_thousand_samples_open_in_under_three_seconds(database: str) -
     prepare_dataset(name)
     load_frames(name, labeled_frames(50, 8), STAMP)
     dataset = schema.open_dataset(name)
-    collection = schema.sample_collection(dataset)
+    collection = layout.sample_collection(dataset)
     rng, now = np.random.default_rng(0), datetime.datetime.now(datetime.UTC)
     templates = list(collection.find({}))
     for start in range(0, 100_000, 5_000):
@@ -45,9 +46,9 @@ def test_a_hundred_thousand_samples_open_in_under_three_seconds(database: str) -
                 {**label, "risk": float(risk)}
                 for label, risk in zip(template["detections"]["detections"], risks, strict=True)
             ]
-            first = {**template, **first_fields(dataset._doc.id, key, now), "_id": sample_id(key)}
+            first = {**template, **first_fields(dataset, key, now), "_id": sample_id(key)}
             shown = {"frame_number": index, "risk": float(risks.max())}
-            field = {"detections": {"_cls": "Detections", "detections": labels}}
+            field = {"detections": detections(labels)}
             batch.append({**first, **shown, **field})
         collection.insert_many(batch)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

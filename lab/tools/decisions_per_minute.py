@@ -19,10 +19,8 @@ from tasks.dataset.database import ensure_database
 
 ensure_database()
 
-from tasks.dataset.schema import (  # noqa: E402 - the database comes before fiftyone
-    open_dataset,
-    sample_collection,
-)
+from tasks.dataset.layout import sample_collection  # noqa: E402
+from tasks.dataset.schema import open_dataset  # noqa: E402
 from tasks.review.app import run_app  # noqa: E402
 from tasks.review.queue import build_queue  # noqa: E402
 from tests.review.app_page import (  # noqa: E402

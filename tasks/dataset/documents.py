@@ -1,7 +1,4 @@
-"""Documents as FiftyOne stores them, made from labels without going through its objects.
-
-`add_samples` spends nearly all its time making and checking Python objects. The layout here is what
-`Sample.to_mongo_dict()` gives; a test holds the two against each other.
+"""Documents of samples and labels, in FiftyOne's own layout (`tasks.dataset.layout`).
 
 Sample and label ids are hashes of what they name: a frame's content, not its position. So they are
 the same after a rebuild, links into the App stay valid, and a decision finds its label again or
@@ -28,6 +25,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.cache import cannot_write
 from sam2_core.types import ModelStamp
+from tasks.dataset import layout
 from tasks.dataset.schema import LOG_FIELD
 from tasks.frames.identity import frame_key, relative_address
 from tasks.masks.crops import (
@@ -215,16 +213,12 @@ def to_document(values: Mapping[str, Any]) -> Values:
     crops = crops_of(np.array([values["box_xyxy_px"]], np.float32), segments)
     left, top, right, bottom = crops.windows_xyxy_px[0].tolist()
     height, width = max(size_hw[0], 1), max(size_hw[1], 1)
-    document: Values = {
-        "_id": ObjectId(values["id"]), "_cls": "Detection", "attributes": {}, "tags": [],
-        "label": values["label"], "area_px": values["area_px"], "model": values["model"],
-        "bounding_box": [
-            left / width, top / height, (right - left) / width, (bottom - top) / height
-        ],
-        "decision": values["decision"], "changed": values["changed"],
-        "sources": list(values["sources"]), "reviewer": values.get("reviewer", ""),
-        "reviewed_at": values.get("reviewed_at", ""),
-    }  # fmt: skip
+    document = layout.detection(
+        ObjectId(values["id"]), values["label"], area_px=values["area_px"], model=values["model"],
+        bounding_box=[left / width, top / height, (right - left) / width, (bottom - top) / height],
+        decision=values["decision"], changed=values["changed"], sources=list(values["sources"]),
+        reviewer=values.get("reviewer", ""), reviewed_at=values.get("reviewed_at", ""),
+    )  # fmt: skip
     document |= {name: values[name] for name in COPIED if values.get(name) is not None}
     if values["area_px"]:
         document["mask"] = npy_zlib(crops.masks[0])
@@ -317,14 +311,13 @@ def label_documents(
         label, score, xywh, box, iou, stability, objectness, area, reason, mask = row
         identity = ids[index]
         # The App's tooltip shows what comes first, and may have no room for the rest.
-        document: Document = {
-            "_id": identity, "_cls": "Detection", "attributes": {}, "tags": [], "label": label,
-            "risk": risks[index], "reasons": list(judgement.reasons[index]), "bounding_box": xywh,
-            "confidence": score, "predicted_iou": iou, "stability": stability,
-            "object_score": objectness, "area_px": area, "box_index": index,
-            "box_xyxy_px": box, "model": origin.model,
-            "decision": origin.decisions.get(str(identity), "") if origin.decisions else "",
-        }  # fmt: skip
+        document = layout.detection(
+            identity, label, risk=risks[index], reasons=list(judgement.reasons[index]),
+            bounding_box=xywh, confidence=score, predicted_iou=iou, stability=stability,
+            object_score=objectness, area_px=area, box_index=index, box_xyxy_px=box,
+            model=origin.model,
+            decision=origin.decisions.get(str(identity), "") if origin.decisions else "",
+        )  # fmt: skip
         content = b""
         if area and mask_folder is None:
             content = npy_bytes(mask)
@@ -380,18 +373,15 @@ def machine_fields(
 ) -> Document:
     """Fields of a sample that a load writes, again and again."""
     frame = labeled.frame
-    height, width = labeled.masks.size_hw if labeled.masks else frame.size_hw
+    size_hw = labeled.masks.size_hw if labeled.masks else frame.size_hw
     fields: Document = {
         "filepath": shown_path(frame),
-        "metadata": {
-            "_cls": "ImageMetadata", "size_bytes": frame.size_bytes, "width": width,
-            "height": height,
-        },
+        "metadata": layout.image_metadata(size_hw, size_bytes=frame.size_bytes),
         "sequence_id": frame.sequence_id, "camera": frame.camera, "frame_number": frame.index,
         "timestamp_ns": frame.timestamp_ns, "frame_uri": frame.uri, "run_key": origin.run_key,
         "frame_address": relative_address(frame.uri, origin.frames_uri), "frame_etag": frame.etag,
         "model": origin.model, "stamp": dict(origin.stamp), "instances": len(documents),
-        "detections": {"_cls": "Detections", "detections": documents},
+        "detections": layout.detections(documents),
         "last_modified_at": now, "loaded_at": now,
         "reasons": sorted({reason for one in judgement.reasons for reason in one}),
         "risk": max((one["risk"] or 0.0 for one in documents if not one["decision"]), default=0.0),
@@ -402,31 +392,15 @@ def machine_fields(
     return fields
 
 
-def first_fields(dataset_id: Any, key: str, now: datetime.datetime) -> Document:
+def first_fields(dataset: Any, key: str, now: datetime.datetime) -> Document:
     """Fields of a sample that are set when it is new and then belong to people."""
     # A fixed pseudo-random number: the control sample is every frame below some share, whoever
     # draws it and however often the dataset is rebuilt.
     random = int.from_bytes(hashlib.sha256(f"control\0{key}".encode()).digest()[:6], "big") / 2**48
-    return {
-        "frame_key": key, "_dataset_id": dataset_id, "_media_type": "image", "_rand": random,
-        "control": random, "tags": [], "created_at": now, "review_status": "open",
-        "review_log": [], "reviewed": {"_cls": "Detections", "detections": []}, "relabel": "",
+    return layout.new_sample(dataset, random, now) | {
+        "frame_key": key, "control": random, "review_status": "open", "review_log": [],
+        "reviewed": layout.detections([]), "relabel": "",
     }  # fmt: skip
-
-
-def group_element(moment: Any, camera: str, default_slice: str) -> Document:
-    """Place of a frame among the cameras of its moment.
-
-    The App shows one slice at a time, `default_slice` at first: the only camera of a sequence is in
-    that one, where it is seen.
-
-    Args:
-        moment: id of the sample that stands for the moment; its own where it is alone.
-        camera: the frame's.
-        default_slice: the dataset's.
-
-    """
-    return {"_id": moment, "_cls": "Group", "name": camera or default_slice}
 
 
 def shown_path(frame: FrameRef) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import URI_VARIABLE, database_folder, is_at_hand
 from tasks.dataset.database_access import reach_database, waits_for_database
+from tasks.dataset.layout import dataset_id
 from tasks.dataset.schema import OTHER_DATASET, refuse_other_out, stored_dataset
 from tasks.errors import error_text
 from tasks.store.manifests import PARTIAL, Manifest, list_manifests, newest_of
@@ -102,7 +103,7 @@ def remember_load(dataset_name: str, manifest: Manifest, *, whole: bool) -> None
     import fiftyone.core.odm as foo
 
     loads = foo.get_db_conn()[COLLECTION]
-    key = {"dataset": dataset._doc.id, "sequence_id": manifest.sequence_id}
+    key = {"dataset": dataset_id(dataset), "sequence_id": manifest.sequence_id}
     if whole:
         loads.update_one(key, {"$set": {"manifest": manifest.version}}, upsert=True)
     else:

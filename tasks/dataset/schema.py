@@ -15,10 +15,10 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from sam2_core.types import AutolabelError
+from tasks.dataset import layout
 from tasks.dataset.appearance import arrange_app
 from tasks.dataset.database_access import database_lock, reach_database, waits_for_database
 from tasks.store import storage
@@ -126,46 +126,17 @@ def open_dataset(name: str, *, ours: bool = True) -> Any:
 
 
 def stored_dataset(name: str) -> Any:
-    """Return what writers need of a dataset: its name, id, info and collection, read just now.
-
-    FiftyOne's object takes 50 ms to load, and each load writes when it was. This one goes wherever
-    only samples are read and written.
+    """Return a dataset of ours as `layout.stored_dataset` does.
 
     Raises:
         AutolabelError: as `open_dataset`.
 
     """
     reach_database()
-    import fiftyone.core.odm as foo
-
-    found = foo.get_db_conn().datasets.find_one({"name": name}) or {}
-    if all(one["name"] != "frame_key" for one in found.get("sample_fields") or ()):
+    found = layout.stored_dataset(name)
+    if found is None or "frame_key" not in found.fields:
         return open_dataset(name)  # says what is wrong
-    return SimpleNamespace(
-        name=name,
-        info=found["info"],
-        _doc=SimpleNamespace(id=found["_id"]),
-        _sample_collection_name=found["sample_collection_name"],
-    )
-
-
-def sample_collection(dataset: Any) -> Any:
-    """Return the MongoDB collection that holds a dataset's samples."""
-    import fiftyone.core.odm as foo
-
-    return foo.get_db_conn()[dataset._sample_collection_name]
-
-
-def default_slice_of(dataset: Any) -> str:
-    """Return the slice of a grouped dataset that the App shows first; "" where there are no groups.
-
-    Asks the database: another process may have made groups of the dataset since it was opened.
-    """
-    import fiftyone.core.odm as foo
-
-    wanted = {"group_field": 1, "default_group_slice": 1}
-    found = foo.get_db_conn().datasets.find_one({"_id": dataset._doc.id}, wanted) or {}
-    return str(found.get("default_group_slice") or "") if found.get("group_field") else ""
+    return found
 
 
 def _set_media(dataset: Any, cameras: Sequence[str]) -> None:
@@ -191,24 +162,19 @@ def _make_groups(dataset: Any, default: str) -> None:
 
     The next load of their sequences joins them to the other cameras' frames.
     """
-    held = sorted(one for one in sample_collection(dataset).distinct("camera") if one)
+    held = sorted(one for one in layout.sample_collection(dataset).distinct("camera") if one)
     dataset.add_group_field(GROUP_FIELD, default=default)
     for camera in held:
         dataset.add_group_slice(camera, "image")
     camera = {"$cond": [{"$in": ["$camera", ["", None]]}, default, "$camera"]}
-    alone = {"_id": "$_id", "_cls": "Group", "name": camera}
+    alone = layout.group_element("$_id", camera)
     missing = {GROUP_FIELD: {"$exists": False}}
-    sample_collection(dataset).update_many(missing, [{"$set": {GROUP_FIELD: alone}}])
+    layout.sample_collection(dataset).update_many(missing, [{"$set": {GROUP_FIELD: alone}}])
 
 
 def _declare_fields(dataset: Any) -> None:
-    """Declare every field as one sample that has them all would.
-
-    FiftyOne writes and reads the whole schema for each field of a sample that is added, and for
-    each that is declared on its own: 70 of them take seconds.
-    """
+    """Declare every field as one sample that has them all would."""
     import fiftyone as fo
-    import fiftyone.core.odm as foo
 
     def label(**more: Any) -> Any:
         return fo.Detections(
@@ -241,13 +207,7 @@ def _declare_fields(dataset: Any) -> None:
             LOG_FIELD: [{"": ""}],
         },
     )  # fmt: skip
-    fields = {
-        field: foo.create_implied_field(field, sample[field], dynamic=True)
-        for field in sample.field_names
-        if sample[field] is not None
-    }
-    dataset._sample_doc_cls.merge_field_schema(fields, validate=False)
-    dataset.reload()
+    layout.declare_fields(dataset, sample)
 
 
 def _create_indexes(dataset: Any) -> None:

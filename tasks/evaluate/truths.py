@@ -77,7 +77,8 @@ def first_of_each(truth: Truth) -> Truth:
 
 def _of_dataset(name: str, field: str) -> Truth:
     from tasks.dataset.database import ensure_database
-    from tasks.dataset.schema import TRUTH_FIELD, open_dataset, sample_collection
+    from tasks.dataset.layout import sample_collection
+    from tasks.dataset.schema import TRUTH_FIELD, open_dataset
 
     ensure_database()
     dataset = open_dataset(name, ours=False)

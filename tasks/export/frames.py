@@ -9,8 +9,9 @@ from typing import Any
 
 from sam2_core.types import AutolabelError, Masks
 from tasks.dataset.documents import Values, detections_of, log_of, sample_id, to_values
+from tasks.dataset.layout import sample_collection
 from tasks.dataset.recorded_frames import find_pictures, recorded_labels, recorded_parts
-from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collection
+from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD
 from tasks.export.types import ExportFrame, ExportNotes, FileStems, Instance
 from tasks.frames.identity import frame_key
 from tasks.review.actions import frame_of
@@ -347,7 +348,7 @@ def source_of(name: str) -> tuple[str, Any]:
     if not out_uri:
         raise AutolabelError(f"dataset '{name}' knows no storage: name the --out of its run")
     # Made by a version that let several share a dataset: of one of them no frame may be left out.
-    schema.refuse_other_out(schema.sample_collection(dataset).database, name, out_uri)
+    schema.refuse_other_out(sample_collection(dataset).database, name, out_uri)
     return out_uri, dataset
 
 

@@ -14,13 +14,8 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.coco_truth import TruthImage
 from tasks.dataset.coco_truth import load_truth as read_truth
 from tasks.dataset.documents import object_id
-from tasks.dataset.schema import (
-    MACHINE_FIELD,
-    TRUTH_FIELD,
-    dataset_lock,
-    open_dataset,
-    sample_collection,
-)
+from tasks.dataset.layout import detection, detections, sample_collection
+from tasks.dataset.schema import MACHINE_FIELD, TRUTH_FIELD, dataset_lock, open_dataset
 from tasks.masks.crops import crops_of, npy_zlib, segments_of
 from tasks.review.queue import everything
 from tasks.wording import counted
@@ -60,7 +55,7 @@ def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> in
         documents = truth_documents(image, str(identity))
         instances += len(documents)
         fields = {
-            TRUTH_FIELD: {"_cls": "Detections", "detections": documents}, "last_modified_at": now,
+            TRUTH_FIELD: detections(documents), "last_modified_at": now,
         }  # fmt: skip
         writes.append(UpdateOne({"_id": identity}, {"$set": fields}))
     if not writes:
@@ -134,10 +129,9 @@ def truth_documents(image: TruthImage, owner: str) -> list[dict[str, Any]]:
     xywhs[:, 2:] -= xywhs[:, :2]
     rows = zip(image.labels, xywhs.tolist(), crops.masks, crops.areas_px.tolist(), strict=True)
     return [
-        {
-            "_id": object_id("truth", owner, str(index)), "_cls": "Detection", "attributes": {},
-            "tags": [], "label": label, "bounding_box": xywh,
+        detection(
+            object_id("truth", owner, str(index)), label, bounding_box=xywh,
             **({"mask": npy_zlib(mask)} if area else {}),
-        }
+        )
         for index, (label, xywh, mask, area) in enumerate(rows)
     ]  # fmt: skip

@@ -28,7 +28,6 @@ from tasks.dataset.documents import (
     Origin,
     detections_of,
     first_fields,
-    group_element,
     label_documents,
     log_of,
     machine_fields,
@@ -37,14 +36,13 @@ from tasks.dataset.documents import (
     stamp_text,
     window_of,
 )
+from tasks.dataset.layout import default_slice_of, detections, group_element, sample_collection
 from tasks.dataset.recorded_frames import Placement, placement_of, recorded_frames, recorded_parts
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,
     MACHINE_FIELD,
     PREVIOUS_FIELD,
-    default_slice_of,
-    sample_collection,
     stored_dataset,
 )
 from tasks.frames.identity import frame_key
@@ -203,8 +201,9 @@ def _write_part(
             fields["difference"] = mark_differences(documents, replaced[identity], size_hw)
         if default_slice:
             moment = placement.moments.get(identity, identity)
-            fields[GROUP_FIELD] = group_element(moment, one.frame.camera, default_slice)
-        first = first_fields(dataset._doc.id, key, now) | coming_back.get(identity, {})
+            # The only camera of a sequence is in the slice that the App shows first.
+            fields[GROUP_FIELD] = group_element(moment, one.frame.camera or default_slice)
+        first = first_fields(dataset, key, now) | coming_back.get(identity, {})
         writes.append(UpdateOne({"_id": identity}, {"$set": fields, "$setOnInsert": first}, True))
     _keep_previous(collection, replaced, origin.run_key)
     _bulk_write(collection, writes)
@@ -232,7 +231,7 @@ def _keep_previous(collection: Any, replaced: Mapping[Any, list[Any]], run_key: 
     writes = []
     for identity, labels in replaced.items():
         other = {"_id": identity, "run_key": {"$exists": True, "$ne": run_key}}
-        kept = {"_cls": "Detections", "detections": labels}
+        kept = detections(labels)
         change = {PREVIOUS_FIELD: {"$literal": kept}, "previous_model": "$model"}
         writes.append(UpdateOne(other, [{"$set": change}]))
     if writes:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.database_access import waits_for_database
+from tasks.dataset.layout import sample_collection
 from tasks.dataset.loaded import refuse_before_labeling, remember_load
-from tasks.dataset.schema import bootstrap_dataset, open_dataset, sample_collection
+from tasks.dataset.schema import bootstrap_dataset, open_dataset
 from tasks.load.into_fiftyone import LoadReport, load_sequence
 from tasks.review.calibrate import recall_calibration
 from tasks.review.events import apply_events, read_events

@@ -30,13 +30,12 @@ def open_boxes(address: str, names_uri: str = "") -> ImportedBoxes:
         raise AutolabelError(f"{address} names its classes: leave out --box-names")
     from tasks.dataset.database import ensure_database
     from tasks.dataset.database_access import reach_database
-    from tasks.dataset.schema import sample_collection
+    from tasks.dataset.layout import frame_collection, sample_collection
 
     name, field = dataset_and_field(address)
     ensure_database()
     reach_database()
     import fiftyone as fo
-    import fiftyone.core.odm as foo
 
     if not fo.dataset_exists(name):
         known = ", ".join(sorted(fo.list_datasets())[:10]) or "none yet"
@@ -47,7 +46,7 @@ def open_boxes(address: str, names_uri: str = "") -> ImportedBoxes:
     samples = sample_collection(dataset).find({}, wanted).sort("filepath", 1)
     if not of_frames:
         return field_boxes(address, samples)
-    frames = foo.get_db_conn()[dataset._frame_collection_name]
+    frames = frame_collection(dataset)
 
     def frames_of(sample_id: Any) -> Iterable[dict[str, Any]]:
         found = frames.find({"_sample_id": sample_id}, {field: 1, "frame_number": 1})

@@ -24,7 +24,8 @@ from tasks.dataset.documents import (
     to_values,
     window_of,
 )  # fmt: skip
-from tasks.dataset.schema import DONE, MACHINE_FIELD, OPEN, REVIEWED_FIELD, sample_collection
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.schema import DONE, MACHINE_FIELD, OPEN, REVIEWED_FIELD
 from tasks.review.events import (
     ACCEPTED,
     CORRECTED,

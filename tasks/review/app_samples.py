@@ -15,7 +15,8 @@ from bson import ObjectId
 from pymongo import UpdateMany
 
 from tasks.dataset.documents import detections_of, sample_id
-from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, sample_collection
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD
 from tasks.review.events import Event
 
 _COLLECTIONS = r"^patches\."  # what FiftyOne calls the collections of generated patches

@@ -14,7 +14,8 @@ import numpy as np
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.documents import detections_of
-from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, dataset_lock, sample_collection
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, dataset_lock
 from tasks.review.events import ACCEPTED, OPEN_RISK, WRONG, reviews_uri, storage_of
 from tasks.review.objects import object_of
 from tasks.risk.calibration import Recalibration, calibration_error, reliability_picture

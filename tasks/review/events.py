@@ -35,13 +35,13 @@ from tasks.dataset.documents import (
     to_document,
     to_values,
 )
+from tasks.dataset.layout import detections, sample_collection
 from tasks.dataset.schema import (
     LOG_FIELD,
     MACHINE_FIELD,
     RELABEL_FIELD,
     REVIEWED_FIELD,
     STATUS_FIELD,
-    sample_collection,
 )
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json
@@ -304,9 +304,7 @@ def update_of(event: Event) -> dict[str, Any]:
             }
         }
         documents = [{"$literal": to_document(one)} for one in event.upserts]
-        fields["reviewed"] = {
-            "_cls": "Detections", "detections": {"$concatArrays": [kept, documents]}
-        }  # fmt: skip
+        fields["reviewed"] = detections({"$concatArrays": [kept, documents]})
     if event.status:
         fields["review_status"] = event.status
     if event.relabel is not None:

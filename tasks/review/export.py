@@ -12,14 +12,8 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.documents import Values, detections_of, to_values
-from tasks.dataset.schema import (
-    DONE,
-    LOG_FIELD,
-    MACHINE_FIELD,
-    REVIEWED_FIELD,
-    open_dataset,
-    sample_collection,
-)  # fmt: skip
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, open_dataset
 from tasks.review.actions import frame_of
 from tasks.review.events import RELABEL, reviews_uri, storage_of
 from tasks.review.harvest import harvest

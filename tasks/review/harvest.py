@@ -20,7 +20,8 @@ from tasks.dataset.documents import (
     sample_id,
     to_values,
 )
-from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD
 from tasks.review.actions import FRAME, frame_of, labels_of
 from tasks.review.events import DELETED, EDITED, Event, now_text, record, reviewer
 from tasks.review.set_aside import last_decisions

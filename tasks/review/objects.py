@@ -17,14 +17,8 @@ import numpy as np
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.documents import detections_of, sample_id
-from tasks.dataset.schema import (
-    LOG_FIELD,
-    MACHINE_FIELD,
-    OBJECT_PATH,
-    OPEN,
-    REVIEWED_FIELD,
-    sample_collection,
-)
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, OBJECT_PATH, OPEN, REVIEWED_FIELD
 from tasks.review.actions import Chosen, accept, choose, delete, fix_class, reject
 from tasks.review.events import ACCEPTED, CORRECTED, DELETED, REJECTED, Event
 from tasks.risk.geometry import shared_box_areas

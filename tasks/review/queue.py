@@ -15,14 +15,8 @@ from bson import ObjectId
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import colour_classes, offer_classes
-from tasks.dataset.schema import (
-    MACHINE_FIELD,
-    OPEN,
-    PREVIOUS_FIELD,
-    REASONS_FIELD,
-    dataset_lock,
-    sample_collection,
-)
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.schema import MACHINE_FIELD, OPEN, PREVIOUS_FIELD, REASONS_FIELD, dataset_lock
 from tasks.review.actions import FIELDS
 from tasks.review.objects import (
     count_labels,

@@ -17,8 +17,9 @@ from pydantic import TypeAdapter
 
 from sam2_core.types import AutolabelError, Boxes, Masks, ModelStamp
 from tasks.dataset.documents import Values, reviewed_id, sample_id, stamp_text
+from tasks.dataset.layout import sample_collection
 from tasks.dataset.recorded_frames import find_pictures
-from tasks.dataset.schema import MACHINE_FIELD, open_dataset, refuse_other_out, sample_collection
+from tasks.dataset.schema import MACHINE_FIELD, open_dataset, refuse_other_out
 from tasks.masks.model import ModelChoice, Segmenters, choose_model
 from tasks.review.actions import Chosen
 from tasks.review.calibrate import recalibration_of

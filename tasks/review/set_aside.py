@@ -16,15 +16,16 @@ from typing import Any
 
 from pymongo import ReplaceOne, UpdateOne
 
-from tasks.dataset.documents import group_element, log_of, sample_id
-from tasks.dataset.schema import (
-    GROUP_FIELD,
-    LOG_FIELD,
-    OPEN,
-    REVIEWED_FIELD,
+from tasks.dataset.documents import log_of, sample_id
+from tasks.dataset.layout import (
+    dataset_id,
     default_slice_of,
+    detections,
+    group_element,
+    image_metadata,
     sample_collection,
 )
+from tasks.dataset.schema import GROUP_FIELD, LOG_FIELD, OPEN, REVIEWED_FIELD
 from tasks.frames.identity import file_version
 from tasks.store import storage
 from tasks.wording import counted
@@ -150,13 +151,13 @@ def hold_events(dataset: Any, events: Sequence[Any], update: Any) -> None:
     """
     at, writes = datetime.datetime.now(datetime.UTC), []
     for event in events:
-        identity = _identity(dataset._doc.id, sample_id(event.frame_key))
+        identity = _identity(dataset_id(dataset), sample_id(event.frame_key))
         height, width = next((one["size_hw"] for one in event.upserts), (0, 0))
         first = {
-            "_dataset_id": dataset._doc.id, "frame_key": event.frame_key, "tags": [],
+            "_dataset_id": dataset_id(dataset), "frame_key": event.frame_key, "tags": [],
             "review_status": OPEN, "relabel": "", LOG_FIELD: [],
-            "metadata": {"_cls": "ImageMetadata", "height": int(height), "width": int(width)},
-            REVIEWED_FIELD: {"_cls": "Detections", "detections": []},
+            "metadata": image_metadata((int(height), int(width))),
+            REVIEWED_FIELD: detections([]),
             "aside": {"why": UNLISTED, "at": at}, **event.frame,
         }  # fmt: skip
         writes.append(UpdateOne({"_id": identity}, {"$setOnInsert": first}, upsert=True))
@@ -173,7 +174,7 @@ def _write(writes: Sequence[Any], *, ordered: bool = False) -> None:
 
 def peoples_fields(dataset: Any, ids: Sequence[Any]) -> dict[Any, dict[str, Any]]:
     """Return what people did, by sample id, for samples that are coming back."""
-    wanted = {"_id": {"$in": [_identity(dataset._doc.id, one) for one in ids]}}
+    wanted = {"_id": {"$in": [_identity(dataset_id(dataset), one) for one in ids]}}
     return {
         one["_id"]["sample"]: {name: one[name] for name in PEOPLES if name in one}
         for one in _collection().find(wanted, dict.fromkeys(PEOPLES, 1))
@@ -182,7 +183,7 @@ def peoples_fields(dataset: Any, ids: Sequence[Any]) -> dict[Any, dict[str, Any]
 
 def forget(dataset: Any, ids: Iterable[Any]) -> None:
     """Forget what was kept of samples that are in the dataset again."""
-    wanted = [_identity(dataset._doc.id, one) for one in ids]
+    wanted = [_identity(dataset_id(dataset), one) for one in ids]
     if wanted:
         _collection().delete_many({"_id": {"$in": wanted}})
 
@@ -233,7 +234,7 @@ def _take_back(dataset: Any) -> None:
         sample = {name: value for name, value in one.items() if name != "aside"}
         sample["_id"] = identity["sample"]
         if default and GROUP_FIELD not in sample:
-            sample[GROUP_FIELD] = group_element(sample["_id"], sample["camera"], default)
+            sample[GROUP_FIELD] = group_element(sample["_id"], sample["camera"] or default)
         change = {"$setOnInsert": {k: v for k, v in sample.items() if k != "_id"}}
         samples.update_one({"_id": sample["_id"]}, change, upsert=True)
         _collection().delete_one({"_id": identity})
@@ -256,7 +257,7 @@ def _waiting(dataset: Any) -> dict[str, Any]:
 
 
 def _mine(dataset: Any) -> dict[str, Any]:
-    return {"_dataset_id": dataset._doc.id}
+    return {"_dataset_id": dataset_id(dataset)}
 
 
 def _identity(dataset_id: Any, sample: Any) -> dict[str, Any]:

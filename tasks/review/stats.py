@@ -11,7 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 from tasks.dataset.documents import detections_of, log_of
-from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collection
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD
 from tasks.review.events import ACCEPTED, RELABEL, WRONG
 from tasks.review.queue import CONTROL, control_labels, sequence_risks
 from tasks.review.set_aside import SetAside, count_set_aside

@@ -13,7 +13,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError, Boxes, Masks
-from tasks.dataset import schema
+from tasks.dataset import layout, schema
 from tasks.dataset.database import OWNED_VARIABLE, URI_VARIABLE
 from tasks.evaluate.truths import open_truth
 from tasks.load.ground_truth import evaluate, load_truth
@@ -93,7 +93,7 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     np.testing.assert_array_equal(second.boxes_xyxy_px, [[40, 20, 55, 35]])
     assert second.rle[0].decode() == square(40, 20, 15)["counts"]
     empty = {"ground_truth": {"_cls": "Detections", "detections": []}}
-    samples = schema.sample_collection(dataset)
+    samples = layout.sample_collection(dataset)
     assert samples.update_one({"ground_truth": None}, {"$set": empty}).modified_count == 1
     measured = open_truth(f"dataset:{name}.ground_truth", None).images
     assert sorted(map(len, measured)) == [0, 1, 2]  # what is found where nothing is, is false

@@ -7,24 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bson import ObjectId
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError, Boxes, Masks
-from tasks.dataset import schema
+from tasks.dataset import layout, schema
 from tasks.dataset.documents import (
-    ObjectNames,
-    Origin,
-    label_documents,
     label_id,
     sample_id,
-    stamp_text,
 )
 from tasks.frames.download import keep_cached
 from tasks.frames.identity import frame_key
 from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
-from tasks.review.queue import sequence_view
-from tasks.risk.compute_risk import compute_risk
+from tasks.review.queue import everything, sequence_view
 from tasks.store import artifacts
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
@@ -34,12 +30,9 @@ from tests.review.labels import (
     OTHER_STAMP,
     SIZE_HW,
     STAMP,
-    labeled_frame,
     labeled_frames,
     load_frames,
 )
-
-ORIGIN = Origin(STAMP.run_key, stamp_text(STAMP.model), STAMP.as_json())
 
 
 @pytest.fixture
@@ -54,36 +47,67 @@ def store(out: Path, labeled: list[LabeledFrame], stamp: artifacts.RunStamp = ST
 
 def documents(name: str) -> list[dict]:
     dataset = schema.open_dataset(name)
-    found = schema.sample_collection(dataset).find({}).sort("frame_key")
+    found = layout.sample_collection(dataset).find({}).sort("frame_key")
     return [{k: v for k, v in one.items() if not k.endswith("_at")} for one in found]
 
 
-def test_our_documents_are_what_fiftyone_itself_would_store(database: str) -> None:
+def kinds(value: object) -> object:
+    """A stored document without what is not set, as FiftyOne leaves it in or out."""
+    if isinstance(value, dict):
+        return {k: kinds(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [kinds(one) for one in value]
+    return "id" if isinstance(value, ObjectId) else value
+
+
+@pytest.mark.parametrize("cameras", [[""], ["l", "r"]])
+def test_our_documents_are_those_that_fiftyone_writes_for_the_same_samples(
+    name: str, tmp_path: Path, cameras: list[str]
+) -> None:
+    import fiftyone as fo
+    import fiftyone.core.utils as fou
+
+    labeled = [one for camera in cameras for one in labeled_frames(2, camera=camera)]
+    prepare_dataset(name, cameras)
+    load.load_sequence(name, str(tmp_path), store(tmp_path, labeled))
+    dataset = schema.open_dataset(name)
+    copy = fo.Dataset()
+    if len(cameras) > 1:
+        copy.add_group_field("group", default="l")
+    copy.add_samples([one.copy() for one in everything(dataset)])
+    assert len(documents(name)) == len(labeled)
+    for ours, theirs in zip(*(stored_documents(one) for one in (dataset, copy)), strict=True):
+        for document in (ours, theirs):
+            for own in ("created_at", "last_modified_at", "loaded_at", "_rand", "filepath"):
+                assert document.pop(own)
+            for label in document["detections"]["detections"]:
+                label["mask"] = fou.deserialize_numpy_array(label["mask"]).tolist()
+        assert kinds(ours) == kinds(theirs)
+    copy.delete()
+
+
+def stored_documents(dataset: object) -> list[dict]:
+    return list(layout.sample_collection(dataset).find({}).sort("frame_key"))
+
+
+def test_a_fiftyone_that_stores_samples_in_another_way_is_refused_before_anything_is_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import fiftyone as fo
 
-    one = labeled_frame(3, 4)
-    ours = label_documents(one, ORIGIN, compute_risk([one])[0], None, ObjectNames({}))
-    theirs = fo.Detections(
-        detections=[
-            fo.Detection(
-                label=d["label"], bounding_box=d["bounding_box"], confidence=d["confidence"],
-                mask=np.ones((2, 2), bool),
-                **{k: d[k] for k in ("predicted_iou", "stability", "object_score", "area_px",
-                                     "box_index", "box_xyxy_px", "model", "decision",
-                                     "fingerprint", "risk", "reasons", "object")},
-            )
-            for d in ours
-        ]
-    )  # fmt: skip
-    sample = fo.Sample("/x.jpg", d=theirs)
-    wanted = sample.to_mongo_dict()["d"]["detections"]
-    for mine, their in zip(ours, wanted, strict=True):
-        assert set(mine) == set(their)
-        assert {k: v for k, v in mine.items() if k not in {"_id", "mask"}} == {
-            k: v for k, v in their.items() if k not in {"_id", "mask"}
-        }
-        assert type(mine["mask"]) is bytes
-        assert isinstance(their["mask"], bytes)
+    manifest = store(tmp_path, labeled_frames(2))
+    prepare_dataset(name)
+    as_ever = fo.Sample.to_mongo_dict
+
+    def newer(sample: fo.Sample, **kind: object) -> dict:
+        return {**as_ever(sample, **kind), "_schema": 2}
+
+    monkeypatch.setattr(fo.Sample, "to_mongo_dict", newer)
+    layout.refuse_other_layout.cache_clear()
+    with pytest.raises(AutolabelError, match=r"in another way than 1\.22\.1.*_schema is int"):
+        load.load_sequence(name, str(tmp_path), manifest)
+    monkeypatch.undo()
+    assert documents(name) == []
 
 
 def test_a_sequence_comes_out_as_it_went_in(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
-from tasks.dataset import schema
+from tasks.dataset import layout, schema
 from tasks.frames.discover import discover
 from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset, rebuild
@@ -109,7 +109,7 @@ class Reviewing:
 
         if self.name in foo.get_db_conn().datasets.distinct("name"):
             dataset = self.dataset
-            schema.sample_collection(dataset).delete_many({})
+            layout.sample_collection(dataset).delete_many({})
             foo.get_db_conn()[COLLECTION].delete_many({})
             dataset.info["out_uris"] = []
             dataset.save()
@@ -165,7 +165,7 @@ class Reviewing:
             self.accepted.add(label["label"])
 
     def _samples(self) -> list[dict]:
-        return list(schema.sample_collection(self.dataset).find({}))
+        return list(layout.sample_collection(self.dataset).find({}))
 
     def check(self) -> None:
         """No label and no decision is on a content that it was not made for, and none is lost."""

@@ -10,7 +10,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Masks
-from tasks.dataset import schema
+from tasks.dataset import layout, schema
 from tasks.load.into_fiftyone import load_sequence
 from tasks.load.prepare import prepare_dataset
 from tasks.review.actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
@@ -31,7 +31,7 @@ def pick(name: str, frame: int, *rows: int, field: str = "detections") -> tuple:
 def state(name: str) -> list:
     """What people decided, as the dataset shows it."""
     dataset = schema.open_dataset(name)
-    found = schema.sample_collection(dataset).find({}).sort("frame_key")
+    found = layout.sample_collection(dataset).find({}).sort("frame_key")
     return [
         (
             one["frame_key"], one["review_status"], one["relabel"],

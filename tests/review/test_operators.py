@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sam2_core.types import AutolabelError
-from tasks.dataset import schema
+from tasks.dataset import layout, schema
 from tasks.dataset.database_access import DatabaseAwayError
 from tasks.review.actions import accept, choose, fix_class, reject
 from tasks.review.events import read_events, show_again
@@ -74,7 +74,7 @@ def test_what_somebody_else_has_done_meanwhile_is_refused_and_shown(name: str, g
     accept(*pick(name, 0, 1))
     if gone:  # another run
         change = {"$set": {"detections.detections": [], "reviewed.detections": []}}
-        schema.sample_collection(dataset).update_many({}, change)
+        layout.sample_collection(dataset).update_many({}, change)
     done = ask(dataset, "reject", focus=focus)
     assert not done["ok"]
     assert ("these labels are gone" if gone else "accepted by now") in done["message"]
@@ -100,7 +100,7 @@ def test_a_database_that_is_away_is_told_in_words(
 def test_what_a_killed_database_has_forgotten_is_shown_again(name: str) -> None:
     """As in storage: the label that was accepted in the last moment, undecided in the dataset."""
     dataset = schema.open_dataset(name)
-    samples = schema.sample_collection(dataset)
+    samples = layout.sample_collection(dataset)
     before = list(samples.find({}))
     accept(*pick(name, 0, 1))
     for sample in before:
@@ -155,7 +155,7 @@ def test_another_decision_is_on_what_the_last_one_made_of_the_label(name: str) -
     with pytest.raises(AutolabelError, match="corrected by now"):
         reject(dataset, seen)
     repaired = {"$set": {"reviewed.detections.0.model": "clicks"}}
-    schema.sample_collection(dataset).update_one({"reviewed.detections.label": "bus"}, repaired)
+    layout.sample_collection(dataset).update_one({"reviewed.detections.label": "bus"}, repaired)
     focus = focus_on(dataset, 2, "corrected")
     assert ask(dataset, "fix_class", focus=focus, class_name="truck")["ok"]
     (made,) = dataset.first().reviewed.detections

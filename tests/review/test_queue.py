@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tasks.dataset import schema
+from tasks.dataset import layout, schema
 from tasks.load.prepare import prepare_dataset
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.objects import Doubt, few_of_each_place
@@ -88,7 +88,7 @@ def test_a_sequence_has_the_risk_of_its_riskiest_frames_until_it_is_done(name: s
     assert len(dataset) == 20
     assert risks == ("drive", pytest.approx(np.mean(worst)))
     assert risks_plot(dict([risks]))[0]["y"] == ["drive"]
-    collection = schema.sample_collection(dataset)
+    collection = layout.sample_collection(dataset)
     query = collection.find({"review_status": "open"}, {"_id": 0, "sequence_id": 1, "risk": 1})
     assert query.explain()["executionStats"]["totalDocsExamined"] == 0, "an index has it all"
     mark_sequence(dataset, "drive")

@@ -12,7 +12,7 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError
-from tasks.dataset import schema
+from tasks.dataset import layout, schema
 from tasks.dataset.coco_truth import load_truth
 from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset, rebuild
@@ -200,7 +200,7 @@ def test_masks_that_the_app_compressed_anew_are_no_edits(name: str) -> None:
     from fiftyone.core.utils import deserialize_numpy_array, serialize_numpy_array
 
     dataset = schema.open_dataset(name)
-    collection = schema.sample_collection(dataset)
+    collection = layout.sample_collection(dataset)
     sample = collection.find_one({"frame_number": 0})
     labels = sample["detections"]["detections"]
     old = [label["mask"] for label in labels]

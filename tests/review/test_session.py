@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.dataset import schema
+from tasks.dataset import layout, schema
 from tasks.dataset.database import DatabaseKeeper, running_server
 from tasks.review.actions import accept, choose
 from tasks.review.app import run_app
@@ -68,7 +68,7 @@ def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def decided(name: str) -> dict[str, str]:
     """Labels that are decided on, as the dataset has them."""
-    found = schema.sample_collection(schema.open_dataset(name)).find({})
+    found = layout.sample_collection(schema.open_dataset(name)).find({})
     labels = [one for sample in found for one in sample["detections"]["detections"]]
     return {str(one["_id"]): one["decision"] for one in labels if one["decision"]}
 
@@ -127,7 +127,7 @@ def database_is_killed(page: Any, name: str) -> None:
     server = running_server()
     assert server is not None
     assert server.process_id is not None
-    schema.sample_collection(schema.open_dataset(name)).database.client.admin.command("fsync")
+    layout.sample_collection(schema.open_dataset(name)).database.client.admin.command("fsync")
     os.kill(server.process_id, signal.SIGKILL)
     page.keyboard.press("Shift+A")
     wait_for(lambda: "started again" in keeper.look(), True)
