@@ -87,7 +87,7 @@ def load_unless_held(dataset: str, out_uri: str, manifest: Manifest, held: froze
 
 def rebuild_dataset(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[str]]:
     """Load the dataset from its artifacts alone; returns its frames, and what is left out."""
-    from tasks.load.prepare import rebuild
+    from tasks.load.into_fiftyone import rebuild
 
     report = rebuild(dataset, out_uri, run_key)
     return report.frames, [f"{name}: {error}" for name, error in report.unreadable.items()]

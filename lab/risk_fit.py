@@ -75,7 +75,7 @@ def unseen_risk(features: Numbers, bad: Numbers, drives: IntArray) -> Numbers:
 
 def collect(drives: Sequence[Drive]) -> tuple[Numbers, Numbers, IntArray]:
     """Features, badness and drive number of all instances of labeled drives."""
-    features = [np.concatenate(measure_frames(one.frames)[0]) for one in drives]
+    features = [np.concatenate(measure_frames(one.frames)) for one in drives]
     ious = [np.concatenate(one.true_ious) for one in drives]
     of = np.concatenate(
         [np.full(len(rows), one.seed) for one, rows in zip(drives, ious, strict=True)]

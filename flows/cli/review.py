@@ -222,7 +222,7 @@ def rebuild_(dataset: str, out: str) -> None:
 
     Exit code 1: sequences were left out whose newest manifest cannot be read.
     """
-    from tasks.load.prepare import rebuild
+    from tasks.load.into_fiftyone import rebuild
 
     report = rebuild(dataset, out)
     click.echo(

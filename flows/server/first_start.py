@@ -19,7 +19,8 @@ from tasks.dataset.lazy_imports import import_later
 _MODULES = (
     "flows.cli.label", "flows.shard", "flows.server.process", "prefect.engine",
     "prefect.cli.worker", "prefect.workers.process", "prefect.cli", "prefect.server.api.server",
-    "uvicorn", "asyncpg", "onnxruntime", "cv2", "trackforge", "fiftyone", "tasks.load.prepare",
+    "uvicorn", "asyncpg", "onnxruntime", "cv2", "trackforge", "fiftyone",
+    "tasks.load.into_fiftyone",
 )  # fmt: skip
 
 

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from tasks.dataset import layout, schema
-from tasks.dataset.documents import ObjectNames, Origin, first_fields, sample_id, stamp_text
+from tasks.dataset.documents import Origin, first_fields, sample_id
 from tasks.dataset.layout import detections
 from tasks.dataset.recorded_frames import Placement
-from tasks.load.into_fiftyone import write_frames
-from tasks.load.prepare import prepare_dataset
+from tasks.load.into_fiftyone import prepare_dataset, write_frames
 from tasks.review.queue import NEEDS_REVIEW, build_queue
 from tasks.review.stats import review_stats
 from tasks.risk.compute_risk import compute_risk
@@ -22,7 +21,7 @@ from tests.conftest import database
 from tests.review.labels import STAMP, labeled_frames, load_frames
 
 __all__ = ["database"]
-ORIGIN = Origin(STAMP.run_key, stamp_text(STAMP.model), STAMP.as_json())
+ORIGIN = Origin.of(STAMP)
 
 
 @pytest.mark.slow
@@ -72,12 +71,11 @@ def test_a_thousand_frames_of_a_hundred_masks_load_fast(database: str) -> None:
     prepare_dataset(name)
     dataset = schema.open_dataset(name)
     compute_risk(labeled[:2])  # imports
-    names = ObjectNames({})
     started, count = time.process_time(), 0
     for start in range(0, 1000, 64):
         part = labeled[start : start + 64]
         judged = compute_risk(part, labeled[:start][-1:])
-        count += write_frames(dataset, part, ORIGIN, judged, Placement(), objects=names)
+        count += write_frames(dataset, part, ORIGIN, judged, Placement())
     ours = count / (time.process_time() - started)
     assert dataset.count("detections.detections") == 100_000
     assert ours >= 15_000 * float(os.environ.get("AUTOLABEL_SPEED_SCALE", "1"))

@@ -30,6 +30,7 @@ from tasks.dataset.schema import LOG_FIELD
 from tasks.frames.identity import frame_key, relative_address
 from tasks.masks.crops import (
     BoolArray,
+    Crops,
     crops_of,
     deflated,
     npy_bytes,
@@ -37,6 +38,7 @@ from tasks.masks.crops import (
     segments_of,
 )
 from tasks.risk.compute_risk import Judgement
+from tasks.store.artifacts import RunStamp
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks
 from tasks.types import FrameRef
@@ -255,41 +257,54 @@ def stamp_text(stamp: ModelStamp | None) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """What is the same for all labels of a run in a sequence."""
+    """What is the same for all labels of a run in a sequence.
+
+    Attributes:
+        run_key: of the labels.
+        model: in one line.
+        stamp: what made them, plain JSON values.
+        frames_uri: address of the sequence.
+        objects: names the objects that the labels show.
+        mask_folder: where masks go as PNG files; None for the documents.
+        decisions: what people decided, by label id.
+        overrides: what relabelings made of labels, by label id.
+
+    """
 
     run_key: str
     model: str
     stamp: Mapping[str, Any]
-    frames_uri: str = ""  # address of the sequence
-    decisions: Mapping[str, str] = field(default_factory=dict)  # label id -> what people decided
-    overrides: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # label id -> relabeled
+    frames_uri: str = ""
+    objects: ObjectNames = field(default_factory=lambda: ObjectNames({}))
+    mask_folder: Path | None = None
+    decisions: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(stamp: RunStamp, **more: Any) -> Origin:
+        """Describe what made labels; `more` are other attributes."""
+        return Origin(stamp.labels_key, stamp_text(stamp.model), stamp.as_json(), **more)
 
 
 def label_documents(
     labeled: LabeledFrame,
+    crops: Crops,
     origin: Origin,
     judgement: Judgement,
-    mask_folder: Path | None,
-    objects: ObjectNames,
 ) -> list[Document]:
     """Make the documents of a frame's machine labels, one per box, in the boxes' order.
 
     Args:
         labeled: the frame.
+        crops: its masks.
         origin: of its labels.
         judgement: of its labels.
-        mask_folder: where masks go as PNG files; into the documents by default.
-        objects: names the objects that the labels show.
 
     """
-    boxes, masks = labeled.boxes, labeled.masks
-    if masks is None or not len(boxes):
+    boxes, masks, frame = labeled.boxes, labeled.masks, labeled.frame
+    if masks is None:
         return []
-    frame = labeled.frame
     key = frame_key(frame, origin.frames_uri)
-    crops = crops_of(boxes.xyxy_px, judgement.segments or segments_of(masks.rle, masks.size_hw))
     scale = np.array([masks.size_hw[1], masks.size_hw[0]], np.float64).clip(1)
     corner = crops.windows_xyxy_px[:, :2] / scale
     extent = (crops.windows_xyxy_px[:, 2:] - crops.windows_xyxy_px[:, :2]) / scale
@@ -305,7 +320,8 @@ def label_documents(
     tracks = boxes.track_ids.tolist() if boxes.track_ids is not None else None
     risks = judgement.risk.tolist()
     ids = [ObjectId(prefix + index.to_bytes(3, "big")) for index in range(len(boxes))]
-    names = objects.names(frame, [str(one) for one in ids])
+    names = origin.objects.names(frame, [str(one) for one in ids])
+    folder = origin.mask_folder and origin.mask_folder / str(sample_id(key))
     documents: list[Document] = []
     for index, row in enumerate(columns):
         label, score, xywh, box, iou, stability, objectness, area, reason, mask = row
@@ -319,11 +335,11 @@ def label_documents(
             decision=origin.decisions.get(str(identity), "") if origin.decisions else "",
         )  # fmt: skip
         content = b""
-        if area and mask_folder is None:
+        if area and folder is None:
             content = npy_bytes(mask)
             document["mask"] = deflated(content)
-        elif area and mask_folder is not None:
-            document["mask_path"] = _mask_file(mask_folder, identity, mask)
+        elif area and folder is not None:
+            document["mask_path"] = _mask_file(folder, identity, mask)
         if reason:
             document["mask_reason"] = reason
         if tracks is not None:

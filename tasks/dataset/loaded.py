@@ -17,7 +17,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.database import URI_VARIABLE, database_folder, is_at_hand
 from tasks.dataset.database_access import reach_database, waits_for_database
 from tasks.dataset.layout import dataset_id
-from tasks.dataset.schema import OTHER_DATASET, refuse_other_out, stored_dataset
+from tasks.dataset.schema import OTHER_DATASET, refuse_other_out
 from tasks.errors import error_text
 from tasks.store.manifests import PARTIAL, Manifest, list_manifests, newest_of
 
@@ -96,10 +96,8 @@ def missing_manifests(
     return missing, failed
 
 
-@waits_for_database
-def remember_load(dataset_name: str, manifest: Manifest, *, whole: bool) -> None:
+def remember_load(dataset: Any, manifest: Manifest, *, whole: bool) -> None:
     """Remember whether a sequence's labels, as this manifest lists them, all are in the dataset."""
-    dataset = stored_dataset(dataset_name)
     import fiftyone.core.odm as foo
 
     loads = foo.get_db_conn()[COLLECTION]

@@ -203,7 +203,6 @@ class Placement:
         moments: id of the sample that stands for a frame's moment, by the frame's sample id.
         sample_ids: of all frames.
         changed: of those that are left out.
-        mask_folder: where masks go as PNG files; None for the database.
 
     """
 
@@ -211,12 +210,9 @@ class Placement:
     moments: Mapping[Any, Any] = field(default_factory=dict)
     sample_ids: set[Any] = field(default_factory=set)
     changed: set[Any] = field(default_factory=set)
-    mask_folder: Path | None = None
 
 
-def placement_of(
-    recorded: Sequence[FrameRef], frames_uri: str, mask_folder: Path | None
-) -> Placement:
+def placement_of(recorded: Sequence[FrameRef], frames_uri: str) -> Placement:
     """Find frames' pictures and moments before their labels are read."""
     pictures = find_pictures(recorded)
     ids = [sample_id(frame_key(frame, frames_uri)) for frame in recorded]
@@ -226,7 +222,7 @@ def placement_of(
         for identity, frame in zip(ids, recorded, strict=True)
         if frame.uri in pictures.changed
     }
-    return Placement(pictures.paths, moments, set(ids), changed, mask_folder)
+    return Placement(pictures.paths, moments, set(ids), changed)
 
 
 # Frames further apart than this are no moment, however slow the cameras are.

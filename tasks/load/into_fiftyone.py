@@ -12,7 +12,7 @@ import datetime
 import gc
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from bson import ObjectId
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
+from sam2_core.types import AutolabelError
 from tasks.dataset.database_access import waits_for_database
 from tasks.dataset.documents import (
+    Document,
     ObjectNames,
     Origin,
     detections_of,
@@ -33,31 +35,41 @@ from tasks.dataset.documents import (
     machine_fields,
     mask_of,
     sample_id,
-    stamp_text,
     window_of,
 )
 from tasks.dataset.layout import default_slice_of, detections, group_element, sample_collection
+from tasks.dataset.loaded import loaded_manifests, refuse_before_labeling, remember_load
 from tasks.dataset.recorded_frames import Placement, placement_of, recorded_frames, recorded_parts
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,
     MACHINE_FIELD,
     PREVIOUS_FIELD,
+    bootstrap_dataset,
+    open_dataset,
     stored_dataset,
 )
 from tasks.frames.identity import frame_key
-from tasks.review.calibrate import recalibration_of
+from tasks.masks.crops import crops_of_frames
+from tasks.review.calibrate import recalibration_of, recall_calibration
+from tasks.review.events import apply_events, read_events
 from tasks.review.harvest import harvest
 from tasks.review.set_aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
 from tasks.risk.compute_risk import Judgement, compute_risk_of_parts, recalibrated
 from tasks.risk.geometry import Numbers, best_pairs, shared_box_areas
+from tasks.store import storage
 from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import Fresh, Manifest
+from tasks.store.manifests import (
+    Fresh,
+    ListedManifest,
+    Manifest,
+    list_manifests,
+    newest_of,
+    withdrawn_if_damaged,
+)
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
 from tasks.tracks.linking import make_tracks
-
-FRAMES_PER_WRITE = 64
 
 
 @dataclass(frozen=True)
@@ -81,14 +93,27 @@ class LoadReport:
 
 
 @waits_for_database
+def prepare_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -> frozenset[str]:
+    """Make a dataset ready for any number of writers; once, before them, but again does no harm.
+
+    Arguments and errors are those of `bootstrap_dataset`; returns the manifests that it holds.
+    """
+    bootstrap_dataset(name, cameras, out_uri)
+    if out_uri:
+        recall_calibration(open_dataset(name))
+    return frozenset(loaded_manifests(name))
+
+
+@waits_for_database
 def load_sequence(
     dataset_name: str, out_uri: str, manifest: Manifest, fresh: Fresh | None = None
 ) -> LoadReport:
     """Write a complete sequence's labels into a prepared dataset.
 
     Afterwards the dataset has the frames that the manifest lists, as they were labeled, and no
-    others of this sequence. A frame whose picture is another one by now is left out; pictures that
-    are not on this machine are brought. Masks become PNG files where `AUTOLABEL_MASK_DIR` names a
+    others of this sequence. A frame whose picture is another one by now is left out: then the
+    sequence does not count as loaded, and the next run loads it again. Pictures that are not on
+    this machine are brought. Masks become PNG files where `AUTOLABEL_MASK_DIR` names a
     folder for them.
 
     Args:
@@ -103,30 +128,79 @@ def load_sequence(
     """
     started = time.perf_counter()
     dataset = stored_dataset(dataset_name)
-    recorded = recorded_frames(out_uri, manifest, fresh)
-    placement = placement_of(recorded, manifest.frames_uri, chosen_mask_folder())
-    origin = Origin(
-        manifest.stamp.labels_key,
-        stamp_text(manifest.stamp.model),
-        manifest.stamp.as_json(),
-        manifest.frames_uri,
-    )
-    set_aside(dataset, sorted(placement.changed), CHANGED, keep_all=True)
-    stored = read_tracks(out_uri, manifest)
-    objects = ObjectNames(
-        stored.by_frame if stored else make_tracks(out_uri, manifest, fresh=fresh).by_frame
-    )
-    frames = instances = 0
-    for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
-        parts = recorded_parts(out_uri, manifest, camera, stored, fresh)
-        for labeled, judgements in compute_risk_of_parts(parts):
-            frames += len(labeled)
-            instances += write_frames(
-                dataset, labeled, origin, judgements, placement, objects=objects
-            )
+    with withdrawn_if_damaged(out_uri, manifest), _no_garbage_collection():
+        recorded = recorded_frames(out_uri, manifest, fresh)
+        placement = placement_of(recorded, manifest.frames_uri)
+        set_aside(dataset, sorted(placement.changed), CHANGED, keep_all=True)
+        stored = read_tracks(out_uri, manifest)
+        tracks = stored or make_tracks(out_uri, manifest, fresh=fresh)
+        origin = Origin.of(
+            manifest.stamp, frames_uri=manifest.frames_uri,
+            objects=ObjectNames(tracks.by_frame), mask_folder=chosen_mask_folder(),
+        )  # fmt: skip
+        frames = instances = 0
+        for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
+            parts = recorded_parts(out_uri, manifest, camera, stored, fresh)
+            for labeled, judgements in compute_risk_of_parts(parts):
+                frames += len(labeled)
+                instances += write_frames(dataset, labeled, origin, judgements, placement)
     set_aside_unlisted(dataset, manifest.sequence_id, placement.sample_ids)
-    changed, seconds = len(placement.changed), time.perf_counter() - started
-    return LoadReport(frames - changed, instances, seconds, changed)
+    changed = len(placement.changed)
+    remember_load(dataset, manifest, whole=not changed)
+    return LoadReport(frames - changed, instances, time.perf_counter() - started, changed)
+
+
+def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
+    """Load everything that a run's storage holds into a dataset, decisions included.
+
+    Args:
+        name: the dataset; created when it is not there.
+        out_uri: the run's storage.
+        run_key: only this run's labels; by default every run's, oldest first.
+
+    Raises:
+        AutolabelError: nothing is there that can be read, or a file of labels is damaged.
+
+    """
+    started = time.perf_counter()
+    refuse_before_labeling(name, out_uri, "rebuild it under another name, such as '{free}'")
+    # Earlier runs' are loaded for the comparison of their labels with those that replaced them.
+    newest = {(one.run_key, one.sequence_id): one for one in list_manifests(out_uri, run_key)}
+    manifests, unreadable = _readable(out_uri, sorted(newest.values()))
+    if not manifests:
+        raise AutolabelError(f"{storage.redact(out_uri)} holds no complete sequence to load")
+    cameras = dict.fromkeys(chunk.camera for one in manifests for chunk in one.chunks)
+    prepare_dataset(name, list(cameras), out_uri)
+    last = {one.sequence_id: one for one in manifests}
+    changed = 0
+    for manifest in manifests:
+        report = load_sequence(name, out_uri, manifest)
+        if last[manifest.sequence_id] is manifest:
+            changed += report.changed
+    dataset = open_dataset(name)
+    apply_events(dataset, read_events(out_uri, name))
+    # Runs replace each other's labels: what each has loaded is not what is there.
+    samples = list(sample_collection(dataset).find({}, {"_id": 0, "instances": 1}))
+    instances = sum(int(one.get("instances") or 0) for one in samples)
+    seconds = time.perf_counter() - started
+    return LoadReport(len(samples), instances, seconds, changed, unreadable)
+
+
+def _readable(
+    out_uri: str, listed: Sequence[ListedManifest]
+) -> tuple[list[Manifest], dict[str, IncompleteArtifactError]]:
+    """Read manifests, and say why sequences are left out: older labels never replace newer ones."""
+    newest, unreadable, found = newest_of(listed), {}, []
+    for one in listed:
+        try:
+            found.append(one.read(out_uri))
+        except IncompleteArtifactError as error:
+            if newest[one.sequence_id] == one:
+                unreadable[one.sequence_id] = error
+    found = [one for one in found if one.sequence_id not in unreadable]
+    if unreadable and not found:
+        raise next(iter(unreadable.values()))
+    return found, unreadable
 
 
 def chosen_mask_folder() -> Path | None:
@@ -141,18 +215,50 @@ def write_frames(
     origin: Origin,
     judgements: Sequence[Judgement],
     placement: Placement,
-    *,
-    objects: ObjectNames,
 ) -> int:
     """Upsert frames by their ids, without touching what people decided; return the instances."""
-    total, recalibration = 0, recalibration_of(dataset)
+    recalibration = recalibration_of(dataset)
     if recalibration.decisions:
         judgements = [recalibrated(one, recalibration) for one in judgements]
-    for start in range(0, len(labeled), FRAMES_PER_WRITE):
-        part = labeled[start : start + FRAMES_PER_WRITE]
-        judged = judgements[start : start + FRAMES_PER_WRITE]
-        with _no_garbage_collection():
-            total += _write_part(dataset, part, origin, judged, placement, objects=objects)
+    collection = sample_collection(dataset)
+    keys = [frame_key(one.frame, origin.frames_uri) for one in labeled]
+    ids = [sample_id(key) for key in keys]
+    there = [one["_id"] for one in collection.find({"_id": {"$in": ids}}, {"_id": 1})]
+    if there:  # nobody has seen the others: nothing was decided on them, and nothing is replaced
+        harvest(dataset, there)
+    coming_back = peoples_fields(dataset, ids)
+    decisions, overrides = history_of(collection, there, coming_back.values())
+    origin = replace(origin, decisions=decisions, overrides=overrides)
+    now = datetime.datetime.now(datetime.UTC)
+    default_slice = default_slice_of(dataset)
+    replaced = replaced_labels(collection, there, origin.run_key) if there else {}
+    writes, total = [], 0
+    rows = [
+        row
+        for row in zip(labeled, keys, ids, judgements, strict=True)
+        if row[2] not in placement.changed
+    ]
+    crops = crops_of_frames([(one.boxes, one.masks) for one, *_ in rows if one.masks is not None])
+    for one, key, identity, judgement in rows:
+        documents: list[Document] = []
+        if one.masks is not None:
+            documents = label_documents(one, next(crops), origin, judgement)
+        total += len(documents)
+        fields = machine_fields(one, origin, documents, judgement, now)
+        fields["filepath"] = placement.paths.get(one.frame.uri) or fields["filepath"]
+        if identity in replaced and one.masks is not None:
+            size_hw = one.masks.size_hw
+            fields["difference"] = mark_differences(documents, replaced[identity], size_hw)
+        if default_slice:
+            moment = placement.moments.get(identity, identity)
+            # The only camera of a sequence is in the slice that the App shows first.
+            fields[GROUP_FIELD] = group_element(moment, one.frame.camera or default_slice)
+        first = first_fields(dataset, key, now) | coming_back.get(identity, {})
+        writes.append(UpdateOne({"_id": identity}, {"$set": fields, "$setOnInsert": first}, True))
+    _keep_previous(collection, replaced, origin.run_key)
+    if _bulk_write(collection, writes):
+        _mirror_late_decisions(collection, ids, decisions)
+    forget(dataset, coming_back.keys() - placement.changed)
     return total
 
 
@@ -168,62 +274,21 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _write_part(
-    dataset: Any,
-    part: Sequence[LabeledFrame],
-    origin: Origin,
-    judged: Sequence[Judgement],
-    placement: Placement,
-    *,
-    objects: ObjectNames,
-) -> int:
-    collection = sample_collection(dataset)
-    keys = [frame_key(one.frame, origin.frames_uri) for one in part]
-    ids = [sample_id(key) for key in keys]
-    harvest(dataset, ids)
-    coming_back = peoples_fields(dataset, ids)
-    decisions, overrides = history_of(collection, ids, coming_back)
-    origin = replace(origin, decisions=decisions, overrides=overrides)
-    now = datetime.datetime.now(datetime.UTC)
-    default_slice = default_slice_of(dataset)
-    replaced = replaced_labels(collection, ids, origin.run_key)
-    writes, total = [], 0
-    for one, key, identity, judgement in zip(part, keys, ids, judged, strict=True):
-        if identity in placement.changed:
-            continue
-        folder = placement.mask_folder / str(identity) if placement.mask_folder else None
-        documents = label_documents(one, origin, judgement, folder, objects)
-        total += len(documents)
-        fields = machine_fields(one, origin, documents, judgement, now)
-        fields["filepath"] = placement.paths.get(one.frame.uri) or fields["filepath"]
-        if identity in replaced and one.masks is not None:
-            size_hw = one.masks.size_hw
-            fields["difference"] = mark_differences(documents, replaced[identity], size_hw)
-        if default_slice:
-            moment = placement.moments.get(identity, identity)
-            # The only camera of a sequence is in the slice that the App shows first.
-            fields[GROUP_FIELD] = group_element(moment, one.frame.camera or default_slice)
-        first = first_fields(dataset, key, now) | coming_back.get(identity, {})
-        writes.append(UpdateOne({"_id": identity}, {"$set": fields, "$setOnInsert": first}, True))
-    _keep_previous(collection, replaced, origin.run_key)
-    _bulk_write(collection, writes)
-    forget(dataset, coming_back.keys() - placement.changed)
-    _mirror_late_decisions(collection, ids, decisions)
-    return total
+def _bulk_write(collection: Any, writes: list[Any]) -> bool:
+    """Write; return whether any sample was there before: an insert of another writer, perhaps.
 
-
-def _bulk_write(collection: Any, writes: list[Any]) -> None:
-    """Write; an upsert that lost a race against another writer's insert is an update next time."""
+    An upsert that lost a race against such an insert is an update next time.
+    """
     duplicate_key = 11000
     for attempt in range(5 if writes else 0):
         try:
-            collection.bulk_write(writes, ordered=False)
-            return
+            return bool(collection.bulk_write(writes, ordered=False).matched_count) or attempt > 0
         except BulkWriteError as error:
             failed = error.details["writeErrors"]
             if attempt == 4 or any(one["code"] != duplicate_key for one in failed):
                 raise
             writes = [writes[one["index"]] for one in failed]
+    return False
 
 
 def _keep_previous(collection: Any, replaced: Mapping[Any, list[Any]], run_key: str) -> None:
@@ -239,21 +304,20 @@ def _keep_previous(collection: Any, replaced: Mapping[Any, list[Any]], run_key: 
 
 
 def history_of(
-    collection: Any, ids: Sequence[Any], coming_back: Mapping[Any, Mapping[str, Any]] | None = None
+    collection: Any, ids: Sequence[Any], others: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[dict[str, str], dict[str, Mapping[str, Any]]]:
     """Read what people decided on labels, and what relabelings made of them, by label id.
 
     Args:
         collection: samples.
         ids: of samples.
-        coming_back: people's fields of samples that are not among them yet.
+        others: samples that are not among them yet.
 
     """
     decided = {"_id": {"$in": list(ids)}, f"{LOG_FIELD}.0": {"$exists": True}}
     decisions: dict[str, str] = {}
     overrides: dict[str, Mapping[str, Any]] = {}
-    others = [one for one in (coming_back or {}).values() if one.get(LOG_FIELD)]
-    for sample in (*collection.find(decided, {LOG_FIELD: 1}), *others):
+    for sample in (*(collection.find(decided, {LOG_FIELD: 1}) if ids else ()), *others):
         for event in log_of(sample):
             decisions.update(event.get("decisions") or {})
             overrides.update(event.get("overrides") or {})

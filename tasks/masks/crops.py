@@ -6,19 +6,22 @@ image costs as much as the image; here only the runs are expanded, and painted i
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
 from sam2_core.arrays import freeze_arrays
-from sam2_core.types import FloatArray, IntArray
+from sam2_core.types import Boxes, FloatArray, IntArray, Masks
 
 BoolArray = npt.NDArray[np.bool_]
+MASKS_AT_ONCE = 500  # what is computed of so many stays in a core's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,16 +67,6 @@ class Segments:
         bounds[present, 2] = self.column[last] + 1
         bounds[present, 3] = np.maximum.reduceat(self.bottom, first)
         return bounds
-
-    def split(self, starts: IntArray) -> list[Segments]:
-        """Split into the masks from starts[i] up to starts[i + 1]."""
-        edges = np.searchsorted(self.mask, starts).tolist()
-        bounds = zip(starts.tolist(), starts[1:].tolist(), edges, edges[1:], strict=False)
-        return [
-            Segments(self.mask[a:b] - first, self.column[a:b], self.top[a:b], self.bottom[a:b],
-                     after - first, self.size_hw)
-            for first, after, a, b in bounds
-        ]  # fmt: skip
 
 
 def segments_of(rle: Sequence[bytes], size_hw: tuple[int, int]) -> Segments:
@@ -280,3 +273,23 @@ def crops_of(boxes_xyxy_px: FloatArray, segments: Segments) -> Crops:
     """Cut N masks of an image out around their boxes."""
     windows = crop_windows(boxes_xyxy_px, segments.bounds_xyxy_px(), segments.size_hw)
     return Crops(windows, paint(segments, windows), segments.areas_px())
+
+
+def crops_of_frames(frames: Sequence[tuple[Boxes, Masks]]) -> Iterator[Crops]:
+    """Cut out the masks of frames, one frame after another.
+
+    Those of many frames are decoded at once: a call of numpy costs as much for a few masks.
+    """
+    blocks = np.cumsum([len(boxes) for boxes, _ in frames]) // MASKS_AT_ONCE
+    sizes = [(*masks.size_hw, block) for (_, masks), block in zip(frames, blocks, strict=True)]
+    for (height, width, _), group in itertools.groupby(
+        zip(sizes, frames, strict=True), key=itemgetter(0)
+    ):
+        some = [frame for _, frame in group]
+        boxes_xyxy_px = np.concatenate([boxes.xyxy_px for boxes, _ in some])
+        rle = [counts for _, masks in some for counts in masks.rle]
+        crops = crops_of(boxes_xyxy_px, segments_of(rle, (height, width)))
+        ends = np.cumsum([len(boxes) for boxes, _ in some]).tolist()
+        for start, stop in itertools.pairwise([0, *ends]):
+            rows = slice(start, stop)
+            yield Crops(crops.windows_xyxy_px[rows], crops.masks[rows], crops.areas_px[rows])

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.loaded import loaded_manifests, remember_load
 from tasks.frames.discover import Discovered, list_frames
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, SEGMENT, TRACK
 from tasks.pipeline.chunk import ChunkState, count_kept, stored_chunk
@@ -340,10 +339,9 @@ def prepare_dataset(job: Job, cameras: Sequence[str]) -> frozenset[str]:
 
 def prepare_load(dataset: str, cameras: Sequence[str], out_uri: str) -> frozenset[str]:
     """Make a dataset ready for loads; returns the manifests that it holds already."""
-    from tasks.load import prepare
+    from tasks.load.into_fiftyone import prepare_dataset
 
-    prepare.prepare_dataset(dataset, cameras, out_uri)
-    return frozenset(loaded_manifests(dataset))
+    return prepare_dataset(dataset, cameras, out_uri)
 
 
 def load_sequence(job: Job, outcome: SequenceOutcome, loaded: frozenset[str]) -> SequenceOutcome:
@@ -364,18 +362,7 @@ def load_sequence(job: Job, outcome: SequenceOutcome, loaded: frozenset[str]) ->
 def load_labels(
     dataset: str, out_uri: str, manifest: Manifest, fresh: Fresh | None = None
 ) -> LoadReport:
-    """Load a labeled sequence into FiftyOne; the frames that it has are brought here first.
-
-    With frames that are left out, as their pictures have changed, it does not count as loaded: the
-    next run loads it again.
-
-    Raises:
-        AutolabelError: storage or the database cannot be used, or labels are damaged.
-
-    """
+    """Load a labeled sequence, as `tasks.load.into_fiftyone.load_sequence` says."""
     from tasks.load.into_fiftyone import load_sequence
 
-    with withdrawn_if_damaged(out_uri, manifest):
-        report = load_sequence(dataset, out_uri, manifest, fresh)
-    remember_load(dataset, manifest, whole=not report.changed)
-    return report
+    return load_sequence(dataset, out_uri, manifest, fresh)

@@ -19,7 +19,6 @@ import numpy as np
 
 from sam2_core.arrays import freeze_arrays
 from sam2_core.types import FloatArray
-from tasks.masks.crops import Segments
 from tasks.risk.calibration import Calibration, Recalibration, sigmoid
 from tasks.risk.features import COLUMN, FEATURES, measure_frames
 from tasks.risk.geometry import Numbers
@@ -70,13 +69,11 @@ class Judgement:
     Attributes:
         risk: float32 (N,) in [0, 1].
         reasons: N tuples of reason ids, strongest first.
-        segments: the masks decoded, where the judging did that.
 
     """
 
     risk: FloatArray
     reasons: Sequence[tuple[str, ...]]
-    segments: Segments | None = None
 
     def __post_init__(self) -> None:
         freeze_arrays(self, risk="float32 (N)", reasons="sequence (N)")
@@ -128,12 +125,8 @@ def compute_risk(
         after: what comes after them; the first one counts.
 
     """
-    features, segments = measure_frames(frames, before, after)
     model = risk_model()
-    return [
-        replace(judge(model, values), segments=one)
-        for values, one in zip(features, segments, strict=True)
-    ]
+    return [judge(model, values) for values in measure_frames(frames, before, after)]
 
 
 def compute_risk_of_parts(

@@ -14,7 +14,7 @@ import numpy as np
 
 from sam2_core.arrays import freeze_arrays
 from sam2_core.types import IntArray
-from tasks.masks.crops import BoolArray, Segments, segments_of
+from tasks.masks.crops import MASKS_AT_ONCE, BoolArray, Segments, segments_of
 from tasks.risk.geometry import (
     Numbers,
     box_areas,
@@ -99,14 +99,13 @@ COLUMN = {name: index for index, name in enumerate(FEATURES)}
 MATCH_IOU = 0.3
 TINY_SIDE_PX = 24.0
 BORDER_PX = 2.0
-MASKS_AT_ONCE = 500  # what is computed of so many stays in the cache
 
 
 def measure_frames(
     frames: Sequence[LabeledFrame],
     before: Sequence[LabeledFrame] = (),
     after: Sequence[LabeledFrame] = (),
-) -> tuple[list[Numbers], list[Segments | None]]:
+) -> list[Numbers]:
     """Measure the instances of successive frames of one camera.
 
     Args:
@@ -115,8 +114,7 @@ def measure_frames(
         after: what comes after them; the first one counts.
 
     Returns:
-        float32 (N, len(FEATURES)) a frame, and the frame's masks as segments, for whoever needs
-        them next; None for a frame without masks.
+        float32 (N, len(FEATURES)) a frame.
 
     """
     around = [*before[-1:], *frames, *after[:1]]
@@ -133,18 +131,16 @@ def measure_frames(
         measured.classes[inner], measured.log_area[inner],
         measured.boxes_px[inner, 3] / measured.size_hw_px[inner, 0].clip(1),
     )  # fmt: skip
-    segments: dict[int, Segments] = {}
     for part in _of_one_size(around, wanted):
-        segments |= _mask_features(values, measured, around, part)
+        _mask_features(values, measured, around, part)
     np.nan_to_num(values, copy=False, posinf=1, neginf=0)
     rows = np.ascontiguousarray(values)
-    found = [
+    return [
         rows[measured.rows(i)]
         if measured.labeled[i]
         else np.zeros((len(around[i].boxes), len(FEATURES)), np.float32)
         for i in wanted
     ]
-    return found, [segments.get(i) for i in wanted]
 
 
 def _of_one_size(frames: Sequence[LabeledFrame], wanted: Sequence[int]) -> list[list[int]]:
@@ -175,16 +171,14 @@ def _scores(values: Numbers, measured: Measured, frames: Sequence[LabeledFrame])
 
 def _mask_features(
     values: Numbers, measured: Measured, frames: Sequence[LabeledFrame], chosen: Sequence[int]
-) -> dict[int, Segments]:
-    """Measure the masks of frames of one size; return each frame's segments."""
+) -> None:
+    """Measure the masks of frames of one size."""
     masks = [one for one in (frames[i].masks for i in chosen) if one is not None]
     counts = [len(one) for one in masks]
     segments = segments_of([rle for one in masks for rle in one.rle], masks[0].size_hw)
     rows = np.concatenate([np.arange(*measured.starts[i : i + 2]) for i in chosen])
     _shape(values, measured, segments, rows)
-    starts = np.cumsum([0, *counts])
-    _overlaps(values, measured, segments, rows, starts)
-    return dict(zip(chosen, segments.split(starts), strict=True))
+    _overlaps(values, measured, segments, rows, np.cumsum([0, *counts]))
 
 
 def _shape(values: Numbers, measured: Measured, segments: Segments, rows: IntArray) -> None:

@@ -9,7 +9,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
 from tasks.dataset import schema
-from tasks.load.prepare import prepare_dataset
+from tasks.load.into_fiftyone import prepare_dataset
 from tasks.review.queue import CHANGED, DIFFERENCES, build_queue
 from tasks.store.tables import LabeledFrame
 from tests.review.labels import OTHER_STAMP, SIZE_HW, STAMP, labeled_frame, load_frames

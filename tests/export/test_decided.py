@@ -12,8 +12,7 @@ from tasks.dataset.loaded import refuse_before_labeling
 from tasks.dataset.schema import open_dataset
 from tasks.export.frames import Choice, chosen_manifests, source_of
 from tasks.export.run import export
-from tasks.load.into_fiftyone import load_sequence
-from tasks.load.prepare import prepare_dataset, rebuild
+from tasks.load.into_fiftyone import load_sequence, prepare_dataset, rebuild
 from tasks.review.actions import accept, fix_class, merge, reject
 from tasks.review.events import undo
 from tasks.review.export import export_reviews

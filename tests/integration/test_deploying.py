@@ -32,7 +32,7 @@ from flows.server.fleet import FleetError
 from flows.server.schedules import turn_off, turn_on
 from flows.server.submit import sign_off, workers_online
 from sam2_core.types import AutolabelError
-from tasks.load.prepare import prepare_dataset
+from tasks.load.into_fiftyone import prepare_dataset
 
 PARAMETERS = {"params": {"label": {"sources": ["/drives"], "out": "/labels"}}}
 

@@ -19,7 +19,7 @@ from tasks.dataset.documents import (
 from tasks.frames.download import keep_cached
 from tasks.frames.identity import frame_key
 from tasks.load import into_fiftyone as load
-from tasks.load.prepare import prepare_dataset
+from tasks.load.into_fiftyone import prepare_dataset
 from tasks.review.queue import everything, sequence_view
 from tasks.store import artifacts
 from tasks.store.manifests import Manifest

@@ -12,8 +12,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.loaded import missing_manifests
 from tasks.dataset.schema import open_dataset
 from tasks.export.frames import chosen_manifests
-from tasks.load.prepare import prepare_dataset, rebuild
-from tasks.pipeline.sequence import load_labels
+from tasks.load.into_fiftyone import load_sequence, prepare_dataset, rebuild
 from tasks.store.manifests import declare_again, list_manifests, write_manifest
 from tests.export.labeled_runs import run_of
 from tests.load.test_into_fiftyone import store
@@ -34,7 +33,7 @@ class Sequence:
         self.moment_s += 1
         os.utime(self.folder / manifest.uri, (self.moment_s, self.moment_s))
         prepare_dataset(self.dataset, out_uri=self.out)
-        load_labels(self.dataset, self.out, manifest)
+        load_sequence(self.dataset, self.out, manifest)
         return manifest
 
     def load_dataset(self, run_key=""):
@@ -42,7 +41,7 @@ class Sequence:
         missing, failed = missing_manifests(self.dataset, self.out, run_key)
         assert not failed
         for one in missing:
-            load_labels(self.dataset, self.out, one)
+            load_sequence(self.dataset, self.out, one)
         return [one.frames for one in missing]
 
     def shown(self, dataset=""):

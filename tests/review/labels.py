@@ -9,11 +9,11 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks, ModelStamp
-from tasks.dataset.documents import ObjectNames, Origin, stamp_text
+from tasks.dataset.documents import ObjectNames, Origin
 from tasks.dataset.recorded_frames import Placement
 from tasks.dataset.schema import stored_dataset
 from tasks.frames.identity import file_version
-from tasks.load.into_fiftyone import LoadReport, chosen_mask_folder, write_frames
+from tasks.load.into_fiftyone import LoadReport, write_frames
 from tasks.risk.compute_risk import compute_risk
 from tasks.store.artifacts import RunStamp
 from tasks.store.tables import LabeledFrame
@@ -115,10 +115,10 @@ def three_labels(folder: Path) -> LabeledFrame:
 
 def load_frames(dataset_name: str, labeled: Sequence[LabeledFrame], stamp: RunStamp) -> LoadReport:
     """Write some frames of one camera, in order, beside what the dataset has."""
-    origin = Origin(stamp.labels_key, stamp_text(stamp.model), stamp.as_json())
     keys = [(one.frame.camera, one.frame.index) for one in labeled]
     objects = ObjectNames(dict(zip(keys, track(labeled).frames, strict=True)))
-    dataset, placement = stored_dataset(dataset_name), Placement(mask_folder=chosen_mask_folder())
+    origin = Origin.of(stamp, objects=objects)
     judged = compute_risk(labeled)
-    instances = write_frames(dataset, labeled, origin, judged, placement, objects=objects)
+    dataset = stored_dataset(dataset_name)
+    instances = write_frames(dataset, labeled, origin, judged, Placement())
     return LoadReport(len(labeled), instances, 0.0)

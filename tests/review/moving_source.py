@@ -15,7 +15,7 @@ from sam2_core.types import Boxes, Masks
 from tasks.dataset import layout, schema
 from tasks.frames.discover import discover
 from tasks.load import into_fiftyone as load
-from tasks.load.prepare import prepare_dataset, rebuild
+from tasks.load.into_fiftyone import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose
 from tasks.review.export import export_reviews
 from tasks.review.set_aside import COLLECTION, compare_files, samples_set_aside

@@ -11,8 +11,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Masks
 from tasks.dataset import layout, schema
-from tasks.load.into_fiftyone import load_sequence
-from tasks.load.prepare import prepare_dataset
+from tasks.load.into_fiftyone import load_sequence, prepare_dataset
 from tasks.review.actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
 from tasks.review.relabel import bring_back, open_requests, request_relabel
 from tasks.store.manifests import write_manifest

@@ -13,7 +13,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Masks
 from tasks.dataset import schema
-from tasks.load.prepare import rebuild
+from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, choose, reject
 from tasks.review.app import install_plugin, run_app
 from tasks.review.events import read_events

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from flows.cli.review import command
 from tasks.dataset import schema
-from tasks.load.prepare import rebuild
+from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, choose, reject
 from tasks.review.calibrate import calibrate, decided, recalibration_of
 from tasks.risk.calibration import Recalibration

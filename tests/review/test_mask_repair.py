@@ -10,7 +10,7 @@ import pytest
 
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
-from tasks.load.prepare import rebuild
+from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, choose
 from tasks.review.app import FIFTYONE_SETTINGS
 from tasks.review.events import read_events

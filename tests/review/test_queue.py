@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.dataset import layout, schema
-from tasks.load.prepare import prepare_dataset
+from tasks.load.into_fiftyone import prepare_dataset
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.objects import Doubt, few_of_each_place
 from tasks.review.queue import (

@@ -15,7 +15,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset import layout, schema
 from tasks.dataset.coco_truth import load_truth
 from tasks.load import into_fiftyone as load
-from tasks.load.prepare import prepare_dataset, rebuild
+from tasks.load.into_fiftyone import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose, fix_class, merge
 from tasks.review.events import read_events
 from tasks.review.export import coco_of, export_reviews

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flows.cli.review import command
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
-from tasks.load.prepare import prepare_dataset
+from tasks.load.into_fiftyone import prepare_dataset
 from tasks.review import relabel
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.app import has_sample

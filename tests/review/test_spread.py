@@ -15,7 +15,7 @@ from flows.server import api
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.dataset.documents import sample_id
-from tasks.load.prepare import prepare_dataset
+from tasks.load.into_fiftyone import prepare_dataset
 from tasks.review import app
 from tasks.review.actions import accept, choose, fix_class, reject
 from tasks.review.events import undo

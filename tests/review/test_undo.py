@@ -7,7 +7,7 @@ import pytest
 
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
-from tasks.load.prepare import rebuild
+from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, reject
 from tasks.review.app_samples import redrawn
 from tasks.review.events import read_events, redo, undo

@@ -120,7 +120,7 @@ def test_unusual_size_for_its_class() -> None:
 def test_bad_boxes_and_empty_frames_are_judged_without_a_word() -> None:
     nan = frame([[np.nan] * 4, [90, 90, 10, 10], [-50, -50, 900, 900]], [GOOD * False, GOOD, GOOD])
     for one in (nan, frame([], [])):
-        features = measure_frames([one], [nan], [nan])[0][0]
+        features = measure_frames([one], [nan], [nan])[0]
         assert features.shape == (len(one.boxes), len(FEATURES))
         assert np.isfinite(features).all()
         risk = compute_risk([one])[0].risk
@@ -132,7 +132,7 @@ def test_shared_pixels_are_exact() -> None:
     masks = [rng.random(SIZE) < 0.3 for _ in range(2)]
     masks += [disc((100, 60, 140, 80)), disc((120, 50, 170, 130)), np.ones(SIZE, bool)]
     one = frame([(0, 0, 300, 200)] * 5, masks)
-    measured = measure_frames([one])[0][0][:, COLUMN["overlap"]]
+    measured = measure_frames([one])[0][:, COLUMN["overlap"]]
     for row, mask in enumerate(masks):
         wanted = max(
             (mask & other).sum() / min(mask.sum(), other.sum())
@@ -163,7 +163,7 @@ def test_a_crowd_of_large_masks_takes_little_memory() -> None:
 def test_fragments_are_what_opencv_finds() -> None:
     rng = np.random.default_rng(1)
     masks = [cv2.blur(rng.random(SIZE), (9, 9)) > 0.52 for _ in range(4)]
-    measured = measure_frames([frame([BOX] * 4, masks)])[0][0][:, COLUMN["fragmented"]]
+    measured = measure_frames([frame([BOX] * 4, masks)])[0][:, COLUMN["fragmented"]]
     for row, mask in enumerate(masks):
         _, _, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=4)
         assert measured[row] == pytest.approx(1 - stats[1:, 4].max() / mask.sum(), abs=1e-6)

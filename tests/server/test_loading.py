@@ -9,9 +9,7 @@ from flows.plan.shards import Piece, ShardParams
 from flows.server import loading
 from flows.server.shard_runs import ending
 from tasks.dataset import database_access
-from tasks.dataset.loaded import remember_load
-from tasks.load.into_fiftyone import load_sequence
-from tasks.load.prepare import prepare_dataset
+from tasks.load.into_fiftyone import load_sequence, prepare_dataset
 from tasks.observe.progress import LOAD
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.store.manifests import write_manifest
@@ -36,7 +34,6 @@ def test_the_database_tells_what_a_dataset_lacks(database: str, tmp_path, shards
     assert loading.to_load(params, STAMP.run_key) == {manifest.sequence_id}
     prepare_dataset(name, out_uri=out)
     load_sequence(name, out, manifest)
-    remember_load(name, manifest, whole=True)
     assert loading.to_load(params, STAMP.run_key) == set()
     unwanted = params.model_copy(update={"load_dataset": False})
     assert loading.lacked(unwanted, STAMP.run_key) == set()

@@ -7,7 +7,8 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
-from tasks.dataset.documents import ObjectNames, Origin, label_documents
+from tasks.dataset.documents import Origin, label_documents
+from tasks.masks.crops import crops_of_frames
 from tasks.risk.compute_risk import compute_risk
 from tasks.store import storage
 from tasks.store.tables import LabeledFrame
@@ -242,9 +243,9 @@ def test_interpolated_labels_follow_a_frames_own_and_say_what_they_are(memory):
     assert joined.masks.rle[1] == frames[0].masks.rle[0]
     assert found.joined(frames[0]).interpolated == 0
     assert list_tracked(memory, STAMP.run_key) == {("drive", manifest.content_key)}
-    documents = label_documents(
-        joined, Origin("run", "model", {}), compute_risk([joined])[0], None, ObjectNames({})
-    )
+    (crops,) = crops_of_frames([(joined.boxes, joined.masks)])
+    origin, judgement = Origin("run", "model", {}), compute_risk([joined])[0]
+    documents = label_documents(joined, crops, origin, judgement)
     assert [one.get("source") for one in documents] == [None, "interpolated"]
     assert [one["track"] for one in documents] == ["/2", "/1"]
     name = path_of(manifest).replace(".parquet", ".interpolated.parquet")
