@@ -8,6 +8,7 @@ the socket, and it is the whole server of a workstation until SIGTERM.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import socket
@@ -52,6 +53,8 @@ def main() -> None:
     else:
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
+    # It takes as long to start as these take to be imported; Prefect wants to know its address first.
+    threading.Thread(target=_import_libraries, daemon=True).start()
     try:
         with postgres.running() as database:
             os.environ.update(postgres.environment(database.url))
@@ -59,6 +62,11 @@ def main() -> None:
             _serve(listener, auth, whole=not of_a_command)
     except AutolabelError as error:
         sys.exit(str(error))
+
+
+def _import_libraries() -> None:
+    for one in ("uvicorn", "fastapi", "sqlalchemy.ext.asyncio", "asyncpg", "docket"):
+        importlib.import_module(one)
 
 
 def _serve(listener: socket.socket, auth: str, *, whole: bool) -> None:
