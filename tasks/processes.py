@@ -6,8 +6,10 @@ that of something else: who ends a process says how to recognise it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import contextvars
+import gc
 import os
 import signal
 import subprocess
@@ -22,6 +24,15 @@ from typing import IO, Any
 POLL_S = 0.02
 REPEATED_WITHIN_S = 10.0
 POLITE = (signal.SIGTERM, signal.SIGKILL)
+
+
+def collect_seldom() -> None:
+    """Spare this process most of Python's search for garbage, which finds none in what it imports.
+
+    It takes a fifth of an import of Prefect or FiftyOne, and a second when a process ends.
+    """
+    gc.set_threshold(50_000, 20, 100)
+    atexit.register(gc.freeze)  # before anything else is registered, so after all of it is done
 
 
 def start(

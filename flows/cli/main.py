@@ -18,6 +18,7 @@ from sam2_core.machine import NUMBERS
 from sam2_core.machine_errors import causes
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
+from tasks.processes import collect_seldom
 from tasks.types import NothingToLabelError
 
 MOST_FILES, LEAST_FILES = 65_536, 1024
@@ -142,6 +143,7 @@ def _limits() -> Iterator[str]:
 
 def main() -> None:
     """Console entry point: 0 all done, 1 some failed, 2 bad usage or a known error, 130 Ctrl-C."""
+    collect_seldom()
     os.environ.setdefault("DO_NOT_TRACK", "1")  # else importing Prefect sends what it counts
     absolute_places()
     # Else it writes its list of fonts beside our cache.

@@ -98,9 +98,20 @@ def client_of(url: str, auth: str) -> Iterator[None]:
     """
     # Settings are read when `prefect` is imported: the environment would come too late.
     from prefect.events.worker import EventsWorker
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_URL,
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        temporary_settings,
+    )
 
-    with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: auth}):
+    settings = {
+        PREFECT_API_URL: url,
+        PREFECT_API_AUTH_STRING: auth,
+        # Nobody looks for them here, and a flow would end up to a second later.
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
+    }
+    with temporary_settings(settings):
         try:
             yield
         finally:

@@ -43,8 +43,9 @@ def main() -> None:
     from flows.server import postgres
     from flows.server.sign_in import SERVER_AUTH, known_auth
     from sam2_core.types import AutolabelError
-    from tasks.processes import end_with_parent
+    from tasks.processes import collect_seldom, end_with_parent
 
+    collect_seldom()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # the database is released
     of_a_command = len(sys.argv) > 1
     listener = socket.socket(fileno=int(sys.argv[1]) if of_a_command else 0)
@@ -53,7 +54,7 @@ def main() -> None:
     else:
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
-    # It takes as long to start as these take to be imported; Prefect wants to know its address first.
+    # Prefect itself has to know the database's address when it is imported.
     threading.Thread(target=_import_libraries, daemon=True).start()
     try:
         with postgres.running() as database:

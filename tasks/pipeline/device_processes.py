@@ -35,6 +35,7 @@ from tasks.errors import error_text
 from tasks.observe.progress import DETECT, SEGMENT
 from tasks.pipeline.chunk import ChunkState, detect_chunk
 from tasks.pipeline.run_context import Job, RunContext
+from tasks.processes import collect_seldom
 
 # With four, 16 cores keep an H200 busy, whatever the backend (BENCHMARKS.md).
 MOST, CORES_EACH, MEMORY_EACH = 4, 4, 8 << 30
@@ -177,7 +178,7 @@ class _Pool:
         with _environment, _set(share | {TESTED_VARIABLE: ",".join(tested_backends())}):
             before = set(multiprocessing.active_children())
             for _ in range(count):  # each starts one
-                self._executor.submit(_warm_up)
+                self._executor.submit(bool)
             self._processes: list[BaseProcess] = [
                 one for one in multiprocessing.active_children() if one not in before
             ]
@@ -244,16 +245,24 @@ _logged = _Logged()
 
 
 def _begin(values: dict[str, Any] | None) -> None:
-    """Make a process ready, which ends with the run's."""
+    """Make a process ready, which ends with the run's, and load what it works with."""
+    from tasks.pipeline.ready import import_fiftyone, warm_in_background
+
     global _job  # noqa: PLW0603 - what a process of a pool works with
+    collect_seldom()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run's process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     redaction.install()
     logging.getLogger().addHandler(_logged)
     for name in ("sam2_core", "tasks"):
         logging.getLogger(name).setLevel(logging.INFO)
+    # What fails here fails again, and is told, in a step.
     if values is not None:
         _job = Job(**values, context=RunContext())
+        warm_in_background(_job)
+    else:
+        with contextlib.suppress(Exception):
+            import_fiftyone()
 
 
 def _end_with_parent() -> None:
@@ -261,17 +270,6 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _warm_up() -> None:
-    """Load what a process works with; what fails here fails again, and is told, in a step."""
-    from tasks.pipeline.ready import import_fiftyone, warm_in_background
-
-    if _job is not None:
-        warm_in_background(_job)
-    else:
-        with contextlib.suppress(Exception):
-            import_fiftyone()
 
 
 def _do(
