@@ -69,15 +69,20 @@ def run_label(
 
     """
     console, started, context = stderr_console(), time.perf_counter(), context or RunContext()
-    with prefect_if_needed(console, stopped, clean_up) as api:
+    with contextlib.ExitStack() as beside:
+        api = beside.enter_context(prefect_if_needed(console, stopped, clean_up))
         with spinning(console, "looking for sequences"):
             check_writable(params.out)
             plan = plan or make_plan(params, context)
+            job = job_of(plan, context)
+            if not plan.is_small:  # while the dataset's database starts
+                api.begin()
+                beside.enter_context(ready(job))
             plan.begin()
         remove_abandoned(params.out, plan.stamp.run_key, [one.name for one in plan.sequences])
         announce(console, plan)
         printed = set(plan.matching.lines() if plan.matching else ())
-        job, outcomes = job_of(plan, context), _nothing_to_do(plan)
+        outcomes = _nothing_to_do(plan)
         if outcomes is None and plan.is_small and not configured_api():
             with _ready_here(job, plan) as prepared, _shown(console, plan, job):
                 outcomes = label_sequences(

@@ -19,6 +19,7 @@ from sam2_core.types import AutolabelError
 from tasks.frames.discover import Discovered, list_frames
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, SEGMENT, TRACK
 from tasks.pipeline.chunk import ChunkState, count_kept, stored_chunk
+from tasks.pipeline.device_processes import portable
 from tasks.pipeline.fill_gaps import Filled, fill_gaps
 from tasks.pipeline.outcome import (
     NotFetchedError,
@@ -29,7 +30,7 @@ from tasks.pipeline.outcome import (
     outcome_so_far,
     with_tracks,
 )
-from tasks.pipeline.run_context import Job
+from tasks.pipeline.run_context import Job, RunContext
 from tasks.store import artifacts, manifests, quarantine, storage
 from tasks.store.artifacts import Chunk
 from tasks.store.checksums import IncompleteArtifactError
@@ -283,8 +284,12 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
     manifest = outcome.manifest
     if manifest is None or not job.tracks:
         return outcome
+    done: SequenceOutcome
+    if job.context.loader and job.dataset and not job.fill_gaps:  # the device's have enough to do
+        done = job.context.loader.run(_track_for, portable(job), outcome)
+        return done
     if job.context.processes:
-        done: SequenceOutcome = job.context.processes.run(track_sequence, outcome)
+        done = job.context.processes.run(track_sequence, outcome)
         return done
     started = time.perf_counter()
     stored = read_tracks(job.out_uri, manifest)
@@ -303,6 +308,10 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
     outcome = replace(with_tracks(outcome, facts), tracked_now=not stored, seconds=seconds)
     log.info("%s", counted(outcome.tracks, "track"))
     return outcome
+
+
+def _track_for(values: dict[str, Any], outcome: SequenceOutcome) -> SequenceOutcome:
+    return track_sequence(Job(**values, context=RunContext()), outcome)
 
 
 def _gaps(job: Job, filled: Sequence[Filled], why_not: Counter[str]) -> dict[str, Any]:
