@@ -20,10 +20,10 @@ from tasks.boxes.detectors import (
     prompts_in,
     with_prompt,
 )
-from tasks.boxes.field_boxes import dataset_and_field, is_field
 from tasks.dataset.schema import check_name
 from tasks.frames.identity import Format
 from tasks.masks.rules import MaskRules
+from tasks.pipeline.open_boxes import dataset_and_field, is_field
 from tasks.store import storage
 from tasks.store.addresses import checked
 from tasks.types import FrameSelection

@@ -85,8 +85,7 @@ def command(
     Exit code 1: nothing was exported, or sequences were left out whose labels cannot be read.
     """
     from flows.cli.display import stderr_console
-    from tasks.export.frames import Choice
-    from tasks.export.run import export
+    from tasks.export.run import Choice, export
 
     console = stderr_console()
     choice = Choice(

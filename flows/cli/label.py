@@ -132,7 +132,7 @@ def _under_prefect(console: Console, plan: Plan, job: Job, api: Api) -> dict[str
 
 def leave_overlays(summary: dict[str, Any], count: int) -> list[str]:
     """Draw labels over some pictures of a run; returns where they are."""
-    from tasks.export.overlay import overlays_uri, write_overlays
+    from tasks.export.run import overlays_uri, write_overlays
 
     console, out, run_key = stderr_console(), summary["out"], summary["run_key"]
     with spinning(console, "drawing"):

@@ -11,10 +11,9 @@ from collections.abc import Collection
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import expanded
-from tasks.frames.identity import split_address
+from tasks.frames.identity import IMAGE_SUFFIXES, split_address, suffix_of
 from tasks.frames.naming import NamedOtherwiseError, Names, overlap, root_of_both
 from tasks.frames.readers.choice import reader_of
-from tasks.frames.source_names import IMAGE_SUFFIXES, suffix_of
 from tasks.store import storage
 from tasks.store.manifests import complete_keys, list_manifests, newest_of
 from tasks.store.roots import read_roots, write_roots

@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from flows.params import LabelParams, nanoseconds
 from tasks.frames.discover import Discovered
-from tasks.frames.source_names import timestamp_ns
+from tasks.frames.identity import timestamp_ns
 from tasks.store.manifests import Key
 from tasks.types import VideoRef
 

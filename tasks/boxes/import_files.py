@@ -23,13 +23,12 @@ from functools import partial
 from pathlib import PurePosixPath
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.cvat_boxes import read_cvat
-from tasks.boxes.imported import ImportedBoxes
-from tasks.boxes.json_boxes import read_coco, read_nuscenes
-from tasks.boxes.rows import (
+from tasks.boxes.annotations import read_coco, read_cvat, read_nuscenes
+from tasks.boxes.imported import (
     BadBoxesError,
     Entry,
     ImageRows,
+    ImportedBoxes,
     Row,
     Rows,
     boxes_of,
@@ -37,10 +36,10 @@ from tasks.boxes.rows import (
     is_kitti_folder,
     whole_number,
 )
+from tasks.frames.identity import suffix_of
 from tasks.frames.listing import File, stat_file, walk
 from tasks.frames.readers.nuscenes import NuScenes
 from tasks.frames.readers.protocol import Folder
-from tasks.frames.source_names import suffix_of
 from tasks.store import storage
 from tasks.wording import counted
 

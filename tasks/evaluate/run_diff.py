@@ -13,7 +13,7 @@ import numpy as np
 from sam2_core.mask_geometry import SIZES, mask_iou, size_class
 from sam2_core.types import AutolabelError
 from tasks.evaluate.metrics import box_iou
-from tasks.export.frames import uncertified_runs
+from tasks.export.run import uncertified_runs
 from tasks.risk.geometry import best_pairs
 from tasks.store import storage
 from tasks.store.addresses import checked

@@ -19,12 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tasks.export.frames import Choice, Frames
-from tasks.export.sink import Sink
-from tasks.export.types import ExportFrame, ExportNotes, Instance, Writer, bitmap
+from tasks.export.types import ExportFrame, Instance, Sink, Writer, bitmap
 from tasks.frames.images import BadImageError, as_jpeg, decode_image
-from tasks.store import storage
-from tasks.store.manifests import list_manifests
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -329,7 +325,7 @@ def _ticks(time_ns: int) -> int:
 
 _SHEET, _COLUMNS, _THUMB_WIDTH = 24, 4, 480
 _SHEET_LETTERS_PX, _GAP, _PAPER = 16, 8, (245, 245, 245)
-_QUALITY = 90
+QUALITY = 90
 _GOLDEN_SECTION = 0x9E3779B97F4A7C15  # of 2**64
 
 
@@ -438,7 +434,7 @@ class _Series:
     def close(self) -> None:
         self._film.close()
         self._sink.upload(f"videos/{self.name}.mp4", self._film.path)
-        self._sink.write(f"sheets/{self.name}.jpg", as_jpeg(_sheet(self._thumbs), _QUALITY))
+        self._sink.write(f"sheets/{self.name}.jpg", as_jpeg(_sheet(self._thumbs), QUALITY))
 
 
 def _paper(height: int, width: int) -> Picture:
@@ -475,7 +471,7 @@ class OverlayWriter(Writer):
             self._series = _Series(self.sink, name, frame)
         captioned = painted.copy()
         caption(captioned, frame)
-        self.sink.write(f"overlays/{frame.name}.jpg", as_jpeg(captioned, _QUALITY))
+        self.sink.write(f"overlays/{frame.name}.jpg", as_jpeg(captioned, QUALITY))
         self._series.add(frame, painted, captioned)
 
     def close(self) -> Mapping[str, Any]:
@@ -483,52 +479,3 @@ class OverlayWriter(Writer):
         if self._series:
             self._series.close()
         return {"video_codec": "h264" if has_h264() else "mpeg4, which browsers do not play"}
-
-
-def overlays_uri(out_uri: str, run_key: str) -> str:
-    """Return the folder of a run's overlays."""
-    return storage.join(out_uri, "reports", run_key, "overlays")
-
-
-def write_overlays(out_uri: str, run_key: str, count: int) -> list[str]:
-    """Draw a few of a run's frames, evenly spread over all of them.
-
-    Args:
-        out_uri: the run's storage.
-        run_key: the run; one without labels has no pictures.
-        count: of pictures, at most.
-
-    Returns:
-        Addresses of the pictures, fewer where frames have no labels or pictures.
-
-    Raises:
-        AutolabelError: labels cannot be read, or pictures not be written.
-
-    """
-    if not list_manifests(out_uri, run_key):
-        return []
-    frames = Frames(out_uri, Choice(run_key=run_key), None, pictures=True, notes=ExportNotes())
-    chunks = [
-        (manifest, chunk)
-        for manifest in frames.manifests
-        for chunk in manifest.chunks
-        if chunk.instances
-    ]
-    total = sum(chunk.frames for _, chunk in chunks)
-    written: list[str] = []
-    passed = 0
-    for manifest, chunk in chunks:
-        passed += chunk.frames
-        wanted = round(count * passed / total) - len(written)
-        if not wanted:
-            continue
-        labeled = [one for one in frames.of_chunk(manifest, chunk) if one.instances]
-        for frame in labeled[:: max(len(labeled) // wanted, 1)][:wanted]:
-            picture = paint(frame)
-            if picture is not None:
-                caption(picture, frame)
-                name = f"{frame.series.replace('/', '__')}__{frame.index:06d}.jpg"
-                uri = storage.join(overlays_uri(out_uri, run_key), name)
-                storage.write_bytes(uri, as_jpeg(picture, _QUALITY))
-                written.append(uri)
-    return written

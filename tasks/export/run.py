@@ -1,22 +1,394 @@
-"""An export from beginning to end."""
+"""An export from beginning to end: which labels are chosen, as a stream of frames, and written.
+
+The labels are a run's, or a dataset's with what people decided.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from sam2_core.types import AutolabelError
+from sam2_core.types import AutolabelError, Masks
+from tasks.dataset.documents import Values, detections_of, log_of, sample_id, to_values
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.recorded_frames import find_pictures, recorded_labels, recorded_parts
+from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD
 from tasks.export.coco import CocoWriter, YoloWriter
-from tasks.export.frames import Choice, Frames, source_of, uncertified_runs
-from tasks.export.overlay import OverlayWriter
+from tasks.export.overlay import QUALITY, OverlayWriter, caption, paint
 from tasks.export.pngs import CityscapesWriter, DavisWriter, MotsWriter, PngWriter
 from tasks.export.review_tools import CvatWriter, FiftyOneWriter, LabelStudioWriter
-from tasks.export.sink import ImageMode, Sink
 from tasks.export.t4 import T4Writer
-from tasks.export.types import Classes, ExportNotes, Writer
+from tasks.export.types import (
+    Classes,
+    ExportFrame,
+    ExportNotes,
+    FileStems,
+    ImageMode,
+    Instance,
+    Sink,
+    Writer,
+)
+from tasks.frames.identity import frame_key
+from tasks.frames.images import as_jpeg
+from tasks.review.actions import frame_of
+from tasks.review.export import is_decided, rows_of
+from tasks.review.set_aside import last_decisions
+from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
+from tasks.store import storage
 from tasks.store.addresses import checked
+from tasks.store.manifests import (
+    COMPLETE,
+    PARTIAL,
+    ChunkRecord,
+    Manifest,
+    list_manifests,
+    newest_manifests,
+    read_reports,
+    withdrawn_if_damaged,
+)
+from tasks.store.tables import LabeledFrame
+from tasks.store.tracks import read_tracks
+
+WRONG = frozenset({"rejected", "deleted", "relabel"})
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What people hold to be right on one frame.
+
+    Attributes:
+        instances: accepted, corrected and added labels, and those of a finished frame.
+        remade: labels that were made again and that nobody has decided on since.
+        settled: positions of the machine's boxes that these take the place of, or that are wrong.
+        reviewed: whether a decision stands.
+
+    """
+
+    instances: tuple[Instance, ...]
+    remade: tuple[Instance, ...]
+    settled: frozenset[int]
+    reviewed: bool
+
+
+UNDECIDED = Decided((), (), frozenset(), reviewed=False)
+
+
+def take_in(dataset: Any) -> None:
+    """Bring what people decided elsewhere into a dataset, and set aside what counts no more."""
+    from tasks.review.harvest import harvest
+    from tasks.review.set_aside import compare_files
+
+    harvest(dataset)
+    compare_files(dataset)
+
+
+def decisions(
+    dataset: Any, manifest: Manifest, labeled: Sequence[LabeledFrame]
+) -> Mapping[int, Decided]:
+    """Decisions by frame index, without those set aside; frames nobody looked at are not there."""
+    index_of = {sample_id(frame_key(one.frame, manifest.frames_uri)): one.frame for one in labeled}
+    found = {}
+    for sample in sample_collection(dataset).find({"_id": {"$in": list(index_of)}}):
+        frame = index_of[sample["_id"]]
+        looked_at = sample.get(LOG_FIELD) or sample.get("review_status") == DONE
+        if looked_at and sample.get("frame_etag") in {None, "", frame.etag}:
+            found[frame.index] = _decided(sample, manifest.stamp.labels_key)
+    return found
+
+
+def _decided(sample: Mapping[str, Any], run_key: str) -> Decided:
+    rows, reviewed = list(rows_of(sample)), is_decided(sample)
+    kept = tuple(_instance(row) for row in rows if row["decision"] not in WRONG)
+    if sample.get("run_key") != run_key:  # decided on another run's labels: those alone count
+        return Decided(kept, (), frozenset(range(1 << 16) if reviewed else ()), reviewed)
+    about = {source for row in rows for source in row["sources"]}
+    about |= {label for label, (decision, _) in last_decisions(sample).items() if decision}
+    again = {label for entry in log_of(sample) for label in entry.get("overrides") or {}} - about
+    machine = {str(label["_id"]): label for label in detections_of(sample, MACHINE_FIELD)}
+    size_hw = frame_of(sample).size_hw
+    remade = tuple(
+        _instance(to_values(label, size_hw) | {"track_id": label.get("index")})
+        for name, label in machine.items()
+        if name in again
+    )
+    position: dict[str, Any] = {name: label.get("box_index") for name, label in machine.items()}
+    settled = {position[name] for name in about | again if position.get(name) is not None}
+    return Decided(kept, remade, frozenset(settled), reviewed)
+
+
+def _instance(row: Values) -> Instance:
+    left, top, right, bottom = row["box_xyxy_px"]
+    score = row.get("confidence")
+    return Instance(
+        row["label"],
+        1.0 if score is None else float(score),
+        (float(left), float(top), float(right), float(bottom)),
+        row["rle"].encode("ascii"),
+        int(row["area_px"]),
+        row.get("track_id"),
+        float(row.get("risk") or 0.0),
+        float(row.get("predicted_iou") or 0.0),
+        row["decision"],
+    )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which labels are exported, and under which names.
+
+    Attributes:
+        classes: only these, after the map; all if empty.
+        class_map: new name by old name.
+        min_score: least score of a box.
+        risk_below: only labels of less risk; decided ones pass.
+        reviewed: only frames that people looked at, and of those what they hold to be right.
+        splits: share of the sequences by split's name; empty for no splits.
+        run_key: only this run's labels; by default the newest of each sequence.
+        track_classes: labels have the class of their track, not what was detected in their frame.
+
+    """
+
+    classes: tuple[str, ...] = ()
+    class_map: Mapping[str, str] = field(default_factory=dict)
+    min_score: float = 0.0
+    risk_below: float | None = None
+    reviewed: bool = False
+    splits: Mapping[str, float] = field(default_factory=dict)
+    run_key: str = ""
+    track_classes: bool = False
+
+
+def split_of(sequence_id: str, splits: Mapping[str, float]) -> str:
+    """Split of a sequence, from its name alone: it never moves when others come or go."""
+    if not splits:
+        return ""
+    digest = hashlib.sha256(sequence_id.encode()).digest()
+    point = int.from_bytes(digest[:8], "big") / 2**64 * sum(splits.values())
+    for name, share in splits.items():
+        if point < share:
+            return name
+        point -= share
+    return name
+
+
+def chosen_manifests(
+    out_uri: str, run_key: str = "", notes: ExportNotes | None = None
+) -> list[Manifest]:
+    """Newest manifest of each sequence, by sequence.
+
+    Args:
+        out_uri: the run's storage.
+        run_key: only this run's.
+        notes: gets the sequences whose manifest cannot be read, and why.
+
+    Raises:
+        AutolabelError: there is none.
+
+    """
+    found, unreadable = newest_manifests(out_uri, run_key)
+    for name, error in unreadable.items():
+        if notes is None or not found:
+            raise error
+        notes.unreadable.append(name)
+        notes.leave_out(f"sequence {name}: {error}")
+    if not found:
+        of_run = f" of run {run_key}" if run_key else ""
+        raise AutolabelError(f"{storage.redact(out_uri)} holds no labeled sequence{of_run}")
+    return found
+
+
+class Frames:
+    """The frames to export, in order, one sequence and camera after another.
+
+    Args:
+        out_uri: the run's storage.
+        choice: which labels.
+        dataset: with what people decided; None for a run without one.
+        pictures: whether to bring the pictures here.
+        notes: counts what is left out.
+
+    """
+
+    def __init__(
+        self, out_uri: str, choice: Choice, dataset: Any, *, pictures: bool, notes: ExportNotes
+    ) -> None:
+        self._out_uri, self._choice, self._dataset = out_uri, choice, dataset
+        self._pictures, self._notes = pictures, notes
+        self.manifests = chosen_manifests(out_uri, choice.run_key, notes)
+        if dataset is not None:
+            take_in(dataset)
+
+    def __iter__(self) -> Iterator[ExportFrame]:
+        for manifest in self.manifests:
+            with withdrawn_if_damaged(self._out_uri, manifest):
+                yield from self._of_sequence(manifest)
+
+    def _of_sequence(self, manifest: Manifest) -> Iterator[ExportFrame]:
+        tracks = read_tracks(self._out_uri, manifest)
+        for camera in sorted({chunk.camera for chunk in manifest.chunks}):
+            parts = recorded_parts(self._out_uri, manifest, camera, tracks)
+            stems = FileStems()
+            for labeled, judged in compute_risk_of_parts(parts):
+                yield from self._of_chunk(manifest, labeled, judged, stems)
+
+    def of_chunk(self, manifest: Manifest, chunk: ChunkRecord) -> Iterator[ExportFrame]:
+        """Yield the frames of one chunk alone; risk is judged within it."""
+        tracks = read_tracks(self._out_uri, manifest)
+        labeled = recorded_labels(self._out_uri, chunk, manifest)
+        labeled = [tracks.joined(one) for one in labeled] if tracks else labeled
+        yield from self._of_chunk(manifest, labeled, compute_risk(labeled), FileStems())
+
+    def _of_chunk(
+        self, manifest: Manifest, labeled: Sequence[LabeledFrame], judged: Sequence[Judgement],
+        stems: FileStems,
+    ) -> Iterator[ExportFrame]:  # fmt: skip
+        decided = decisions(self._dataset, manifest, labeled) if self._dataset else {}
+        rows = [
+            (one, judgement, decided.get(one.frame.index))
+            for one, judgement in zip(labeled, judged, strict=True)
+            if one.failure is None
+        ]
+        self._notes.leave_out("frame failed", len(labeled) - len(rows))
+        if self._choice.reviewed:
+            rows = [row for row in rows if row[2] and row[2].reviewed]
+        pictures = find_pictures([one.frame for one, _, _ in rows] if self._pictures else ())
+        split = split_of(manifest.sequence_id, self._choice.splits)
+        model = manifest.stamp.model.name if manifest.stamp.model else ""
+        for one, judgement, decision in rows:
+            frame = one.frame
+            if frame.uri in pictures.changed:
+                self._notes.leave_out("frame whose picture has changed since")
+                continue
+            yield ExportFrame(
+                frame.sequence_id, frame.camera, frame.index, frame.timestamp_ns, frame.uri,
+                frame.size_hw, split, model, stems.of(frame.uri, frame.index),
+                tuple(self._instances(one, judgement, decision)),
+                pictures.of(frame) if self._pictures else None,
+            )  # fmt: skip
+
+    def _instances(
+        self, one: LabeledFrame, judgement: Judgement, decided: Decided | None
+    ) -> Iterator[Instance]:
+        """Choose labels of a frame: the machine's that nobody decided on, and people's."""
+        decided = decided or UNDECIDED
+        found = list(decided.instances)
+        if one.masks is not None and not self._choice.reviewed:
+            found += decided.remade
+            found += [
+                self._instance(one, one.masks, judgement, number)
+                for number in range(len(one.boxes))
+                if number not in decided.settled
+            ]
+        for instance in found:
+            self._notes.classes.add(instance.label)
+            mapped = self._choice.class_map.get(instance.label, instance.label)
+            why = self._why_not(instance, mapped)
+            if why:
+                self._notes.leave_out(why)
+            else:
+                yield replace(instance, label=mapped)
+
+    def _instance(
+        self, one: LabeledFrame, masks: Masks, judgement: Judgement, number: int
+    ) -> Instance:
+        boxes = one.boxes
+        names = (self._choice.track_classes and one.track_labels) or boxes.labels
+        self._notes.named_as_track += names[number] != boxes.labels[number]
+        left, top, right, bottom = (float(side) for side in boxes.xyxy_px[number])
+        return Instance(
+            names[number],
+            float(boxes.scores[number]),
+            (left, top, right, bottom),
+            masks.rle[number],
+            int(masks.area_px[number]),
+            None if boxes.track_ids is None else int(boxes.track_ids[number]),
+            float(judgement.risk[number]),
+            float(masks.predicted_iou[number]),
+            interpolated=number >= len(boxes) - one.interpolated,
+        )
+
+    def _why_not(self, instance: Instance, label: str) -> str:
+        choice = self._choice
+        if not instance.area_px:
+            return "label without a mask"
+        if choice.classes and label not in choice.classes:
+            return "class not asked for"
+        if instance.decision:
+            return ""
+        if instance.score < choice.min_score:
+            return "score too low"
+        if choice.risk_below is not None and instance.risk >= choice.risk_below:
+            return "risk too high"
+        return ""
+
+
+def source_of(name: str) -> tuple[str, Any]:
+    """Tell a run's storage from a dataset: (address, dataset or None).
+
+    A dataset is often called as the folder that it was loaded from: a plain name is the dataset
+    then, which has what people decided, and ./NAME the folder. A dataset's labels lie in the
+    storage that it was loaded from.
+
+    Raises:
+        AutolabelError: it is neither.
+
+    """
+    from tasks.dataset import schema
+    from tasks.review.events import event_uris, storage_of
+
+    folders, known = storage.list_folders(checked(name)), None
+    if schema.is_name(name):
+        known = schema.existing_dataset(name)
+    if {COMPLETE, PARTIAL} & {*folders}:
+        if known is None and schema.is_name(name) and event_uris(name, name):
+            raise AutolabelError(
+                f"dataset {name} is gone, and what people decided in it is in {name}/reviews: "
+                f"`autolabel review rebuild {name} --out {name}` first, or write ./{name} to "
+                "export the labels without decisions"
+            )
+        if known is None or "frame_key" not in known.get_field_schema():  # none of ours
+            return name, None
+        if storage_of(known) != storage.canonical(name):
+            raise AutolabelError(
+                f"'{name}' is a folder of labels here, and a dataset of {storage_of(known)}: for "
+                f"the folder write ./{name}, for the dataset give the command in another folder"
+            )
+    elif "/" in name and "labels" in folders:
+        raise AutolabelError(
+            f"no sequence in {storage.redact(name)} is labeled to its end yet: wait for the run, "
+            "or give its command again"
+        )
+    elif "/" in name:
+        raise AutolabelError(f"{storage.redact(name)} holds no labels: name the --out of a run")
+    dataset = schema.open_dataset(name)
+    out_uri = storage_of(dataset)
+    if not out_uri:
+        raise AutolabelError(f"dataset '{name}' knows no storage: name the --out of its run")
+    # Made by a version that let several share a dataset: of one of them no frame may be left out.
+    schema.refuse_other_out(sample_collection(dataset).database, name, out_uri)
+    return out_uri, dataset
+
+
+def uncertified_runs(out_uri: str, manifests: Iterable[Manifest]) -> dict[str, str]:
+    """Return the verdict on the engine of each run that was used whatever it is.
+
+    Returns:
+        {run_key: the verdict that the run's reports have, several joined, "unknown" for none}.
+
+    """
+    stamps = [one.stamp for one in manifests]
+    keys = sorted({one.run_key for one in stamps if one.parameters.get("allow_uncertified")})
+    verdicts = {}
+    for key in keys:
+        found = [report.get("certificate") or {} for report in read_reports(out_uri, key)]
+        known = sorted({one["verdict"] for one in found if "verdict" in one})
+        verdicts[key] = ", ".join(known) or "unknown"
+    return verdicts
+
 
 FORMATS: dict[str, Callable[[Sink, Classes, ExportNotes], Writer]] = {
     "coco": CocoWriter,
@@ -109,3 +481,52 @@ def _not_there(choice: Choice, notes: ExportNotes) -> list[str]:
     renamed = {choice.class_map.get(name, name) for name in notes.classes}
     missing = [name for name in choice.class_map if name not in notes.classes]
     return missing + [name for name in choice.classes if name not in renamed]
+
+
+def overlays_uri(out_uri: str, run_key: str) -> str:
+    """Return the folder of a run's overlays."""
+    return storage.join(out_uri, "reports", run_key, "overlays")
+
+
+def write_overlays(out_uri: str, run_key: str, count: int) -> list[str]:
+    """Draw a few of a run's frames, evenly spread over all of them.
+
+    Args:
+        out_uri: the run's storage.
+        run_key: the run; one without labels has no pictures.
+        count: of pictures, at most.
+
+    Returns:
+        Addresses of the pictures, fewer where frames have no labels or pictures.
+
+    Raises:
+        AutolabelError: labels cannot be read, or pictures not be written.
+
+    """
+    if not list_manifests(out_uri, run_key):
+        return []
+    frames = Frames(out_uri, Choice(run_key=run_key), None, pictures=True, notes=ExportNotes())
+    chunks = [
+        (manifest, chunk)
+        for manifest in frames.manifests
+        for chunk in manifest.chunks
+        if chunk.instances
+    ]
+    total = sum(chunk.frames for _, chunk in chunks)
+    written: list[str] = []
+    passed = 0
+    for manifest, chunk in chunks:
+        passed += chunk.frames
+        wanted = round(count * passed / total) - len(written)
+        if not wanted:
+            continue
+        labeled = [one for one in frames.of_chunk(manifest, chunk) if one.instances]
+        for frame in labeled[:: max(len(labeled) // wanted, 1)][:wanted]:
+            picture = paint(frame)
+            if picture is not None:
+                caption(picture, frame)
+                name = f"{frame.series.replace('/', '__')}__{frame.index:06d}.jpg"
+                uri = storage.join(overlays_uri(out_uri, run_key), name)
+                storage.write_bytes(uri, as_jpeg(picture, QUALITY))
+                written.append(uri)
+    return written

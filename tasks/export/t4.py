@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.export.sink import Lines
-from tasks.export.types import ExportFrame, Instance, Writer, tight_box
+from tasks.export.types import ExportFrame, Instance, Lines, Writer, tight_box
 
 _STEP_US = 100_000  # between frames that nobody knows the time of
 Row = dict[str, Any]

@@ -59,8 +59,8 @@ _DETECTED = (
     "sam2_core.backends.onnxruntime_network", "sam2_core.backends.pixel_kernels",
 )  # fmt: skip
 _IMPORTED = (
-    "tasks.boxes.imported", "tasks.boxes.import_files", "tasks.boxes.json_boxes",
-    "tasks.boxes.rows", "tasks.boxes.cvat_boxes", "tasks.boxes.field_boxes",
+    "tasks.boxes.imported", "tasks.boxes.import_files", "tasks.boxes.annotations",
+    "tasks.pipeline.open_boxes",
 )  # fmt: skip
 
 

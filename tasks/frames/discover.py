@@ -20,13 +20,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 from sam2_core.types import AutolabelError
-from tasks.frames.identity import split_address
-from tasks.frames.listing import File, is_hidden, natural_key, stat_file
-from tasks.frames.naming import Names, root_of_both
-from tasks.frames.readers.choice import FOLDERS, reader_of
-from tasks.frames.readers.folders import by_camera
-from tasks.frames.readers.protocol import ListedSequence, Picture, Reader
-from tasks.frames.source_names import (
+from tasks.frames.identity import (
     CAMERA_BYTES,
     CONTAINER_SUFFIXES,
     IMAGE_SUFFIXES,
@@ -34,8 +28,14 @@ from tasks.frames.source_names import (
     is_camera_name,
     safe_name,
     shared_beginning,
+    split_address,
     suffix_of,
 )
+from tasks.frames.listing import File, is_hidden, natural_key, stat_file
+from tasks.frames.naming import Names, root_of_both
+from tasks.frames.readers.choice import FOLDERS, reader_of
+from tasks.frames.readers.folders import by_camera
+from tasks.frames.readers.protocol import ListedSequence, Picture, Reader
 from tasks.store import storage
 from tasks.store.artifacts import content_key
 from tasks.types import (

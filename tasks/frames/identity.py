@@ -1,5 +1,7 @@
 """What a frame is: its address in its sequence and the version of its content, never its position.
 
+Also what names of folders and files say: cameras, sequences, and when a frame was taken.
+
 Samples, labels, decisions and requests are named by this. A frame that sorts earlier moves every
 position behind it, and a frame rewritten in place keeps its own: a name made of positions would
 then show what belongs to one picture on another.
@@ -11,10 +13,13 @@ begins. No picture's own address ends so. Their versions (etags) are those of th
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import unquote
@@ -178,3 +183,139 @@ def split_address(address: str) -> tuple[str, str, str]:
     if match is None:
         return address, "", ""
     return address[: match.start()], match[1], address[match.end() :]
+
+
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
+)
+VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".m4v", ".webm", ".mpg", ".mpeg"})
+# Files of other formats with many pictures in each (`tasks.frames.readers`).
+CONTAINER_SUFFIXES = frozenset({".mcap", ".parquet", ".tar"})
+_CAMERA_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        cam camera cameras image img rgb color colour mono gray grey front back rear side left right
+        center centre forward backward middle main wide narrow near far tele fisheye surround ring
+        stereo pinhole fov traffic light up down top bottom svc
+        """,
+    )
+)
+# Words that alone, or with a number, are a part of an image's way and not a camera.
+_NOT_ALONE = frozenset({"image", "img", "rgb", "color", "colour", "main", "light", "gray", "grey"})
+_OTHER_LETTERS = re.compile(r"[^\W\d_A-Za-z]")  # no camera word has them
+# A sequence's id becomes the name of files and a part of S3 keys (255 and 1024 bytes), with keys,
+# suffixes and the mark of a temporary file around it, which take 64 bytes at most; a camera's name
+# becomes a folder's.
+SEQUENCE_BYTES, CAMERA_BYTES = 128, 64
+_HASH_LETTERS = 12
+# Folders that only say what is in them: the sequence has the name of the folder around.
+_WRAPPERS = frozenset({"images", "image", "imgs", "img", "frames", "data", "rgb", "color"})
+
+
+def suffix_of(name: str) -> str:
+    """Return the ending of a file's name in small letters, with its dot; "" for none."""
+    dot = name.rfind(".")
+    return name[dot:].lower() if dot > 0 else ""
+
+
+def shared_beginning(ways: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names with which all of these ways begin."""
+    levels = zip(*ways, strict=False)
+    return [names[0] for names in takewhile(lambda level: len({*level}) == 1, levels)]
+
+
+def is_camera_name(name: str) -> bool:
+    """Whether a folder is named like a camera: camera words, and beside them letters and numbers.
+
+    `CAM_FRONT`, `cam_a` and `camera2` are cameras; `A`, `image` and `camera_of_anna` are not.
+    """
+    if _OTHER_LETTERS.search(name):
+        return False
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
+    lower = [word.lower() for word in words if len(word) > 1]
+    if not lower or not set(lower) <= _CAMERA_WORDS:
+        return False
+    return len(lower) > 1 or lower[0] not in _NOT_ALONE or bool(re.search(r"_0\d$", name))
+
+
+def safe_name(path: str, most_bytes: int = SEQUENCE_BYTES) -> str:
+    """Name of a sequence or camera as part of file names: "/" is "__", odd characters are "_".
+
+    One with more bytes than that (in UTF-8) is its beginning and a hash of the whole.
+    """
+    name = re.sub(r"[^\w.+=@,~-]", "_", path.replace("/", "__")).lstrip(".") or "_"
+    if len(name.encode()) <= most_bytes:
+        return name
+    digest = hashlib.sha256(path.encode()).hexdigest()[:_HASH_LETTERS]
+    beginning = name.encode()[: most_bytes - _HASH_LETTERS - 1].decode(errors="ignore")
+    return f"{beginning}~{digest}"
+
+
+def sequence_id_of(root: str, names: tuple[str, ...]) -> str:
+    """Id of the sequence in the folder `names` below a source, called after the source if none."""
+    while names and names[-1].lower() in _WRAPPERS:
+        names = names[:-1]
+    if names:
+        return safe_name("/".join(names))
+    around = [part for part in root.rpartition("://")[2].split("/") if part]
+    while len(around) > 1 and around[-1].lower() in _WRAPPERS:
+        around.pop()
+    return safe_name(around[-1]) if around else "sequence"
+
+
+# Seconds since 1970 between 2001-09-09 and 2096: ten digits.
+_EARLIEST_S, _LATEST_S = 1_000_000_000, 4_000_000_000
+_SECONDS_AND_FRACTION = re.compile(r"(?<!\d)(\d{10})(?:\.(\d{1,9})|_(\d{9}|\d{6}))(?!\d)")
+_EPOCH = re.compile(r"(?<!\d)(\d{10}|\d{13}|\d{16}|\d{17}|\d{19})(?!\d)")
+_DATE = re.compile(
+    r"(?<!\d)((?:19|20)\d\d)[-_.]?(\d\d)[-_.]?(\d\d)[-_T. ]*(\d\d)[-_.:]?(\d\d)[-_.:]?(\d\d)"
+    r"(?:[._-]?(\d{9}|\d{6}|\d{3}))?(?!\d)"
+)
+
+
+def timestamp_ns(stem: str) -> int | None:
+    """Nanoseconds since 1970 (UTC) that a file name without extension tells, or None.
+
+    Understands epoch digits in s, ms, us, 100 ns and ns (the last group of digits of such a length
+    counts: nuScenes puts the date first), ROS names `seconds.nanoseconds` or
+    `seconds_nanoseconds`, and dates like 2018-07-24-11-22-45 or 20180724_112245_123.
+    """
+    for match in reversed(list(_SECONDS_AND_FRACTION.finditer(stem))):
+        seconds, fraction = int(match[1]), str(match[2] or match[3])
+        if _EARLIEST_S <= seconds < _LATEST_S:
+            nanoseconds: int = seconds * 1_000_000_000 + int(fraction.ljust(9, "0"))
+            return nanoseconds
+    date = _from_date(stem)
+    for digits in reversed(_EPOCH.findall(stem)):
+        is_date = date is not None and digits[:2] in {"19", "20"} and len(digits) == 17
+        if _EARLIEST_S <= int(digits[:10]) < _LATEST_S and not is_date:
+            return int(digits + "0" * (19 - len(digits)))
+    return date
+
+
+def _from_date(stem: str) -> int | None:
+    for match in reversed(list(_DATE.finditer(stem))):
+        try:
+            date = datetime(*(int(part) for part in match.groups()[:6]), tzinfo=UTC)  # type: ignore[misc, arg-type]
+        except ValueError:
+            continue
+        return int(date.timestamp()) * 1_000_000_000 + int((match[7] or "").ljust(9, "0"))
+    return None
+
+
+def fits_int64(value: int) -> bool:
+    """Whether tables can hold a time: it is at most 292 years from 1970."""
+    return -(2**63) <= value < 2**63
+
+
+def timestamps_ns(stems: Sequence[str]) -> list[int | None]:
+    """Timestamps of one camera's frames: all of them or none.
+
+    A date that every frame repeats, or a name without one among others, would be worse than no
+    timestamps.
+    """
+    found = [timestamp_ns(stem) for stem in stems]
+    if None in found or len(set(found)) != len(found):
+        return [None] * len(found)
+    return found

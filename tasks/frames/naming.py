@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from sam2_core.types import AutolabelError
-from tasks.frames.identity import split_address
-from tasks.frames.readers.choice import BY_SUFFIX, FOLDERS
-from tasks.frames.readers.protocol import ListedSequence
-from tasks.frames.source_names import (
+from tasks.frames.identity import (
     VIDEO_SUFFIXES,
     is_camera_name,
     safe_name,
     sequence_id_of,
+    split_address,
     suffix_of,
 )
+from tasks.frames.readers.choice import BY_SUFFIX, FOLDERS
+from tasks.frames.readers.protocol import ListedSequence
 from tasks.store import storage
 from tasks.store.roots import Root
 

@@ -1,14 +1,31 @@
-"""Boxes that somebody else made: from files, or from a field of a FiftyOne dataset."""
+"""Boxes that somebody else made: from files, or from a field of a FiftyOne dataset.
+
+`dataset:NAME.FIELD` names a field of anybody's dataset; samples are read as MongoDB holds them. A
+sample has the boxes of the picture at its `filepath`; for one that this system loaded, for that at
+its `frame_uri`, which may be elsewhere or in a video. Names of pictures are relative to the folder
+that holds all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePosixPath
 from typing import Any, cast
 
 from sam2_core.types import AutolabelError
-from tasks.boxes.field_boxes import dataset_and_field, field_boxes, is_field
 from tasks.boxes.import_files import import_boxes
-from tasks.boxes.imported import ImportedBoxes
+from tasks.boxes.imported import (
+    ImageRows,
+    ImportedBoxes,
+    Row,
+    Rows,
+    four_numbers,
+    number,
+    size_hw_of,
+    whole_number,
+)
+from tasks.frames.identity import part_of
 
 _LABELS = ("Detections", "Detection")
 
@@ -77,3 +94,101 @@ def _kinds(fields: dict[str, Any]) -> dict[str, str]:
         name: (getattr(one, "document_type", None) or type(one)).__name__
         for name, one in fields.items()
     }
+
+
+SCHEME = "dataset:"
+Document = Mapping[str, Any]
+
+
+def is_field(address: str) -> bool:
+    """Whether an address names a field of a dataset, not a file."""
+    return address.startswith(SCHEME)
+
+
+def dataset_and_field(address: str) -> tuple[str, str]:
+    """Take `dataset:NAME.FIELD` apart at its last dot; names of datasets may have dots.
+
+    Raises:
+        AutolabelError: there is no name, or no field.
+
+    """
+    name, _, field = address.removeprefix(SCHEME).rpartition(".")
+    if not name or not field:
+        raise AutolabelError(
+            f"{address} names no field: write dataset:NAME.FIELD, such as "
+            "dataset:drives.predictions"
+        )
+    return name, field
+
+
+def field_boxes(
+    address: str,
+    samples: Iterable[Document],
+    frames_of: Callable[[Any], Iterable[Document]] | None = None,
+) -> ImportedBoxes:
+    """Read the boxes of samples.
+
+    Args:
+        address: as given, for messages and the stamp.
+        samples: documents with `filepath`, `frame_uri`, `metadata` and the field, `_id`.
+        frames_of: where samples are videos, returns the documents of the frames of one, by `_id`.
+
+    Raises:
+        AutolabelError: no sample has such boxes.
+
+    """
+    field = dataset_and_field(address)[1]
+    found: dict[tuple[str, ...], ImageRows] = {}
+    without = 0
+    for sample in samples:
+        path = str(sample.get("frame_uri") or sample.get("filepath"))
+        size = sample.get("metadata") or {}
+        if frames_of is not None:
+            size_hw = size_hw_of(size.get("frame_height"), size.get("frame_width"))
+            for one in frames_of(sample["_id"]):
+                index = int(one["frame_number"]) - 1  # FiftyOne counts from 1
+                found[_parts(f"{path}#frame={index}")] = _image(one, field, size_hw)
+            continue
+        without += sample.get(field) is None
+        size_hw = size_hw_of(size.get("height"), size.get("width"))
+        found[_parts(path)] = _image(sample, field, size_hw)
+    if not any(image.rows or image.problem for image in found.values()):
+        raise AutolabelError(f"no sample of {address.removeprefix(SCHEME)} has a box")
+    # How many folders all names begin with.
+    levels = zip(*(parts[:-1] for parts in found), strict=False)
+    common = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, levels))
+    images = {"/".join(parts[common:]): image for parts, image in found.items()}
+    notes = (f"samples whose field {field} is not set: {without}",) if without else ()
+    stamp = f"imported:{address.removeprefix(SCHEME)}"
+    return ImportedBoxes.of_rows(Rows(tuple(images.items()), notes), address, stamp)
+
+
+def _parts(uri: str) -> tuple[str, ...]:
+    """Folders and name of a picture; a video's frame is a number in a folder called like it."""
+    part = part_of(uri)
+    if part is None:
+        return PurePosixPath(uri.replace("\\", "/")).parts
+    path = PurePosixPath(part.path)
+    return path.parts if part.is_member else (*path.with_suffix("").parts, f"{part.number:06d}")
+
+
+def _image(sample: Document, field: str, size_hw: tuple[int, int] | None) -> ImageRows:
+    """Rows of a sample: in pixels where it knows its size, in fractions where it does not."""
+    image = ImageRows(size_hw, fractions=size_hw is None)
+    value = sample.get(field) or {}
+    detections = value.get("detections") if "detections" in value else [value] if value else []
+    for position, one in enumerate(detections or []):
+        image.add(f"{field}, label {position}", _row, one, size_hw or (1, 1))
+    return image
+
+
+def _row(one: Document, size_hw: tuple[int, int]) -> Row:
+    if one.get("label") is None:
+        raise ValueError("it has no label")
+    left, top, width, height = four_numbers(one.get("bounding_box"), "bounding_box")
+    rows, columns = size_hw
+    corners = (left * columns, top * rows, (left + width) * columns, (top + height) * rows)
+    confidence, index = one.get("confidence"), one.get("index")
+    score = 1.0 if confidence is None else number(confidence, "confidence")
+    track_id = None if index is None else whole_number(index, "index")
+    return Row(str(one["label"]), corners, score, track_id)

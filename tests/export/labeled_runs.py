@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from tasks.export.frames import Choice
+from tasks.export.run import Choice
 from tasks.frames.identity import file_version
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest, write_manifest

@@ -12,10 +12,8 @@ from click.testing import CliRunner
 
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError
-from tasks.export.frames import Choice, chosen_manifests, split_of
-from tasks.export.run import FORMATS, export
-from tasks.export.sink import Sink
-from tasks.export.types import Classes, ExportFrame, ExportNotes
+from tasks.export.run import FORMATS, Choice, chosen_manifests, export, split_of
+from tasks.export.types import Classes, ExportFrame, ExportNotes, Sink
 from tasks.store import storage
 from tasks.store.tracks import FrameTracks, write_tracks
 from tests.export.labeled_runs import NOTHING, run_of, truth

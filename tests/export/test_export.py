@@ -11,10 +11,8 @@ from pycocotools.coco import COCO
 
 from sam2_core.mask_geometry import one_polygon, polygons
 from tasks.export.coco import polygon_iou
-from tasks.export.frames import Choice, split_of
-from tasks.export.run import FORMATS, export
-from tasks.export.sink import Sink
-from tasks.export.types import Classes, ExportFrame, ExportNotes, Instance
+from tasks.export.run import FORMATS, Choice, export, split_of
+from tasks.export.types import Classes, ExportFrame, ExportNotes, Instance, Sink
 from tests.export.labeled_runs import NOTHING, owned, run_of, truth
 
 

@@ -9,9 +9,8 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from tasks.boxes.import_files import import_boxes
-from tasks.export.frames import Choice
 from tasks.export.review_tools import packed
-from tasks.export.run import export
+from tasks.export.run import Choice, export
 from tests.export.labeled_runs import run_of, truth
 
 

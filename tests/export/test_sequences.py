@@ -10,10 +10,9 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from tasks.export.frames import Choice
 from tasks.export.overlay import Caption, Film, color_of, fitting, placed, write_captions
 from tasks.export.pngs import COVERED
-from tasks.export.run import export
+from tasks.export.run import Choice, export
 from tasks.export.types import Instance
 from tasks.frames.identity import file_version
 from tests.export.labeled_runs import NOTHING, owned, run_of, store, truth

@@ -5,8 +5,8 @@ import pytest
 
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover
+from tasks.frames.identity import safe_name
 from tasks.frames.listing import walk
-from tasks.frames.source_names import safe_name
 from tests.frames.sources import ids, shape, write
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from sam2_core.types import Boxes
 from tasks.frames.discover import discover
+from tasks.frames.identity import is_camera_name, timestamp_ns, timestamps_ns
 from tasks.frames.listing import natural_key
-from tasks.frames.source_names import is_camera_name, timestamp_ns, timestamps_ns
 from tasks.store import quarantine, storage
 from tasks.store.artifacts import RunStamp, chunks_of, write_labels
 from tasks.store.manifests import ChunkRecord, Manifest, list_complete, write_manifest

@@ -10,8 +10,7 @@ from flows.load_dataset import load_dataset
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
-from tasks.export.frames import Choice
-from tasks.export.run import export
+from tasks.export.run import Choice, export
 from tests.integration.dataset_rows import held
 from tests.integration.runs import MICRO, write_sequence
 

@@ -10,11 +10,9 @@ from click.testing import CliRunner
 from flows.cli.main import cli
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.field_boxes import field_boxes
-from tasks.boxes.imported import Matching
-from tasks.boxes.rows import BadBoxesError
+from tasks.boxes.imported import BadBoxesError, Matching
 from tasks.frames.discover import discover
-from tasks.pipeline.open_boxes import open_boxes
+from tasks.pipeline.open_boxes import field_boxes, open_boxes
 from tests.frames.formats import picture
 
 

@@ -10,18 +10,18 @@ from functools import partial
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
-from tasks.frames.identity import address_of
-from tasks.frames.listing import File, folder_below, natural_key, stat_file, walk
-from tasks.frames.readers.protocol import Folder, ListedSequence, Picture, Reader
-from tasks.frames.source_names import (
+from tasks.frames.identity import (
     CAMERA_BYTES,
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
+    address_of,
     is_camera_name,
     safe_name,
     suffix_of,
     timestamps_ns,
 )
+from tasks.frames.listing import File, folder_below, natural_key, stat_file, walk
+from tasks.frames.readers.protocol import Folder, ListedSequence, Picture, Reader
 from tasks.store import storage
 
 # What a run leaves for people beside its reports: labels are drawn into it.

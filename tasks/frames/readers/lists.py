@@ -26,11 +26,9 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.frames.download import fetch
-from tasks.frames.identity import address_of
-from tasks.frames.listing import File, natural_key, stat_file
-from tasks.frames.readers.protocol import ListedSequence, Picture, Reader
-from tasks.frames.source_names import (
+from tasks.frames.identity import (
     IMAGE_SUFFIXES,
+    address_of,
     fits_int64,
     is_camera_name,
     sequence_id_of,
@@ -38,6 +36,8 @@ from tasks.frames.source_names import (
     suffix_of,
     timestamps_ns,
 )
+from tasks.frames.listing import File, natural_key, stat_file
+from tasks.frames.readers.protocol import ListedSequence, Picture, Reader
 from tasks.store import storage
 from tasks.store.addresses import checked
 from tasks.wording import counted

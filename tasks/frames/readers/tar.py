@@ -14,11 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
-from tasks.frames.identity import address_of
+from tasks.frames.identity import IMAGE_SUFFIXES, address_of, is_camera_name, suffix_of
 from tasks.frames.listing import File, is_hidden, natural_key, stat_file
 from tasks.frames.readers.folders import pictures
 from tasks.frames.readers.protocol import ListedSequence, Picture, Reader
-from tasks.frames.source_names import IMAGE_SUFFIXES, is_camera_name, suffix_of
 from tasks.store import storage
 from tasks.wording import counted
 

@@ -18,11 +18,10 @@ import logging
 import re
 from collections.abc import Iterator
 
-from tasks.frames.identity import address_of
+from tasks.frames.identity import IMAGE_SUFFIXES, address_of, suffix_of, timestamp_ns
 from tasks.frames.listing import File, folder_below, natural_key, walk
 from tasks.frames.readers.folders import by_camera, stem
 from tasks.frames.readers.protocol import Folder, ListedSequence, Picture, Reader
-from tasks.frames.source_names import IMAGE_SUFFIXES, suffix_of, timestamp_ns
 from tasks.store import storage
 
 CAMERA = re.compile(r"image_\d\d")
