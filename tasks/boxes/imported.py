@@ -329,11 +329,6 @@ class ImportedBoxes:
         most = max((len(entry.parents) for entry in fitting), default=0)
         return [entry for entry in fitting if len(entry.parents) == most]
 
-    def of_other_folders(self, frame: FrameRef) -> Entry | None:
-        """Return an entry that has a frame's name, and names folders that are not the frame's."""
-        named = self._by_name.get(_stem(frame), {})
-        return next(itertools.chain.from_iterable(named.values()), None)
-
     def entries_of_video(self, video: VideoRef) -> Iterator[tuple[int, list[Entry]]]:
         """Numbers of selected frames that a video may have, with the entries that fit them."""
         numbers = set[int]().union(*(self._numbers.get(one, ()) for one in _around(video)))
@@ -428,7 +423,7 @@ def chosen_boxes(boxes: Boxes, classes: Collection[str], min_score: float) -> Bo
     return boxes.chosen(np.flatnonzero(known & enough).tolist())
 
 
-# Box files that are read, at most, to see which classes there are.
+# With more box files than that, nobody reads them to see which classes there are.
 MOST_READ = 500
 _SHOWN = 5
 
@@ -441,7 +436,6 @@ class Matching:
         imported: the boxes.
         frames: seen so far; those of videos when these are open (`open_videos`).
         frames_without: how many of those have no entry; the first few are in `examples`.
-        other_folders: an entry of the name of one of those, and the frame, in words; "" for none.
 
     """
 
@@ -449,7 +443,6 @@ class Matching:
     frames: int = 0
     frames_without: int = 0
     examples: list[str] = field(default_factory=list)
-    other_folders: str = ""
     _frame_of: dict[str, str] = field(default_factory=dict)  # an entry's name: a frame's address
 
     def add(self, footage: Iterable[Footage]) -> None:
@@ -475,9 +468,6 @@ class Matching:
         self.frames_without += 1
         if len(self.examples) < _SHOWN:
             self.examples.append(storage.redact(frame.uri))
-        near = None if self.other_folders else self.imported.of_other_folders(frame)
-        if near:
-            self.other_folders = f"{near.name} beside {storage.redact(frame.uri)}"
 
     def open_videos(self, frames: Iterable[FrameRef]) -> None:
         """Count the frames that opened videos have; boxes of any other number have no frame."""
@@ -524,17 +514,11 @@ class Matching:
 
         """
         if not self._frame_of:
-            if self.other_folders:
-                raise NothingToLabelError(
-                    f"{self.imported.where}: none of its images is among the frames of the "
-                    "sources; files have the same names, but other folders "
-                    f"({self.other_folders}): name only folders that the frames lie in, such as "
-                    "CAM_FRONT/0001.jpg"
-                )
-            shown = f", such as {self.examples[0].rsplit('/', 1)[-1]}" if self.examples else ""
+            frame = f" beside {self.examples[0]}" if self.examples else ""
             raise NothingToLabelError(
-                f"{self.imported.where}: none of its images is among the frames of the sources; "
-                f"names must be equal{shown}"
+                f"{self.imported.where}: none of its images is among the frames of the sources "
+                f"({self.imported.entries[0].name}{frame}); names must be equal, and name only "
+                "folders that the frames lie in, such as CAM_FRONT/0001.jpg"
             )
         if classes:
             self._refuse_classes(set(classes))
@@ -552,13 +536,14 @@ class Matching:
             return
         matched = [one for one in self.imported.entries if one.name in self._frame_of]
         seen: set[str] = set()
-        for entry in matched[:: len(matched) // MOST_READ + 1]:
+        if len(matched) > MOST_READ:
+            return
+        for entry in matched:
             with contextlib.suppress(BadBoxesError, AutolabelError):  # it has no classes
                 seen |= set(entry.read("").labels)
             if seen & wanted:
                 return
-        if len(matched) <= MOST_READ:
-            self._refuse(wanted, ", ".join(sorted(seen)))
+        self._refuse(wanted, ", ".join(sorted(seen)))
 
     def _refuse(self, unknown: set[str], told: str) -> None:
         raise AutolabelError(
