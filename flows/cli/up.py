@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from rich.console import Console
 
 from flows.cli.common_options import PORT, json_option, print_json
@@ -73,23 +72,9 @@ def bring_up(
         AutolabelError: something does not start, or runs already otherwise than asked for here.
 
     """
-    with _one_at_a_time(tell):
+    # Two at once would start two of what neither finds running.
+    with FileLock(close_file(private_folder(folder()) / "up.lock")):
         return _bring_up(port, count, app_port, tell)
-
-
-@contextlib.contextmanager
-def _one_at_a_time(tell: Callable[[str], object]) -> Iterator[None]:
-    """Wait for another `up`: two at once would start two of what neither finds running."""
-    lock = FileLock(close_file(private_folder(folder()) / "up.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        tell("another `autolabel up`")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _bring_up(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -27,7 +26,6 @@ from tasks.store.manifests import Key, ListedManifest, dated_ahead, declare_agai
 from tasks.store.tracks import list_tracked, read_made
 from tasks.types import FrameRef, FrameSelection
 
-LISTING_THREADS = 16
 # Frames of a run that is over before Prefect's server would have started.
 SMALL = 16
 
@@ -145,8 +143,7 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
             part = replace(part, tracks_made=read_made(params.out, part.manifest))
         return part
 
-    with ThreadPoolExecutor(LISTING_THREADS, "plan") as pool:
-        sequences = tuple(pool.map(planned, found))
+    sequences = tuple(storage.at_once(planned, found))
     for part in sequences:
         if part.manifest is None:
             stored.refuse_namesake(part.found.sequence)

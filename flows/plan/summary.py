@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from flows.plan.plan import Plan
@@ -13,14 +12,12 @@ from sam2_core.types import AutolabelError
 from tasks.observe.progress import summed
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.pipeline.sequence import failures_of
+from tasks.store import storage
 from tasks.store.artifacts import read_frames
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import read_manifest
-from tasks.store.storage import NotFoundError
 from tasks.types import FrameFailure, FrameRef, VideoRef
 from tasks.wording import counted
-
-_READERS = 16
 
 
 def summary_of(
@@ -140,8 +137,8 @@ def unlabeled_frames(
     def of(key: tuple[str, str]) -> list[FrameFailure]:
         try:
             return list(failures_of(out_uri, read_manifest(out_uri, run_key, *key)))
-        except (NotFoundError, IncompleteArtifactError):
+        except (storage.NotFoundError, IncompleteArtifactError):
             return []
 
-    with ThreadPoolExecutor(_READERS, "unlabeled") as pool:
-        return [failure for failures in pool.map(of, sorted(complete)) for failure in failures]
+    found = storage.at_once(of, sorted(complete))
+    return [failure for failures in found for failure in failures]

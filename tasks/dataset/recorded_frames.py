@@ -8,7 +8,6 @@ and labels are never shown on it; one that cannot be fetched leaves labels witho
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 from sam2_core.types import IntArray
 from tasks.dataset.documents import sample_id
 from tasks.frames.cached import ExtractedFrames, take_intact
-from tasks.frames.download import CONNECTIONS, download, find_cached
+from tasks.frames.download import download, find_cached
 from tasks.frames.identity import file_version, frame_key, is_below, is_file_here, part_of
 from tasks.frames.listing import stat_file
 from tasks.frames.video import expand_videos, footage_of
@@ -79,8 +78,7 @@ def find_pictures(recorded: Sequence[FrameRef]) -> Pictures:
 def _fetch_images(frames: Iterable[FrameRef]) -> Pictures:
     """Bring images that are in the cache, or still what they were when they were labeled."""
     images = [frame for frame in frames if _number_of(frame.uri) is None]
-    with ThreadPoolExecutor(CONNECTIONS, "compare") as threads:
-        states = list(threads.map(_state, images))
+    states = storage.at_once(_state, images)
     same = [frame for frame, state in zip(images, states, strict=True) if state == _SAME]
     changed = {frame.uri for frame, state in zip(images, states, strict=True) if state == _OTHER}
     paths = {one.uri: one.local_path for one in download(same) if isinstance(one, FrameRef)}

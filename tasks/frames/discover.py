@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -255,7 +254,6 @@ def _frames_of(
 
 
 _MAGIC = re.compile(r"[*?\[]")
-_LOOKERS = 16
 
 
 def is_pattern(source: str) -> bool:
@@ -342,9 +340,8 @@ def pictures_among(sources: Sequence[str]) -> dict[str, File]:
 
     """
     named = [one for one in sources if suffix_of(one) in IMAGE_SUFFIXES]
-    with ThreadPoolExecutor(_LOOKERS, "look") as pool:
-        files = pool.map(stat_file, named)
-        return {one: file for one, file in zip(named, files, strict=True) if file is not None}
+    files = storage.at_once(stat_file, named)
+    return {one: file for one, file in zip(named, files, strict=True) if file is not None}
 
 
 def by_sequence(

@@ -29,8 +29,6 @@ from tasks.store import storage
 from tasks.store.retry import CutBodyError, is_transient
 from tasks.types import FrameFailure, FrameRef
 
-CONNECTIONS = 16
-
 
 class ChangedError(storage.StorageError):
     """A file is no longer the one that was listed: its labels would be kept under its old name."""
@@ -58,7 +56,7 @@ def download(
 
     """
     outcomes = []
-    with ThreadPoolExecutor(CONNECTIONS, "download") as pool:
+    with ThreadPoolExecutor(storage.CONNECTIONS, "download") as pool:
         for outcome in pool.map(fetch_frame, frames):
             on_frame(outcome)
             outcomes.append(outcome)

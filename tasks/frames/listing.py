@@ -12,7 +12,6 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from tasks.frames.identity import server_version, stat_version
 from tasks.store import storage
 from tasks.wording import counted
 
-_HTTP_CONNECTIONS = 16
 _DIGITS = re.compile(r"(\d+)")
 _UNSAFE_NAME = re.compile(r"[/\\\x00]")
 
@@ -280,8 +278,7 @@ def _walk_http(url: str, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
         yield from _walk_http(link, (*names, name))
     if files:
         links = [link for _, link in sorted(set(files))]
-        with ThreadPoolExecutor(_HTTP_CONNECTIONS) as pool:
-            yield names, [file for file in pool.map(stat_file, links) if file]
+        yield names, [file for file in storage.at_once(stat_file, links) if file]
 
 
 def _file_of(info: dict[str, Any], uri: str) -> File:

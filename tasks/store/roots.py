@@ -11,14 +11,12 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 from tasks.store import checksums, storage
 from tasks.store.checksums import IncompleteArtifactError
 
 ROOTS = "roots"
-_READERS = 16
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,8 @@ def read_roots(out_uri: str) -> tuple[Root, ...]:
 
     """
     folder = storage.join(out_uri, ROOTS)
-    with ThreadPoolExecutor(_READERS, "roots") as pool:
-        found = pool.map(lambda name: _read(storage.join(folder, name)), _files(folder))
-        return tuple(root for roots in found for root in roots)
+    found = storage.at_once(lambda name: _read(storage.join(folder, name)), _files(folder))
+    return tuple(root for roots in found for root in roots)
 
 
 def _read(uri: str) -> list[Root]:

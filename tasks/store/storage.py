@@ -13,7 +13,8 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +36,8 @@ _TIMES = ("mtime", "LastModified", "Last-Modified", "updated", "last_modified", 
 _WEB_IPV6 = re.compile(r"https?://\[[\da-fA-F:.]*::[\da-fA-F:.]*\]")
 
 redact = redaction.redact
+CONNECTIONS = 16
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
@@ -220,6 +223,12 @@ def ask(action: str, uri: str, call: Callable[[Any, str], Answer]) -> Answer:
     fs, path = filesystem(uri)
     with explained(action, uri):
         return with_retries(lambda: call(fs, path), f"cannot {action} {redact(uri)}")
+
+
+def at_once(call: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
+    """Call with each item, several at a time, as requests wait for their servers; in order."""
+    with ThreadPoolExecutor(CONNECTIONS, "requests") as pool:
+        return list(pool.map(call, items))
 
 
 def _denied(error: BaseException) -> str:

@@ -19,7 +19,6 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -41,8 +40,6 @@ from tasks.frames.readers.protocol import ListedSequence, Picture, Reader
 from tasks.store import storage
 from tasks.store.addresses import checked
 from tasks.wording import counted
-
-_LOOKERS = 16
 
 log = logging.getLogger(__name__)
 
@@ -181,10 +178,8 @@ def _pictures(records: Sequence[Record]) -> list[Picture]:
     found = timestamps_ns([PurePosixPath(one.uri).stem for one in ordered])
     if timed:
         found = [first_ns if one.timestamp_ns is None else one.timestamp_ns for one in ordered]
-    with ThreadPoolExecutor(_LOOKERS, "look") as pool:
-        files = pool.map(_file, ordered)
-        shown = zip(ordered, files, found, strict=True)
-        return [Picture(file, time_ns, one.problem) for one, file, time_ns in shown]
+    shown = zip(ordered, storage.at_once(_file, ordered), found, strict=True)
+    return [Picture(file, time_ns, one.problem) for one, file, time_ns in shown]
 
 
 def _file(one: Record) -> File:
