@@ -16,6 +16,8 @@ import click
 
 from flows.cli.common_options import json_option, print_json
 from flows.cli.writable import check_writable
+from flows.machine.services import ADVICE, refused_workers, running_api
+from flows.server.api import configured_api, use_api
 from sam2_core.cache import cache_folder
 from sam2_core.machine import gpu_names, how_to_install, usable_cores
 from sam2_core.redaction import redact
@@ -127,8 +129,6 @@ def _database() -> Finding:
 
 
 def _prefect() -> Finding:
-    from flows.machine.services import running_api
-    from flows.server.api import configured_api
     from flows.server.postgres import size_bytes
 
     installed, url = version("prefect"), configured_api()
@@ -145,7 +145,6 @@ def _prefect() -> Finding:
 
 
 def _workers() -> Finding:
-    from flows.machine.services import ADVICE, refused_workers
 
     refused = refused_workers()
     if not refused:
@@ -155,7 +154,6 @@ def _workers() -> Finding:
 
 
 def _schedules() -> Finding:
-    from flows.server.api import use_api
     from flows.server.client import asked_once
     from flows.server.schedules import collect_schedules
 

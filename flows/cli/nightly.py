@@ -11,6 +11,7 @@ import click
 
 from flows.cli.options import backfill_params, label_options
 from flows.params import LabelParams
+from flows.server.api import use_api
 
 NIGHTS_SHOWN = 5
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
@@ -28,7 +29,6 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     """Turn the nights off and end: no other option is needed."""
     if not value or ctx.resilient_parsing:
         return
-    from flows.server.api import use_api
     from flows.server.schedules import turn_off
 
     use_api()
@@ -56,7 +56,6 @@ def command(at: tuple[int, int], timezone: str, **options: Any) -> None:
     """
     from flows.machine.programs import CPU_POOL
     from flows.plan.names import refuse_other_names
-    from flows.server.api import use_api
     from flows.server.fleet import doubt, refuse_what_nobody_will_tell
     from flows.server.schedules import plan_nights, turn_on
     from flows.server.submit import workers_online

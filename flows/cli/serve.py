@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flows.cli.common_options import FILE, load_timeout_option, numbers
+from sam2_core.serving.http_front import answering, demo_page, listen, triton_http
 from sam2_core.types import AutolabelError
+from tasks.review.door import NAMES, TOKEN, Door, bind
 
 if TYPE_CHECKING:
     from sam2_core.serving.server_process import RunningServer
@@ -75,7 +77,6 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     """
     from flows.cli.display import stderr_console
     from sam2_core.images import open_image
-    from sam2_core.serving.http_front import answering, listen, triton_http
     from sam2_core.serving.installed_server import find_server
     from sam2_core.serving.server_process import (
         ServerOptions,
@@ -87,7 +88,6 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
         start_server,
     )
     from sam2_core.serving.supervised import SupervisedServer
-    from tasks.review.door import Door
 
     _refuse_wrong_options(models, options)
     console, prefix = stderr_console(), new_prefix()
@@ -154,8 +154,6 @@ def _names_of(host: str) -> Callable[[str], bool]:
 
     Other pages reach it under names of their own (DNS rebinding), never under an address.
     """
-    from tasks.review.door import NAMES
-
     if host in NAMES:
         return NAMES.__contains__
     names = {*NAMES, host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
@@ -235,8 +233,6 @@ def _written(repository: Path, models: tuple[str, ...], options: dict[str, Any])
 def _serve_page(picture: Path, grpc_url: str, names: list[str], stack: contextlib.ExitStack) -> str:
     """Serve the page of a picture on 127.0.0.1 until the stack ends; return its link."""
     from sam2_core.serving.client import Sam2Client
-    from sam2_core.serving.http_front import answering, demo_page
-    from tasks.review.door import TOKEN, Door, bind
 
     model = names[0].removeprefix("sam2_")
     client = stack.enter_context(Sam2Client(grpc_url, model))

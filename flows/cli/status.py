@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from flows.cli.common_options import FloatRange, json_option, print_json
+from flows.machine.services import ADVICE, refused_workers
 from sam2_core.types import AutolabelError
 
 FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
@@ -25,7 +26,6 @@ def command(hours: float, as_json: bool) -> None:
 
     Exit code 1: something is left to do for a person.
     """  # noqa: D205
-    from flows.machine.services import refused_workers
     from flows.server.api import use_api
     from flows.server.client import asked_once
     from flows.server.status import collect_status
@@ -64,7 +64,6 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
 
 
 def _show_refused(reasons: dict[str, str]) -> None:
-    from flows.machine.services import ADVICE
 
     for name, reason in reasons.items():
         click.echo(f"{name} takes no work: {reason}")

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 
 from sam2_core.arrays import freeze_arrays
@@ -137,8 +138,6 @@ class AnyDetector:
             scale: pixels of the input per pixel of the image, of all four sides or of each.
 
         """
-        import cv2
-
         classes = scores.argmax(1)
         score = scores[np.arange(len(classes)), classes]
         keep = (score >= min_score) & (score > 0) & np.isfinite(xywh).all(1)
@@ -250,8 +249,6 @@ class Detector(AnyDetector):
 
         On a GPU the image is put where the device fetches and scales it.
         """
-        import cv2
-
         height, width = self.input_hw
         size_hw = (image.shape[0], image.shape[1])
         scale = min(height / size_hw[0], width / size_hw[1])

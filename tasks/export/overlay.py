@@ -16,8 +16,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
 
 from tasks.export.types import ExportFrame, Instance, Sink, Writer, bitmap
 from tasks.frames.images import BadImageError, as_jpeg, decode_image
@@ -59,8 +61,6 @@ def font(size_px: int) -> ImageFont.FreeTypeFont:
     from importlib.util import find_spec
     from pathlib import Path
 
-    from PIL import ImageFont
-
     spec = find_spec("matplotlib")
     folder = Path((spec and spec.origin) or "").parent
     return ImageFont.truetype(folder / "mpl-data/fonts/ttf/DejaVuSans.ttf", size_px)
@@ -95,8 +95,6 @@ def text_picture(text: str, size_px: int, ground: Bgr) -> Picture:
         uint8 (h, w, 3) BGR.
 
     """
-    from PIL import Image, ImageDraw
-
     width, height = width_px(text, size_px), line_px(size_px)
     blue, green, red = ground
     letters = _DARK if 0.299 * red + 0.587 * green + 0.114 * blue > 110 else _BRIGHT
@@ -203,8 +201,6 @@ def _positions(
 
 def _lead(picture: Picture, one: Caption, rect: Rect) -> None:
     """Draw a line from a caption that is away from its box to the box."""
-    import cv2
-
     left, top, right, bottom = (round(side) for side in one.box_xyxy_px)
     gap = max(top - rect[3], rect[1] - bottom)
     if gap <= 0:
@@ -247,8 +243,6 @@ class Film:
 
     def add(self, picture: Picture, time_ns: int | None) -> None:
         """Add a picture, taken at this time."""
-        import cv2
-
         width, height = self._size_wh
         if picture.shape[:2] != (height, width):
             picture = np.asarray(cv2.resize(picture, self._size_wh), np.uint8)
@@ -312,8 +306,6 @@ class _H264:
 
 def _mpeg4(path: Path, size_wh: tuple[int, int], first_ns: int) -> Any:
     """Write with OpenCV, which knows one rate: that of the first picture."""
-    import cv2
-
     rate = round(min(max(1e9 / first_ns, 1.0), 60.0), 2)
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), rate, size_wh)
     return SimpleNamespace(write=lambda picture, _: writer.write(picture), close=writer.release)
@@ -350,8 +342,6 @@ def paint(frame: ExportFrame) -> Picture | None:
         uint8 (H, W, 3) BGR.
 
     """
-    import cv2
-
     if frame.image is None:
         return None
     try:
@@ -417,8 +407,6 @@ class _Series:
 
     def _thumb(self, frame: ExportFrame, painted: Picture) -> Picture:
         """Draw a frame small, with captions of its own and which frame it is below."""
-        import cv2
-
         height = max(1, round(_THUMB_WIDTH * self._size_wh[1] / self._size_wh[0]))
         how = cv2.INTER_AREA if painted.shape[1] > _THUMB_WIDTH else cv2.INTER_LINEAR
         small = np.asarray(cv2.resize(painted, (_THUMB_WIDTH, height), interpolation=how), np.uint8)

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import cv2
+
 from sam2_core.machine_errors import as_machine_error
 from tasks.frames.cached import CacheError, ExtractedFrames, Row
 from tasks.frames.download import ChangedError, fetch, fetch_frame
@@ -182,7 +184,6 @@ class _Clock:
     """
 
     def __init__(self, capture: Any) -> None:
-        import cv2
 
         self._position = partial(capture.get, cv2.CAP_PROP_POS_MSEC)
         fps = float(capture.get(cv2.CAP_PROP_FPS))
@@ -205,8 +206,6 @@ class _Clock:
 
 def _extract(path: Path, extracted: ExtractedFrames, selection: FrameSelection) -> Iterator[Row]:
     """Write selected frames; one that cannot be decoded has no file and counts all the same."""
-    import cv2
-
     # FFmpeg would tell what is wrong with a file, without its name; it is read once.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
     capture = cv2.VideoCapture(str(path))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sam2_core.model_download import checkpoint_path
 from sam2_core.presets import PRESETS, preset_named
+from sam2_core.resolve import Wanted, resolve_model, resolve_weights
 from sam2_core.trust.certificate import (
     Certificate,
     UncertifiedEngineError,
@@ -80,7 +81,6 @@ def choose_model(
 
     """
     from sam2_core.backend_choice import choose_backend, precision_for
-    from sam2_core.resolve import Wanted, resolve_model
 
     chosen, reason = choose_backend(asked_for(model, backend))
     if chosen == TRITON:
@@ -115,8 +115,6 @@ def asked_for(model: str, backend: str) -> str:
     "auto" is ONNX Runtime for what comes as graphs: PyTorch can make nothing of those, and to see
     whether PyTorch works takes seconds.
     """
-    from sam2_core.resolve import Wanted
-
     if backend != "auto":
         return backend
     name = best_here(Wanted("fp16"), "torch")[0] if model == "auto" else model
@@ -127,7 +125,6 @@ def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | Non
     from sam2_core.backends.model_folder import CLOSE_UPS
     from sam2_core.decisive_code import mask_code
     from sam2_core.export import close_up_size
-    from sam2_core.resolve import resolve_weights
 
     weights = resolve_weights(model, wanted)
     name = Path(model).name if weights.preset == "*" else weights.preset

@@ -4,8 +4,8 @@ import json
 
 from click.testing import CliRunner
 
+from flows.cli import doctor
 from flows.cli.main import cli
-from flows.machine import services
 from flows.server.client import asked_once
 from sam2_core import backend_choice
 from tests.planted import PLANTED
@@ -41,7 +41,7 @@ def test_addresses_are_shown_without_their_credentials(monkeypatch):
 def test_a_variable_that_names_no_gpu_and_the_server_of_up_are_told(monkeypatch, database):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
-    monkeypatch.setattr(services, "running_api", lambda: "http://127.0.0.1:1/api")
+    monkeypatch.setattr(doctor, "running_api", lambda: "http://127.0.0.1:1/api")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "9")
     findings, _ = found()
     assert findings["gpu"]["found"].startswith("CUDA_VISIBLE_DEVICES=9 names no GPU here")

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from click.testing import CliRunner
 
 from flows.cli import status
-from flows.machine import services
 from flows.server.client import asked_once
 from flows.server.schedules import ScheduleStatus
 from sam2_core.types import AutolabelError
@@ -34,7 +33,7 @@ def test_nights_are_told_with_their_zone(monkeypatch):
 
 def test_why_workers_are_refused_is_told_where_their_server_fails_too(monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # nobody listens
-    monkeypatch.setattr(services, "refused_workers", lambda: {"one": "its disk is full"})
+    monkeypatch.setattr(status, "refused_workers", lambda: {"one": "its disk is full"})
     with asked_once():
         result = CliRunner().invoke(status.command)
     assert isinstance(result.exception, AutolabelError)

@@ -23,6 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from sam2_core.types import AutolabelError
 from tasks.frames.download import fetch
 from tasks.frames.identity import (
@@ -309,8 +313,6 @@ class ParquetList(RecordList):
 
     def records(self, source: str) -> Iterator[Record]:
         """Yield the rows."""
-        import pyarrow as pa
-
         where, folder = storage.redact(source), source.rpartition("/")[0]
         try:
             for number, row in enumerate(_rows(source, where)):
@@ -322,8 +324,6 @@ class ParquetList(RecordList):
 
 
 def _rows(source: str, where: str) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     listed = stat_file(source)
     if listed and listed.size_bytes > _MOST_BYTES:
@@ -373,9 +373,6 @@ def _refuse_large(metadata: Any, names: Collection[str], where: str) -> None:
 
 def _unfolded_bytes(values: Any) -> int:
     """Return how many bytes values take when each is an object of its own."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not pa.types.is_dictionary(values.type):
         return int(values.nbytes)
     lengths = pc.binary_length(values.dictionary)
