@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterator
 
+from sam2_core.machine import DEVICE_PROCESSES
 from tasks.dataset.database import ensure_database
 from tasks.pipeline.device_processes import DeviceProcesses, wanted_processes
 from tasks.pipeline.run_context import Job
@@ -21,27 +22,30 @@ def ready(job: Job) -> Iterator[None]:
 
     That is processes beside this one where the machine has the cores and the device the memory for
     them, else models in this process. Blocks may be nested; the outermost one counts.
+
+    Beside a GPU, labels are loaded by processes of their own, which leave Python's lock to whoever
+    feeds the device.
     """
-    context = job.context
-    if context.processes:
+    context, backend = job.context, job.model.backend
+    if context.processes or context.loader:
         yield
         return
-    count = wanted_processes(job.model.backend)
-    if not count:
+    count = wanted_processes(backend)
+    if count:
+        context.processes = DeviceProcesses(count, job)
+        context.labeling = threading.Semaphore(count + 1)
+        context.processes.start()
+    else:
         warm_in_background(job)
-        yield
-        return
-    context.processes = DeviceProcesses(count, job)
-    context.loader = DeviceProcesses(max(count // 2, 1))
-    context.labeling = threading.Semaphore(count + 1)
-    context.processes.start()
-    if job.dataset:
-        threading.Thread(target=_warm_loader, args=(context.loader,), daemon=True).start()
+    if count or (backend != "onnxruntime-cpu" and DEVICE_PROCESSES.read() is None):
+        context.loader = DeviceProcesses(max(count // 2, 1))
+        if job.dataset:
+            threading.Thread(target=_warm_loader, args=(context.loader,), daemon=True).start()
     try:
         yield
     finally:
-        context.processes.end()
-        context.loader.end()
+        for processes in filter(None, (context.processes, context.loader)):
+            processes.end()
         context.processes = context.loader = None
 
 

@@ -77,6 +77,19 @@ def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypat
         assert (source / "beside" / path).read_bytes() == (source / "out" / path).read_bytes()
 
 
+def test_one_process_with_a_gpu_leaves_loading_to_another(source, monkeypatch):
+    monkeypatch.delenv(DEVICE_PROCESSES.name, raising=False)
+    job = job_of(source)
+    job = replace(job, model=replace(job.model, backend="triton"))
+    with ready(job), ready(job):
+        assert job.context.processes is None
+        assert job.context.loader.run(who) != os.getpid()
+    assert job.context.loader is None
+    monkeypatch.setenv(DEVICE_PROCESSES.name, "0")
+    with ready(job):
+        assert job.context.loader is None
+
+
 @pytest.fixture(autouse=True)
 def no_database(monkeypatch):
     """Processes without a job are for loading, and would start a database that outlives them."""
