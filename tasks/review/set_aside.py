@@ -195,9 +195,11 @@ def set_aside_unlisted(dataset: Any, sequence_id: str, listed: set[Any]) -> int:
     set_aside(dataset, others, UNLISTED)
     # What waits for a file to come back is no longer waited for.
     waiting = _collection().find({**_waiting(dataset), "sequence_id": sequence_id}, {"_id": 1})
-    stale = {"$in": [one["_id"] for one in waiting if one["_id"]["sample"] not in listed]}
-    _collection().update_many({"_id": stale}, {"$set": {"aside.why": UNLISTED}})
-    _collection().delete_many({"_id": stale, "$nor": _DECIDED["$or"]})
+    stale = [one["_id"] for one in waiting if one["_id"]["sample"] not in listed]
+    if stale:
+        wanted = {"_id": {"$in": stale}}
+        _collection().update_many(wanted, {"$set": {"aside.why": UNLISTED}})
+        _collection().delete_many({**wanted, "$nor": _DECIDED["$or"]})
     return len(others)
 
 

@@ -152,9 +152,6 @@ def share_outside_largest_piece(segments: Segments) -> Numbers:
 
 def _pieces(top: IntArray, bottom: IntArray, first: IntArray, height: int) -> IntArray:
     """Return the number of the connected piece that each chain of segments is in: (len(first),)."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
     # Neighbours are segments that overlap in the next column. Only where one of the two columns has
     # several segments can they be of different chains.
     column = top // height
@@ -168,7 +165,10 @@ def _pieces(top: IntArray, bottom: IntArray, first: IntArray, height: int) -> In
     chain[first[1:]] = 1
     chain = np.cumsum(chain)
     source, target = np.repeat(chain[near], reach), chain[target]
-    linked = source != target
-    links = (np.ones(int(linked.sum()), np.bool_), (source[linked], target[linked]))
-    graph = csr_array(links, shape=(len(first), len(first)))
-    return np.asarray(connected_components(graph, directed=False)[1], np.int64)
+    # Not by SciPy, whose import takes longer than a sequence: the least number wins on each link.
+    piece = np.arange(len(first))
+    while (piece[source] != piece[target]).any():
+        np.minimum.at(piece, source, piece[target])
+        np.minimum.at(piece, target, piece[source])
+        piece = piece[piece]
+    return piece
