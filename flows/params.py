@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sam2_core.types import AutolabelError
 from tasks.boxes.detectors import (
@@ -62,13 +62,17 @@ def _boxes_address(text: str) -> str:
 BoxesPlace = Annotated[str, _passing(_boxes_address), AfterValidator(_boxes_address)]
 
 
+def _one_or_more(sources: Any) -> Any:
+    return (sources,) if isinstance(sources, str) else sources
+
+
 class LabelParams(BaseModel):
     """What to label, with what, and where the labels go."""
 
     # What is refused may be a secret: it is not repeated.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    sources: tuple[Place, ...] = Field(
+    sources: Annotated[tuple[Place, ...], BeforeValidator(_one_or_more)] = Field(
         min_length=1,
         description="Folders of images, folders of camera folders, videos, or a folder of any of "
         "these; local paths or any fsspec URL (s3://, https://).",

@@ -159,6 +159,9 @@ class Masks:
     def __len__(self) -> int:
         return len(self.rle)
 
+    def __repr__(self) -> str:
+        return f"Masks({len(self)} of {self.size_hw[1]}x{self.size_hw[0]} px)"
+
     def chosen(self, rows: Sequence[int]) -> Masks:
         """Return some of them, in this order."""
         kept = list(rows)

@@ -31,6 +31,19 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
     assert array.sum() == names["masks"].area_px[0] > 10_000
 
 
+def test_the_examples_for_python_run(tmp_path, monkeypatch, capsys):
+    examples = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/PYTHON.md").read_text(), re.S)
+    for name in ("drives/one/0.jpg", "drives/one/1.jpg", "frame.jpg"):
+        write_image(tmp_path / name, 3, (240, 320))
+    monkeypatch.chdir(tmp_path)
+    for code in examples:
+        exec(compile(code, "PYTHON.md", "exec"), {})
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"2 frames, \d+ masks, \[\]", first)
+    assert second == "Masks(1 of 320x240 px)"
+    assert list(tmp_path.glob("labels/labels/**/*.parquet"))
+
+
 @pytest.mark.ci
 def test_the_sources_of_the_commands_are_taken_as_they_stand(tmp_path):
     text = (REPOSITORY / "docs" / "labeling.md").read_text()

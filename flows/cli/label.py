@@ -61,7 +61,7 @@ def run_label(
         params: of the run.
         context: its own when None.
         plan: where it was made already.
-        stopped: what Ctrl-C or SIGTERM says.
+        stopped: what Ctrl-C or SIGTERM says; "" where they are Python's own.
         clean_up: what either does at the end.
 
     Raises:
@@ -171,7 +171,8 @@ def prefect_if_needed(
         clean_up()
         os._exit(128 + number)
 
-    with Api() as api, handling(stop, signal.SIGINT, signal.SIGTERM):
+    numbers = (signal.SIGINT, signal.SIGTERM) if stopped else ()
+    with Api() as api, handling(stop, *numbers):
         yield api
 
 
