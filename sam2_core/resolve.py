@@ -88,7 +88,7 @@ def resolve_model(model: str | Path, wanted: Wanted | None = None) -> ModelFolde
         for folder in found:
             if not folder.parent.name.startswith("random-"):
                 return ModelFolder.open(folder, wanted.cache).in_precision(wanted.precision)
-        _need_torch_to_export(preset.name, preset.name, "*", wanted)
+        _need_torch_to_export(preset.name, preset.name, "*", wanted, _to_fetch(preset, wanted))
     return _exported(resolve_weights(model, wanted), wanted)
 
 
@@ -104,12 +104,24 @@ def need_torch(what: str, instead: str = "") -> None:
         raise AutolabelError(f"{what} needs PyTorch: {PYTORCH}{instead}")
 
 
-def _need_torch_to_export(label: str, preset: str, checkpoint: str, wanted: Wanted) -> None:
+def _to_fetch(preset: Preset, wanted: Wanted) -> str:
+    """Say what fetches a preset's checkpoint, where that is not here."""
+    from sam2_core.model_download import checkpoint_path
+
+    name = preset.name
+    if not preset.checkpoint or checkpoint_path(preset, cache=wanted.cache).is_file():
+        return ""
+    return f"`autolabel models download {name}` fetches the weights of {name} first; then "
+
+
+def _need_torch_to_export(
+    label: str, preset: str, checkpoint: str, wanted: Wanted, before: str = ""
+) -> None:
     other = "fp32" if wanted.precision == "fp16" else "fp16"
     there = replace(wanted, precision=other).exported(preset, checkpoint)
     beside = f" (there is {other} here: --precision {other} would take it)" if there else ""
     need_torch(
-        f"exporting {label} in {wanted.precision}{beside}",
+        f"{before}exporting {label} in {wanted.precision}{beside}",
         "; or export the model on another machine with `autolabel models export` and name its "
         "folder",
     )

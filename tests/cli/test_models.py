@@ -96,7 +96,7 @@ def test_without_pytorch_the_other_precision_is_offered(tmp_path, monkeypatch):
     monkeypatch.setattr("sam2_core.resolve.importlib.util.find_spec", lambda _: None)
     for model, message in (
         ("tiny", r"in fp16 \(there is fp32 here: --precision fp32"),
-        ("small", "exporting small in fp16 needs PyTorch"),
+        ("small", "models download small` .* first; then exporting small in fp16 needs PyTorch"),
     ):
         with pytest.raises(AutolabelError, match=message):
             resolve_model(model, Wanted("fp16", cache=tmp_path))
