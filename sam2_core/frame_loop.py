@@ -24,7 +24,7 @@ import numpy as np
 from sam2_core.machine import usable_cores
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.preprocess import PreparedFrame, StagedFrame
-from sam2_core.segmenter import Segmenter, StageTimes
+from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes, ImageArray, LowResMasks, Masks
 
 
@@ -80,7 +80,6 @@ class FrameLoop:
         jobs: frames in order; taken lazily, on a thread of the loop.
         readers: threads that read and resize; by default half the cores, 2 to 8.
         ahead: frames that may be read before the device takes them.
-        times: where stage times are summed; a new one when None.
         turn: held while this loop uses the device. Loops that share it follow each other without a
             gap: the next one reads its first frames, and this one's masks are encoded, beside the
             device.
@@ -94,12 +93,10 @@ class FrameLoop:
         *,
         readers: int | None = None,
         ahead: int | None = None,
-        times: StageTimes | None = None,
         turn: AbstractContextManager[Any] | None = None,
     ) -> None:
         self.segmenter = segmenter
         self._turn = turn or nullcontext()
-        self.times = times or StageTimes()
         cores = usable_cores()
         readers = readers or min(max(cores // 2, 2), 8)
         encoders = min(max(cores // 4, 1), 4)
@@ -155,20 +152,16 @@ class FrameLoop:
 
     def _prepare(self, job: FrameJob) -> PreparedFrame | Exception:
         try:
-            with self.times.measure("read"):
-                image = job.read()
-            with self.times.measure("preprocess"):
-                return self.segmenter.prepare(image, job.boxes)
+            return self.segmenter.prepare(job.read(), job.boxes)
         except Exception as error:  # noqa: BLE001 - the frame's answer, or the machine's
             return error
 
     def _next_batch(self) -> list[tuple[FrameJob, PreparedFrame | Exception]]:
         """Wait until the next frames are read; none: there are no more."""
-        with self.times.measure("wait"):
-            count = min(len(self._ahead), self.segmenter.frame_batch)
-            batch = [self._ahead.popleft() for _ in range(count)]
-            self._read_ahead()
-            return [(job, frame.result()) for job, frame in batch]
+        count = min(len(self._ahead), self.segmenter.frame_batch)
+        batch = [self._ahead.popleft() for _ in range(count)]
+        self._read_ahead()
+        return [(job, frame.result()) for job, frame in batch]
 
     def _run(
         self, batch: Sequence[tuple[FrameJob, PreparedFrame | Exception]]
@@ -198,7 +191,7 @@ class FrameLoop:
 
         """
         try:
-            return self.segmenter.start(frames, self.times)
+            return self.segmenter.start(frames)
         except Exception as error:
             if is_machine_error(error):
                 raise as_machine_error(error, "segmenting") from error
@@ -226,8 +219,7 @@ class FrameLoop:
         except Exception as error:  # it was queued: when it does not come, no frame is to blame
             raise as_machine_error(error, "waiting for the device") from error
         try:
-            with self.times.measure("postprocess"):
-                masks = self.segmenter.finish(frame, decoded)
+            masks = self.segmenter.finish(frame, decoded)
         except Exception as error:
             if is_machine_error(error):
                 raise as_machine_error(error, "segmenting") from error

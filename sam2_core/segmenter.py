@@ -7,11 +7,8 @@ device, `run` (encode, decode) on it, `finish` (runs of the mask) behind it; `se
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -62,38 +59,6 @@ def _joined(parts: Sequence[_Part], grid: int) -> LowResMasks:
     total = int(ends[-1]) if found else 0
     rows = np.split(np.arange(total), ends[:-1])
     return gather(list(zip(rows, found, strict=False)), total, grid)
-
-
-# read: bytes to pixels; preprocess: resize and prompts; encode, decode: the model; postprocess:
-# masks; wait: the device had nothing to do.
-STAGES = ("read", "preprocess", "encode", "decode", "postprocess", "wait")
-
-
-class StageTimes:
-    """A clock for each stage; threads may share one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seconds = dict.fromkeys(STAGES, 0.0)
-
-    @contextmanager
-    def measure(self, stage: str) -> Iterator[None]:
-        """Add the time inside the block to a stage."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(stage, time.perf_counter() - started)
-
-    def add(self, stage: str, seconds: float) -> None:
-        """Add seconds to a stage."""
-        with self._lock:
-            self._seconds[stage] += seconds
-
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds of every stage so far."""
-        with self._lock:
-            return dict(self._seconds)
 
 
 class Segmenter:
@@ -171,14 +136,11 @@ class Segmenter:
         ]
         return replace(frame, images_model=squares)
 
-    def run(
-        self, frames: Sequence[PreparedFrame], times: StageTimes | None = None
-    ) -> list[LowResMasks]:
+    def run(self, frames: Sequence[PreparedFrame]) -> list[LowResMasks]:
         """Encode and decode prepared frames on the device and wait for the results.
 
         Args:
             frames: any number; `encoder_batch` of them are encoded at a time.
-            times: where the seconds of encoding and decoding are added.
 
         Returns:
             One `LowResMasks` a frame, rows as in its prompts.
@@ -188,15 +150,13 @@ class Segmenter:
             AutolabelError: a server segments the frames.
 
         """
-        found = [later() for later in self.start(frames, times)]
+        found = [later() for later in self.start(frames)]
         low_res = [one for one in found if isinstance(one, LowResMasks)]
         if len(low_res) < len(found):
             raise AutolabelError("a server gives whole masks only: name another --backend")
         return low_res
 
-    def start(
-        self, frames: Sequence[PreparedFrame], times: StageTimes | None = None
-    ) -> list[Callable[[], LowResMasks | Masks]]:
+    def start(self, frames: Sequence[PreparedFrame]) -> list[Callable[[], LowResMasks | Masks]]:
         """Queue prepared frames on the device; frames without prompts are not encoded.
 
         As `run`, but returns functions that wait for each frame's result, on any thread. A server
@@ -204,7 +164,6 @@ class Segmenter:
         """
         if (served := self.backend.segment_later(frames)) is not None:
             return [*served]
-        times = times or StageTimes()
         images: list[EncoderImage] = []
         image_of = []  # each prompt's image among those
         for frame in frames:
@@ -216,8 +175,7 @@ class Segmenter:
         while start < len(images):
             stop = min(start + self.encoder_batch, len(images))
             try:
-                with times.measure("encode"):
-                    features = self.backend.encode(images[start:stop])
+                features = self.backend.encode(images[start:stop])
             except DeviceMemoryError as error:
                 self.encoder_batch = self._halved("encoder_batch", stop - start, error)
                 continue
@@ -226,8 +184,7 @@ class Segmenter:
                 rows = slice(*np.searchsorted(image, [start, stop]))
                 some = slice_prompts(frame.prompts, rows)
                 prompts.append(replace(some, image_index=image[rows] - start))
-            with times.measure("decode"):
-                decoded = self.decode(features, prompts)
+            decoded = self.decode(features, prompts)
             first = 0
             for some, found in zip(prompts, parts, strict=True):
                 if len(some):

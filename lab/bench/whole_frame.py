@@ -14,7 +14,7 @@ from lab.bench.frame import BenchFrame
 from lab.bench.timing import Timing
 from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.postprocess import finish
-from sam2_core.segmenter import Segmenter, StageTimes
+from sam2_core.segmenter import Segmenter
 from sam2_core.types import Masks
 
 STAGES = ("read", "preprocess", "encode", "decode", "postprocess")
@@ -56,12 +56,11 @@ def sustained(segmenter: Segmenter, frame: BenchFrame, count: int) -> dict[str, 
 
     The first tenth is warm-up; the rate is that of the frames after it.
     """
-    times = StageTimes()
     jobs = (FrameJob(index, frame.read, frame.boxes) for index in range(count))
     warm = max(count // 10, 1)
     finished: list[float] = []
     masks = 0
-    for result in FrameLoop(segmenter, jobs, times=times):
+    for result in FrameLoop(segmenter, jobs):
         if result.error is not None:
             raise result.error
         finished.append(time.perf_counter())
@@ -73,9 +72,6 @@ def sustained(segmenter: Segmenter, frame: BenchFrame, count: int) -> dict[str, 
         "masks": masks,
         "ms_per_frame": round(per_frame * 1e3, 3),
         "frames_per_s": round(1 / per_frame, 3) if per_frame else None,
-        "stage_ms_per_frame": {
-            stage: round(seconds / count * 1e3, 3) for stage, seconds in times.seconds().items()
-        },
     }
 
 

@@ -177,9 +177,8 @@ def sustained(
         loop = FrameLoop(segmenter, jobs, **loop_args)
         done = [result for result in loop if result.masks is not None]
         elapsed = time.perf_counter() - started
-    stages = {k: round(v / count * 1e3, 2) for k, v in loop.times.seconds().items()}
     record("frames", what=label, encoder_batch=segmenter.encoder_batch, frames=len(done),
-           ms_per_frame=round(elapsed / count * 1e3, 3), stage_ms=stages,
+           ms_per_frame=round(elapsed / count * 1e3, 3),
            warm_s=round(started - one, 1), **loop_args)  # fmt: skip
 
 

@@ -48,8 +48,7 @@ def test_results_come_in_order_and_failures_stay_with_their_frame(encoder_batch)
     jobs[7] = FrameJob(7, lambda: np.zeros((5, 5), np.uint8), boxes_at(7))
     jobs[9] = FrameJob(9, lambda: image(9), Boxes.empty())
     with Segmenter(BreakingDevice(), encoder_batch=encoder_batch) as segmenter:
-        loop = FrameLoop(segmenter, iter(jobs), readers=3)
-        results = list(loop)
+        results = list(FrameLoop(segmenter, iter(jobs), readers=3))
     assert [result.key for result in results] == list(range(20))
     failed = {result.key: (result.stage, str(result.error)) for result in results if result.error}
     assert set(failed) == {4, 7, 13}
@@ -59,9 +58,6 @@ def test_results_come_in_order_and_failures_stay_with_their_frame(encoder_batch)
     assert len(results[9].masks) == 0
     for key in (0, 3, 8, 14, 19):  # neighbours of failed frames are done and hold their own masks
         assert results[key].masks.predicted_iou.tolist() == [key]
-    times = loop.times.seconds()
-    assert times["read"] > 0.1
-    assert all(times[stage] > 0 for stage in ("preprocess", "encode", "decode", "postprocess"))
 
 
 def test_frames_are_read_ahead_but_not_without_bound():
