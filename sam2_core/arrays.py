@@ -2,7 +2,7 @@
 
 A form is a dtype and a shape, as docstrings give them: `"float32 (N, 4)"`. Letters are sizes that
 must agree among all fields of a value. Besides numpy's dtypes, `float` is any floating dtype, and
-`tuple` or `sequence` is no array but has a length.
+`tuple` is no array but has a length.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_LENGTH_ONLY = {"tuple": tuple, "sequence": object}
-
 
 @lru_cache(maxsize=256)
 def _parsed(form: str) -> tuple[str, np.dtype[Any] | None, tuple[str | int, ...]]:
     """Return a form's kind, its dtype where it is a certain one, and its shape."""
     kind, _, shape = form.partition(" ")
-    dtype = None if kind in {*_LENGTH_ONLY, "float"} else np.dtype(kind)
+    dtype = None if kind in {"tuple", "float"} else np.dtype(kind)
     sizes = (size.strip() for size in shape.strip("()").split(","))
     return kind, dtype, tuple(int(size) if size.isdigit() else size for size in sizes if size)
 
@@ -96,8 +94,8 @@ def _check(owner: object, name: str, value: Any, form: str, sizes: dict[str, int
     """Refuse a value of another form; sizes that are new are learned from it."""
     kind, dtype, shape = _parsed(form)
     given: tuple[int, ...] = ()
-    if kind in _LENGTH_ONLY:
-        right, given = isinstance(value, _LENGTH_ONLY[kind]), (len(value),)
+    if kind == "tuple":
+        right, given = isinstance(value, tuple), (len(value),)
     elif isinstance(value, np.ndarray):
         right = value.dtype.kind == "f" if dtype is None else value.dtype == dtype
         given = value.shape

@@ -72,44 +72,40 @@ def _join(parts: Sequence[Prompts], masked: bool) -> Prompts:
     )
 
 
-def no_masks(grid: int) -> LowResMasks:
-    """Return the decoder's output for no prompts."""
-    nothing = np.zeros(0, np.float32)
-    return LowResMasks([], np.zeros((0, 2), np.int32), (grid, grid), nothing, nothing, nothing)
-
-
 def collect(
-    pending: Sequence[tuple[npt.NDArray[np.int64], PendingMasks]], total: int, grid: int
+    pending: Sequence[tuple[npt.NDArray[np.int64], PendingMasks]], grid: int
 ) -> LowResMasks:
     """Wait for decoder outputs and put them into one, as `gather`."""
-    return gather([(rows, part.wait()) for rows, part in pending], total, grid)
+    return gather([(rows, part.wait()) for rows, part in pending], grid)
 
 
-def gather(
-    parts: Sequence[tuple[npt.NDArray[np.int64], LowResMasks]], total: int, grid: int
-) -> LowResMasks:
-    """Put decoder outputs into one, each row at its position among `total`."""
+def gather(parts: Sequence[tuple[npt.NDArray[np.int64], LowResMasks]], grid: int) -> LowResMasks:
+    """Put decoder outputs into one, each row at its position among all."""
+    together = joined([part for _, part in parts], grid)
+    if len(parts) < 2:
+        return together
+    return slice_low_res(together, np.argsort(np.concatenate([rows for rows, _ in parts])))
+
+
+def joined(parts: Sequence[LowResMasks], grid: int) -> LowResMasks:
+    """Put decoder outputs one behind another; without any there are no rows of this grid."""
+    if len(parts) == 1:
+        return parts[0]
     if not parts:
-        return no_masks(grid)
-    if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(total)):
-        return parts[0][1]
-    logits: list[npt.NDArray[np.float32]] = [np.zeros((0, 0), np.float32)] * total
-    origin = np.zeros((total, 2), np.int32)
-    scores = np.zeros((3, total), np.float32)
-    for rows, part in parts:
-        for row, window in zip(rows, part.logits, strict=True):
-            logits[row] = window
-        origin[rows] = part.origin_yx
-        scores[:, rows] = part.predicted_iou, part.object_score, part.stability
-    return LowResMasks(logits, origin, parts[0][1].grid_hw, scores[0], scores[1], scores[2])
+        nothing = np.zeros(0, np.float32)
+        return LowResMasks(np.zeros((0, grid, grid), np.float32), nothing, nothing, nothing)
+    return LowResMasks(
+        np.concatenate([part.logits for part in parts]),
+        np.concatenate([part.predicted_iou for part in parts]),
+        np.concatenate([part.object_score for part in parts]),
+        np.concatenate([part.stability for part in parts]),
+    )
 
 
-def slice_low_res(masks: LowResMasks, rows: slice) -> LowResMasks:
-    """Return consecutive rows of a decoder's output."""
+def slice_low_res(masks: LowResMasks, rows: slice | npt.NDArray[np.int64]) -> LowResMasks:
+    """Return some rows of a decoder's output."""
     return LowResMasks(
         masks.logits[rows],
-        masks.origin_yx[rows],
-        masks.grid_hw,
         masks.predicted_iou[rows],
         masks.object_score[rows],
         masks.stability[rows],

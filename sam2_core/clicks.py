@@ -106,7 +106,7 @@ class OpenImage:
         for start in range(0, len(boxes), TOGETHER):
             some = boxes[start : start + TOGETHER]
             decoded.append((some, self._decode_boxes(prompts, some, around)))
-        low_res = gather(decoded, len(rows), info.image_size // 4)
+        low_res = gather(decoded, info.image_size // 4)
         return finish(low_res, self.size_hw, rows, reasons, around if info.close_ups else None)
 
     def look_at(self, box_xyxy_px: FloatArray) -> None:

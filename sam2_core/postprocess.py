@@ -171,20 +171,16 @@ _Encoded = tuple[list[bytes], IntArray, npt.NDArray[np.bool_]]
 
 
 def _encode(
-    logits: npt.NDArray[np.floating],
-    origin_yx: IntArray,
-    regions_xyxy_px: IntArray,
-    grid_hw: tuple[int, int],
-    size_hw: tuple[int, int],
+    logits: npt.NDArray[np.floating], regions_xyxy_px: IntArray, size_hw: tuple[int, int]
 ) -> _Encoded:
-    """Encode masks (M, h, w) of one shape, in halves where that is much at once."""
+    """Encode masks (M, h, w), in halves where that is much at once."""
     mixed = mixed_blocks(logits)
     count = int(np.bitwise_count(mixed).sum(dtype=np.int64))
-    columns = count * int(np.diff(regions_xyxy_px[:, ::2]).mean()) // grid_hw[1]
+    columns = count * int(np.diff(regions_xyxy_px[:, ::2]).mean()) // logits.shape[2]
     half = len(logits) // 2
     if half and (count > _BLOCKS_AT_ONCE or columns > _COLUMNS_AT_ONCE):
         first, second = (
-            _encode(logits[some], origin_yx[some], regions_xyxy_px[some], grid_hw, size_hw)
+            _encode(logits[some], regions_xyxy_px[some], size_hw)
             for some in (slice(half), slice(half, None))
         )
         return first[0] + second[0], np.append(first[1], second[1]), np.append(first[2], second[2])
@@ -194,10 +190,8 @@ def _encode(
     # Without a block a mask is empty, or one value of sign; not a number counts as background.
     for index in np.flatnonzero(np.bincount(blocks.mask, minlength=len(logits)) == 0):
         broken[index] = not np.isfinite(logits[index]).all()
-    origin = origin_yx[blocks.mask]
-    placed = blocks._replace(row=blocks.row + origin[:, 0], column=blocks.column + origin[:, 1])
     with np.errstate(invalid="ignore"):
-        mask, position = _toggles(placed, regions_xyxy_px, grid_hw, size_hw[0])
+        mask, position = _toggles(blocks, regions_xyxy_px, logits.shape[1:], size_hw[0])
     # One line of all masks; a mask that ends at the last pixel stays apart from the next one.
     pixels = size_hw[0] * size_hw[1]
     mask, position = np.divmod(cancel_pairs(mask * (pixels + 1) + position), pixels + 1)
@@ -208,18 +202,12 @@ def _encode(
 
 
 def encode_masks(
-    logits: Sequence[FloatArray] | FloatArray,
-    origin_yx: npt.NDArray[np.integer],
-    grid_hw: tuple[int, int],
-    size_hw: tuple[int, int],
-    regions_xyxy_px: IntArray | None = None,
+    logits: FloatArray, size_hw: tuple[int, int], regions_xyxy_px: IntArray | None = None
 ) -> tuple[list[bytes], IntArray, list[str]]:
     """Encode the masks of one image as full upsampling and thresholding at 0 would.
 
     Args:
-        logits: N float32 or float16 arrays (h_i, w_i), windows of the mask grid.
-        origin_yx: int (N, 2), each window's top left cell in the grid.
-        grid_hw: the whole grid; outside a window the mask is background.
+        logits: float32 or float16 (N, G, G).
         size_hw: (H, W) of the original image.
         regions_xyxy_px: int64 (N, 4), the part of the image that each mask's grid lies over; the
             mask is background elsewhere. None: the whole image.
@@ -229,25 +217,14 @@ def encode_masks(
         ("" for a good mask).
 
     """
-    count = len(logits)
-    origin = np.asarray(origin_yx, np.int64).reshape(-1, 2)
+    if not len(logits):
+        return [], np.zeros(0, np.int64), []
     if regions_xyxy_px is None:
-        regions_xyxy_px = np.tile(np.array([0, 0, size_hw[1], size_hw[0]]), (count, 1))
-    shapes: dict[tuple[int, ...], list[int]] = {}
-    for row, window in enumerate(logits):
-        shapes.setdefault(window.shape, []).append(row)
-    strings, reasons = [b""] * count, [""] * count
-    area = np.zeros(count, np.int64)
-    for rows in shapes.values():
-        one_shape = isinstance(logits, np.ndarray)  # all of it: not copied
-        stack = logits if one_shape else np.stack([logits[row] for row in rows])
-        texts, pixels, broken = _encode(
-            np.asarray(stack), origin[rows], regions_xyxy_px[rows], grid_hw, size_hw
-        )
-        area[rows] = pixels
-        for row, text, bad, size in zip(rows, texts, broken, pixels, strict=True):
-            strings[row] = text
-            reasons[row] = NOT_FINITE if bad else "" if size else EMPTY
+        regions_xyxy_px = np.tile(np.array([0, 0, size_hw[1], size_hw[0]]), (len(logits), 1))
+    strings, area, broken = _encode(logits, regions_xyxy_px, size_hw)
+    reasons = [
+        NOT_FINITE if bad else "" if size else EMPTY for bad, size in zip(broken, area, strict=True)
+    ]
     return strings, area, reasons
 
 
@@ -268,12 +245,9 @@ def finish(
         regions_xyxy_px: int64 (V, 4), what each prompt's close-up shows; None for whole frames.
 
     """
-    count = len(low_res.predicted_iou)
-    rows = np.arange(count) if rows is None else rows
-    all_reasons = [""] * count if reasons is None else list(reasons)
-    strings, area, why = encode_masks(
-        low_res.logits, low_res.origin_yx, low_res.grid_hw, size_hw, regions_xyxy_px
-    )
+    rows = np.arange(len(low_res)) if rows is None else rows
+    all_reasons = [""] * len(low_res) if reasons is None else list(reasons)
+    strings, area, why = encode_masks(low_res.logits, size_hw, regions_xyxy_px)
     total = len(all_reasons)
     nothing, _ = encode_toggles(np.zeros(0, np.int64), np.zeros(1, np.int64), size_hw)
     rle = nothing * total

@@ -88,11 +88,6 @@ class View:
         return self.frame.pixels[top:bottom, left:right]
 
 
-def size_hw_of(image: EncoderImage) -> tuple[int, int]:
-    """Return the height and width, in pixels, of what an encoder is given."""
-    return image.size_hw if isinstance(image, View) else (image.shape[0], image.shape[1])
-
-
 @dataclass(frozen=True, eq=False)
 class PreparedFrame:
     """A frame ready for the device.

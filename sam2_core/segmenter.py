@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.backends.protocol import Backend, PendingMasks
-from sam2_core.batching import collect, gather, group_prompts, slice_low_res, slice_prompts
+from sam2_core.batching import collect, group_prompts, joined, slice_low_res, slice_prompts
 from sam2_core.postprocess import finish
 from sam2_core.preprocess import (
     PreparedFrame,
@@ -54,11 +54,7 @@ _Part = tuple[PendingMasks, slice]
 
 def _joined(parts: Sequence[_Part], grid: int) -> LowResMasks:
     """Wait for a frame's rows and put them together."""
-    found = [slice_low_res(pending.wait(), rows) for pending, rows in parts]
-    ends = np.cumsum([len(one.predicted_iou) for one in found], dtype=np.int64)
-    total = int(ends[-1]) if found else 0
-    rows = np.split(np.arange(total), ends[:-1])
-    return gather(list(zip(rows, found, strict=False)), total, grid)
+    return joined([slice_low_res(pending.wait(), rows) for pending, rows in parts], grid)
 
 
 class Segmenter:
@@ -218,7 +214,7 @@ class Segmenter:
                 parts.append((rows[chosen], decoded))
                 start += len(decoded)
         total = sum(len(prompts) for prompts in frames)
-        return PendingMasks(total, partial(collect, parts, total, self.image_size // 4))
+        return PendingMasks(total, partial(collect, parts, self.image_size // 4))
 
     def _halved(self, name: str, tried: int, error: DeviceMemoryError) -> int:
         """Return half of a size that was too much for the device; raise if it was 1."""

@@ -245,32 +245,28 @@ class Features:
 
     data: Any
     batch: int
-    sizes_hw: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class LowResMasks:
-    """Decoder output for P prompts, possibly only inside a window of the model's mask grid.
+    """Decoder output for P prompts.
 
     Attributes:
-        logits: P arrays (h_i, w_i), float32 or float16, each the logits of a window of the mask
-            grid; one array (P, h, w) where all windows have the same size.
-        origin_yx: int32 (P, 2), each window's top left cell in the grid; 0, 0 for a full grid.
-        grid_hw: the whole grid, (input size / 4,) * 2. Outside a window the mask is background.
+        logits: float32 or float16 (P, G, G), G = input size / 4.
         predicted_iou, object_score, stability: float32 (P,).
 
     """
 
-    logits: Sequence[FloatArray] | FloatArray
-    origin_yx: npt.NDArray[np.int32]
-    grid_hw: tuple[int, int]
+    logits: FloatArray
     predicted_iou: FloatArray
     object_score: FloatArray
     stability: FloatArray
 
     def __post_init__(self) -> None:
-        one = isinstance(self.logits, np.ndarray)
         freeze_arrays(
-            self, logits="float (P, h, w)" if one else "sequence (P)", origin_yx="int32 (P, 2)",
-            predicted_iou="float32 (P)", object_score="float32 (P)", stability="float32 (P)",
+            self, logits="float (P, G, G)", predicted_iou="float32 (P)",
+            object_score="float32 (P)", stability="float32 (P)",
         )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.logits)

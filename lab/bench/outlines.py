@@ -74,13 +74,12 @@ class OutlinedBackend(Backend):
         self.backend.warm_up()
 
     def _drawn(self, low_res: LowResMasks, prompts: Prompts) -> LowResMasks:
-        corners = prompts.points_model[: len(low_res.predicted_iou), :2] / np.float32(4)
-        corners -= low_res.origin_yx[:, None, ::-1].astype(np.float32)
+        corners = prompts.points_model[: len(low_res), :2] / np.float32(4)
         drawn = [
             outlined(logits[None], corners[row : row + 1], _centres(len(logits)))[0]
             for row, logits in enumerate(low_res.logits)
         ]
-        return replace(low_res, logits=drawn)
+        return replace(low_res, logits=np.stack(drawn) if drawn else low_res.logits)
 
 
 @cache

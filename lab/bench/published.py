@@ -55,7 +55,7 @@ class PublishedDecoderOnly(Backend):
             flat = array.reshape(len(array), -1, array.shape[-1]).swapaxes(1, 2)
             shape = (len(array), *self._shapes[name][1:])
             data[name] = np.ascontiguousarray(flat).reshape(shape)
-        return Features(data, features.batch, features.sizes_hw)
+        return Features(data, features.batch)
 
     def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
         """Decode P prompts."""
@@ -66,6 +66,4 @@ class PublishedDecoderOnly(Backend):
             "image_index": np.ascontiguousarray(prompts.image_index, np.int64),
         }
         logits, iou, score, stability = run_session(self._session, DECODED, inputs)
-        grid = self._info.image_size // 4
-        origin = np.zeros((len(prompts), 2), np.int32)
-        return LowResMasks(logits[:, 0], origin, (grid, grid), iou, score, stability)
+        return LowResMasks(logits[:, 0], iou, score, stability)

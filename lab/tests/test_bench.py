@@ -255,7 +255,7 @@ def test_peers_make_the_masks_that_we_make(frame):
         logits, iou, _ = model.decode(features, *prompts, torch.zeros(20, dtype=torch.int64))
         chosen = select_mask(logits, iou)[0][:, 0].numpy()
     nothing = np.zeros(20, np.float32)
-    low_res = LowResMasks(chosen, np.zeros((20, 2)), (preset.grid,) * 2, nothing, nothing, nothing)
+    low_res = LowResMasks(chosen, nothing, nothing, nothing)
     ours = finish(low_res, (90, 120)).rle
 
     def overlap(some, others):

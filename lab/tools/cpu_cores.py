@@ -90,8 +90,7 @@ class Chosen(OnnxRuntimeBackend):
         starts = range(0, len(prompts), self.choice.unit)
         parts = list(self._workers.map(lambda start: self._call(features, prompts, start), starts))
         logits, *scores = (np.concatenate(column) for column in zip(*parts, strict=True))
-        grid, origin = self._info.image_size // 4, np.zeros((len(prompts), 2), np.int32)
-        return LowResMasks(logits[:, 0], origin, (grid, grid), *scores)
+        return LowResMasks(logits[:, 0], *scores)
 
     def _call(self, features: Features, prompts: Prompts, start: int) -> list[Any]:
         some = slice_prompts(prompts, slice(start, start + self.choice.unit))

@@ -81,18 +81,9 @@ def median_ms(work: Callable[[], object], wait: Callable[[], object], repeats: i
     return round(float(np.median(times) * 1e3), 3)
 
 
-def whole_grid(masks: LowResMasks) -> np.ndarray:
-    """Logits of every mask on the whole mask grid, float32 (P, G, G)."""
-    full = np.full((len(masks.predicted_iou), *masks.grid_hw), -1, np.float32)
-    for row, window in enumerate(masks.logits):
-        y, x = masks.origin_yx[row]
-        full[row, y : y + window.shape[0], x : x + window.shape[1]] = window
-    return full
-
-
 def mask_iou(first: LowResMasks, second: LowResMasks) -> np.ndarray:
     """IoU of masks on the mask grid; two empty ones agree."""
-    a, b = whole_grid(first) > 0, whole_grid(second) > 0
+    a, b = first.logits > 0, second.logits > 0
     union = (a | b).sum((1, 2))
     return np.where(union > 0, (a & b).sum((1, 2)) / np.maximum(union, 1), 1.0)
 

@@ -147,7 +147,7 @@ def compare(backend, reference, label: str, **facts) -> None:
         found = backend.decode(backend.encode([frame.square]), frame.prompts)
         ious.append(mask_iou(found, expected))
         cells = (np.asarray(expected.logits) > 0).sum((1, 2))
-        grid = expected.grid_hw
+        grid = expected.logits.shape[1:]
         areas.append(cells * (frame.size_hw[0] / grid[0]) * (frame.size_hw[1] / grid[1]))
     iou, large = np.concatenate(ious), np.concatenate(areas) > LARGE_PX
     record("fidelity", backend=label, frames=len(ious), **facts, **agreement(iou, large))

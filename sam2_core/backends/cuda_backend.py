@@ -22,7 +22,7 @@ from sam2_core.backends.gpu import Gpu, Graph
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
 from sam2_core.batching import bucket_for, collect, gather
-from sam2_core.preprocess import StagedFrame, View, size_hw_of
+from sam2_core.preprocess import StagedFrame, View
 from sam2_core.types import (
     BOX_POINTS,
     DECODED,
@@ -128,7 +128,7 @@ class CudaBackend(Backend):
             self._encode(images[start : start + self._most_images])
             for start in range(0, len(images), self._most_images)
         ]
-        return Features(encoded, len(images), tuple(map(size_hw_of, images)))
+        return Features(encoded, len(images))
 
     def _encode(self, images: Sequence[View]) -> dict[str, Slot]:
         """Queue at most the largest bucket's images; returns their features, one slot each."""
@@ -157,7 +157,7 @@ class CudaBackend(Backend):
             found = self._on_device(partial(self._decode_freely, features, prompts))
             return PendingMasks(len(prompts), lambda: found)
         parts = self._on_device(lambda: list(self._parts(features, prompts)))
-        return PendingMasks(len(prompts), partial(collect, parts, len(prompts), self._grid))
+        return PendingMasks(len(prompts), partial(collect, parts, self._grid))
 
     def _parts(
         self, features: Features, prompts: Prompts
@@ -211,10 +211,8 @@ class CudaBackend(Backend):
         return PendingMasks(len(rows), fetch)
 
     def _masks(self, outputs: Mapping[str, npt.NDArray[Any]]) -> LowResMasks:
-        logits = outputs["logits"][:, 0]
         scores = [outputs[name].astype(np.float32) for name in SCORES]
-        grid = (self._grid, self._grid)
-        return LowResMasks(logits, np.zeros((len(logits), 2), np.int32), grid, *scores)
+        return LowResMasks(outputs["logits"][:, 0], *scores)
 
     def _features_on_host(self, features: Features) -> dict[str, npt.NDArray[Any]]:
         """Copy features to this machine's memory."""
@@ -255,7 +253,7 @@ class CudaBackend(Backend):
             if prompts.mask_logits is not None:
                 inputs["mask_input"] = prompts.mask_logits[rows, None].astype(np.float32)
             parts.append((rows, self._masks(self._run_freely(name, inputs))))
-        return gather(parts, len(prompts), self._grid)
+        return gather(parts, self._grid)
 
     @abstractmethod
     def _run_freely(self, name: str, inputs: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:

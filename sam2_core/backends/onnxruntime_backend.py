@@ -150,8 +150,7 @@ class OnnxRuntimeBackend(Backend):
         batch = planes_of([resize_square(image, size) for image in images])
         rows = 1 if self.folder.close_ups else len(images)
         data = self._run_in_calls(self._encoder, FEATURES, {"image": batch}, rows)
-        sizes = tuple((image.shape[0], image.shape[1]) for image in images)
-        return Features(dict(zip(FEATURES, data, strict=True)), len(images), sizes)
+        return Features(dict(zip(FEATURES, data, strict=True)), len(images))
 
     def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
         """Decode P prompts, some on each core."""
@@ -169,8 +168,7 @@ class OnnxRuntimeBackend(Backend):
         logits, iou, score, stability = self._run_in_calls(
             session, DECODED, inputs, BOXES_OF_A_CALL
         )
-        grid, origin = self._info.image_size // 4, np.zeros((len(prompts), 2), np.int32)
-        return LowResMasks(logits[:, 0], origin, (grid, grid), iou, score, stability)
+        return LowResMasks(logits[:, 0], iou, score, stability)
 
     def _run_in_calls(
         self, session: Any, outputs: Sequence[str], inputs: dict[str, Any], rows: int

@@ -35,7 +35,7 @@ from sam2_core.backends.torch_pixels import TorchPixels, page_locked
 from sam2_core.batching import bucket_for
 from sam2_core.cache import cache_folder
 from sam2_core.decisive_code import mask_code
-from sam2_core.preprocess import StagedFrame, View, size_hw_of
+from sam2_core.preprocess import StagedFrame, View
 from sam2_core.resolve import Wanted, Weights
 from sam2_core.types import (
     EncoderImage,
@@ -148,7 +148,7 @@ class TorchBackend(Backend):
             data = self._modules.encoder(self._pixels.squares(ahead(), size))
         else:
             data = self._on_device(partial(self._encode_cuda, self._owner.beside(ahead)))
-        return Features(data, len(images), tuple(map(size_hw_of, images)))
+        return Features(data, len(images))
 
     def _on_device(self, work: Callable[[], Result]) -> Result:
         """Run on the device's thread and stream; buffers are released when memory runs out."""
@@ -195,7 +195,8 @@ class TorchBackend(Backend):
         """Queue P prompts; the result is waited for by whoever needs it."""
         if self._device.type == "cpu":
             outputs = self._run(features, prompts, self._prompt_tensors(prompts))
-            decoded = self._masks(*(output.numpy() for output in outputs))
+            logits, scores = (output.numpy() for output in outputs)
+            decoded = LowResMasks(logits, *scores)
             return PendingMasks(len(prompts), lambda: decoded)
         return self._on_device(partial(self._decode_cuda, features, prompts))
 
@@ -266,14 +267,10 @@ class TorchBackend(Backend):
 
         def fetch() -> LowResMasks:
             self._owner.wait(done.synchronize)
-            return self._masks(*(host.numpy() for host in hosts))
+            logits, scores = (host.numpy() for host in hosts)
+            return LowResMasks(logits, *scores)
 
         return PendingMasks(count, fetch)
-
-    def _masks(self, logits: Any, scores: Any) -> LowResMasks:
-        origin = np.zeros((len(logits), 2), np.int32)
-        grid = (logits.shape[1], logits.shape[2])
-        return LowResMasks(logits, origin, grid, scores[0], scores[1], scores[2])
 
 
 def load_torch(weights: Weights, wanted: Wanted, close_ups: bool | None = False) -> TorchBackend:

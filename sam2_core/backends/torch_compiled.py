@@ -151,7 +151,7 @@ class Buckets:
         bucket = self._encoder(images)
         if not self._file(bucket).exists():
             return None
-        return Features(self._made(bucket).outputs, images, ((0, 0),) * images)
+        return Features(self._made(bucket).outputs, images)
 
     def warm_decoder(self, features: Features, prompts: int) -> None:
         """Capture the decoder for such features and boxes if it was compiled before."""

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sam2_core.backends.protocol import Backend, BackendInfo
-from sam2_core.batching import no_masks
+from sam2_core.batching import joined
 from sam2_core.decisive_code import mask_code
 from sam2_core.postprocess import finish
 from sam2_core.preprocess import PreparedFrame, StagedFrame, checked_image
@@ -152,7 +152,7 @@ class TritonBackend(Backend):
 
     def _segmented(self, frame: PreparedFrame) -> Masks:
         if not len(frame.rows):
-            nothing = no_masks(self._info.image_size // 4)
+            nothing = joined([], self._info.image_size // 4)
             return finish(nothing, frame.size_hw, frame.rows, frame.reasons)
         pixels, boxes, parts = frame.images_model[0].frame.pixels, frame.boxes_xyxy_px, []
         for start in range(0, len(boxes), MOST_PROMPTS):

@@ -115,7 +115,7 @@ def clicked_masks(
             chosen = slice(start, start + _CHUNK)
             some = segmenter.backend.decode_later(features, slice_prompts(prompts, chosen))
             parts.append((np.arange(len(rows))[chosen], some))
-        low_res = collect(parts, len(rows), segmenter.image_size // 4)
+        low_res = collect(parts, segmenter.image_size // 4)
         frame = type(prepared)((), truth.size_hw, prompts, rows, reasons)
         found = segmenter.finish(frame, low_res)
         logits = _kept(low_res.logits, rows, count, logits)

@@ -26,7 +26,7 @@ class FakeDeviceBackend(Backend):
         assert all(image.shape == (self.size, self.size, 3) for image in images)
         self.batches.append(len(images))
         brightness = [float(image.mean()) for image in images]
-        return Features(brightness, len(images), ((self.size, self.size),) * len(images))
+        return Features(brightness, len(images))
 
     def decode(self, features, prompts):
         if len(prompts) > self.most_prompts:
@@ -44,5 +44,4 @@ class FakeDeviceBackend(Backend):
                 logits[row][np.ix_(inside_y, inside_x)] = 1
         brightness = np.array(features.data, np.float32)[prompts.image_index]
         left = prompts.points_model[:, 0, 0]
-        origin = np.zeros((len(prompts), 2), np.int32)
-        return LowResMasks(logits, origin, (grid, grid), brightness, left, left * 0 + 0.5)
+        return LowResMasks(logits, brightness, left, left * 0 + 0.5)

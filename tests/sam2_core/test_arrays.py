@@ -36,8 +36,8 @@ def masks(**other):
 def low_res(**other):
     ones = np.ones(2, F)
     given = {
-        "logits": np.zeros((2, 4, 4), F), "origin_yx": np.zeros((2, 2), I32), "grid_hw": (4, 4),
-        "predicted_iou": ones, "object_score": ones, "stability": ones,
+        "logits": np.zeros((2, 4, 4), F), "predicted_iou": ones, "object_score": ones,
+        "stability": ones,
     }  # fmt: skip
     return LowResMasks(**given | other)
 
@@ -70,9 +70,7 @@ def frame(pixels):
         (prompts, "mask_logits", np.zeros((2, 4, 5), F),
          "Prompts.mask_logits: expected float32 (P, G, G) with P = 2, got float32 (2, 4, 5)"),
         (low_res, "logits", np.zeros((2, 4, 4), I64),
-         "LowResMasks.logits: expected float (P, h, w), got int64 (2, 4, 4)"),
-        (low_res, "origin_yx", np.zeros((2, 2), I64),
-         "LowResMasks.origin_yx: expected int32 (P, 2) with P = 2, got int64 (2, 2)"),
+         "LowResMasks.logits: expected float (P, G, G), got int64 (2, 4, 4)"),
         (frame, "pixels", np.zeros((4, 6), np.uint8),
          "StagedFrame.pixels: expected uint8 (H, W, 3), got uint8 (4, 6)"),
     ],

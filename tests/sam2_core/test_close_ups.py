@@ -71,8 +71,7 @@ def test_masks_are_those_of_each_region_pasted_into_the_image(dtype, grid):
     logits[3], logits[4], logits[5] = 1, -1, np.nan  # the whole region, nothing, broken
     logits = logits.astype(dtype)
     regions = random_regions(count, size_hw, 1)
-    origin = np.zeros((count, 2), int)
-    strings, area, reasons = encode_masks(logits, origin, (grid, grid), size_hw, regions)
+    strings, area, reasons = encode_masks(logits, size_hw, regions)
     for row, (left, top, right, bottom) in enumerate(regions):
         image = np.zeros(size_hw, np.uint8, order="F")
         window = logits[row].astype(np.float32)

@@ -56,8 +56,7 @@ def assert_exact(logits, size_hw, strings, area):
 )
 def test_masks_equal_those_of_full_upsampling(seed, smooth, offset, height, width):
     logits = np.stack([random_logits(seed + i, smooth, offset) for i in range(3)])
-    origin = np.zeros((3, 2), np.int32)
-    strings, area, _ = encode_masks(logits, origin, (GRID, GRID), (height, width))
+    strings, area, _ = encode_masks(logits, (height, width))
     assert_exact(logits, (height, width), strings, area)
 
 
@@ -65,7 +64,7 @@ def test_masks_equal_torch_at_camera_size():
     torch = pytest.importorskip("torch")
     logits = np.stack([random_logits(s, s * 3, s / 4 - 1.5, 256) for s in range(12)])
     size_hw = (1280, 1920)
-    strings, _, _ = encode_masks(logits, np.zeros((12, 2), int), (256, 256), size_hw)
+    strings, _, _ = encode_masks(logits, size_hw)
     full = torch.nn.functional.interpolate(torch.from_numpy(logits)[:, None], size=size_hw,
                                            mode="bilinear", align_corners=False)  # fmt: skip
     for text, values in zip(strings, full[:, 0].numpy(), strict=True):
@@ -81,23 +80,21 @@ def test_many_masks_of_any_width_equal_full_upsampling(width):
     generator = np.random.default_rng(width)
     logits = generator.normal(size=(70, 9, width)).astype(np.float16)
     logits[3], logits[4] = 1, -1
-    origin = np.zeros((70, 2), int)
     size_hw = (20, 2 * width + 1)
-    strings, area, _ = encode_masks(logits, origin, (9, width), size_hw)
+    strings, area, _ = encode_masks(logits, size_hw)
     assert_exact(logits.astype(np.float32), size_hw, strings, area)
 
 
 def test_memory_does_not_grow_with_noise():
     """Noise has border in nearly every cell; the memory of 20 noisy masks is bounded."""
     noise = np.random.default_rng(3).normal(size=(20, 256, 256)).astype(np.float32)
-    origin = np.zeros((20, 2), np.int64)
-    encode_masks(noise[:1], origin[:1], (256, 256), (480, 640))
+    encode_masks(noise[:1], (480, 640))
     tracemalloc.start()
-    strings, _, _ = encode_masks(noise, origin, (256, 256), (480, 640))
+    strings, _, _ = encode_masks(noise, (480, 640))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 80e6 + sum(map(len, strings))
-    alone, _, _ = encode_masks(noise[11:12], origin[:1], (256, 256), (480, 640))
+    alone, _, _ = encode_masks(noise[11:12], (480, 640))
     assert strings[11] == alone[0]
 
 
@@ -105,8 +102,7 @@ def test_rows_stay_in_the_callers_order():
     good, bad = random_logits(1, 10, 0), np.full((GRID, GRID), np.nan, np.float32)
     empty = np.full((GRID, GRID), -3, np.float32)
     scores = np.array([0.9, 0.8, 0.7], np.float32)
-    origin = np.zeros((3, 2), np.int32)
-    low_res = LowResMasks([good, bad, empty], origin, (GRID, GRID), scores, scores * 2, scores / 2)
+    low_res = LowResMasks(np.stack([good, bad, empty]), scores, scores * 2, scores / 2)
     masks = finish(
         low_res, (50, 60), np.array([1, 3, 4]), ["invalid box: zero area", "", "x", "", ""]
     )
