@@ -67,7 +67,7 @@ def decisive_source(text: str) -> str:
 
 
 _EVERYWHERE = (
-    "batching", "mask_borders", "postprocess", "preprocess", "prompts", "segmenter",
+    "batching", "postprocess", "preprocess", "prompts", "segmenter",
 )  # fmt: skip
 _ONNXRUNTIME = ("backends.onnxruntime_backend",)
 _BACKENDS = {
@@ -78,12 +78,11 @@ _BACKENDS = {
     ),
     "tensorrt": (
         "backends.cuda_backend", "backends.tensorrt_backend", "backends.tensorrt_build",
-        "backends.tensorrt_engine", "backends.tensorrt_plan", "backends.gpu",
+        "backends.tensorrt_engine", "backends.gpu",
         "backends.pixel_kernels",
     ),
     "torch": (
         "backends.torch_backend", "backends.torch_compiled", "backends.torch_modules",
-        "backends.torch_pixels",
         "architecture.hiera", "architecture.lean_attention",
         "architecture.lean_decoder", "architecture.lean_encoder", "architecture.mask_decoder",
         "architecture.model", "architecture.prompt_encoder", "architecture.published",

@@ -5,21 +5,229 @@ Nothing of torch is imported until a model is exported.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sam2_core.cache import cache_folder, file_sha256, make_folder
 from sam2_core.checkpoints import PYTORCH
-from sam2_core.export_graphs import extract, graph_jobs, save, single_image, traced
 from sam2_core.presets import Preset, preset_named
-from sam2_core.types import CLOSE_UP, FORMAT_VERSION, AutolabelError
+from sam2_core.types import CLOSE_UP, DECODED, FEATURES, FORMAT_VERSION, AutolabelError
 
 if TYPE_CHECKING:
     from sam2_core.architecture import Sam2
+
+
+OPSET = 20  # the first with a native Gelu
+# Of all four masks; in decoder_multi.onnx they carry the names above.
+DECODED_MULTI = ("logits_multi", "predicted_iou_multi", "stability_multi")
+MULTI = (*DECODED_MULTI[:2], DECODED[2], DECODED_MULTI[2])
+DYNAMIC = {
+    "image": {0: "B"},
+    **{name: {0: "B"} for name in FEATURES},
+    "points": {0: "P", 1: "K"},
+    "labels": {0: "P", 1: "K"},
+    "image_index": {0: "P"},
+    "mask_input": {0: "P"},
+}
+# A file's name, the outputs that it keeps, and whether it is for features of one image.
+File = tuple[str, tuple[str, ...], bool]
+
+
+class Job(NamedTuple):
+    """A module to trace, and the files that become of its graph."""
+
+    name: str
+    module: Any
+    inputs: dict[str, Any]
+    outputs: tuple[str, ...]
+    files: tuple[File, ...]
+
+
+def graph_jobs(model: Sam2, graph: str, dtype: Any) -> Iterator[Job]:
+    """Yield the modules of a graph, published or restructured; the model is cast to `dtype`."""
+    import torch
+
+    from sam2_core.architecture.lean_decoder import LeanDecoder
+    from sam2_core.architecture.lean_encoder import LeanEncoder
+    from sam2_core.architecture.model import at_size, cast
+    from sam2_core.architecture.published import Finished, PublishedEncoder
+
+    preset, early = model.preset, dtype == torch.float16
+    lean = graph == "restructured"
+    close_up = at_size(model, preset.close_up_size) if lean and preset.close_up_size else None
+    encoder: Any = PublishedEncoder(model)
+    decoders: dict[str, Any] = dict.fromkeys(("decoder", "decoder_mask"), Finished(model))
+    if lean:  # folded in float32, cast afterwards
+        encoder = LeanEncoder(model, early=early)
+        decoders = {
+            "decoder": Finished(LeanDecoder(model)),
+            "decoder_mask": Finished(LeanDecoder(model, masked=True)),
+        }
+    for module in (model, encoder, *decoders.values()):
+        cast(module, dtype)
+    yield _encoder_job(preset, encoder, "encoder")
+    for name, module in decoders.items():
+        inputs = _decoder_inputs(preset, dtype, lean=lean)
+        files = [(name, DECODED, False)]
+        if name == "decoder_mask":
+            inputs["mask_input"] = torch.randn(3, 1, preset.grid, preset.grid)
+        else:
+            files += [("decoder_single", DECODED, True)] if lean else []
+            files.append(("decoder_multi", MULTI, False))
+        yield Job(name, module, inputs, (*DECODED, *DECODED_MULTI), tuple(files))
+    if close_up is not None:  # every prompt has an image of its own
+        encoder = cast(LeanEncoder(close_up, early=early), dtype)
+        decoder = cast(Finished(LeanDecoder(close_up)), dtype)
+        yield _encoder_job(close_up.preset, encoder, f"encoder{CLOSE_UP}")
+        inputs, name = _decoder_inputs(close_up.preset, dtype, lean=True), f"decoder{CLOSE_UP}"
+        yield Job(name, decoder, inputs, DECODED, ((name, DECODED, False),))
+
+
+def _encoder_job(preset: Preset, module: Any, name: str) -> Job:
+    import torch
+
+    inputs = {"image": torch.zeros(2, 3, preset.image_size, preset.image_size)}
+    return Job(name, module, inputs, FEATURES, ((name, FEATURES, False),))
+
+
+def _decoder_inputs(preset: Preset, dtype: Any, *, lean: bool) -> dict[str, Any]:
+    """Return example inputs of a decoder: two images, three prompts of four points."""
+    import torch
+
+    grid, width, cells = preset.grid, preset.width, preset.embedding_grid**2
+    shapes: Any = (width, grid // 4, grid // 4), (width // 8, grid, grid), (
+        width // 4, grid // 2, grid // 2,
+    )  # fmt: skip
+    if lean:
+        shapes = (cells, width), (cells, 16, width // 8), (cells, 4, width // 4)
+    features = {
+        name: torch.randn(2, *shape, dtype=dtype)
+        for name, shape in zip(FEATURES, shapes, strict=True)
+    }
+    return features | {
+        "points": torch.rand(3, 4, 2) * preset.image_size,
+        "labels": torch.tensor([[2, 3, 1, -1]] * 3, dtype=torch.int32),
+        "image_index": torch.tensor([0, 1, 0]),
+    }
+
+
+@contextlib.contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Silence the exporter's notes about packages and operators that are not used here."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def traced(module: Any, example: dict[str, Any], outputs: tuple[str, ...], folder: Path) -> Any:
+    """Export one module and return the ONNX model.
+
+    Args:
+        module: what to trace.
+        example: its inputs by name.
+        outputs: names of its outputs.
+        folder: for a file that is removed again.
+
+    """
+    import onnx
+    import torch
+
+    symbols: dict[str, Any] = {}
+    shapes = {
+        name: {
+            axis: symbols.setdefault(symbol, torch.export.Dim(symbol))
+            for axis, symbol in DYNAMIC.get(name, {}).items()
+        }
+        for name in example
+    }
+    path = folder / "traced.onnx"
+    with _quiet_exporter(), torch.no_grad():
+        torch.onnx.export(
+            # eval() on the wrapper itself: an exporter that restores training mode would switch
+            # the single-mask choice off.
+            module.eval(),
+            (),
+            str(path),
+            kwargs=example,
+            input_names=list(example),
+            output_names=list(outputs),
+            opset_version=OPSET,
+            dynamo=True,
+            dynamic_shapes=shapes,
+            external_data=False,
+            verbose=False,
+        )
+    try:
+        return onnx.load(str(path))
+    finally:
+        path.unlink()
+
+
+def extract(graph: Any, inputs: list[str], outputs: tuple[str, ...]) -> Any:
+    """Return the part of a graph that some outputs need; `x_multi` is renamed to `x`."""
+    from onnx.utils import Extractor
+
+    part = Extractor(graph).extract_model(inputs, list(outputs))
+    renames = {name: name.removesuffix("_multi") for name in outputs}
+    for node in part.graph.node:
+        for names in (node.input, node.output):
+            for i, name in enumerate(names):
+                names[i] = renames.get(name, name)
+    for value in part.graph.output:
+        value.name = renames[value.name]
+    return part
+
+
+def save(graph: Any, path: Path, metadata: dict[str, str]) -> None:
+    """Write a graph with its metadata and without what it does not need."""
+    import onnx
+
+    onnx.helper.set_model_props(graph, metadata)
+    del graph.graph.value_info[:]  # sizes are inferred again; they double a small file
+    for node in graph.graph.node:  # the exporter's stack traces hold paths of this machine
+        del node.metadata_props[:]
+        node.doc_string = ""
+    onnx.save(graph, str(path))
+
+
+def single_image(graph: Any) -> Any:
+    """Return the graph for features of one image: what was gathered by image is broadcast.
+
+    `image_index` stays an input, all zeros.
+    """
+    index = {"image_index"}
+    for node in graph.graph.node:
+        if node.op_type == "Reshape" and node.input[0] == "image_index":
+            index.add(node.output[0])
+    replaced = {
+        node.output[0]: node.input[0]
+        for node in graph.graph.node
+        if node.op_type == "Gather" and node.input[1] in index
+    }
+    if not replaced:
+        raise RuntimeError("the exporter wrote no Gather by image_index")
+    kept = [node for node in graph.graph.node if node.output[0] not in replaced]
+    del graph.graph.node[:]
+    graph.graph.node.extend(kept)
+    for node in graph.graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = replaced.get(name, name)
+    for value in graph.graph.input:
+        if value.name in FEATURES:
+            value.type.tensor_type.shape.dim[0].dim_value = 1
+    return graph
+
 
 GRAPHS = ("restructured", "published")
 PRECISIONS = ("fp32", "fp16")
@@ -142,8 +350,7 @@ def _write_graphs(
 
 def _write_answers(model: Sam2, folder: Path, facts: dict[str, Any]) -> None:
     """Record what engines of this export have to compute; see `sam2_core.trust`."""
-    from sam2_core.trust.calibration import bundled_calibration, file_name
-    from sam2_core.trust.judge import torch_answers
+    from sam2_core.trust.calibration import bundled_calibration, file_name, torch_answers
 
     for close_ups in (False, True) if facts["close_up_size"] else (False,):
         answers = torch_answers(

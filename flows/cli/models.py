@@ -188,7 +188,7 @@ def _facts(preset: Preset, cache: Path | None) -> tuple[dict[str, Any], list[str
 
 
 def _certificates(cache: Path | None) -> list[dict[str, Any]]:
-    from sam2_core.trust.certificate import certificates
+    from sam2_core.trust.certify import certificates
     from tasks.masks.model import is_of_now
 
     return [

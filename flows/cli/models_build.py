@@ -23,7 +23,7 @@ from flows.cli.common_options import (
 from flows.cli.display import results_console, spinning, stderr_console
 from flows.cli.writable import check_writable
 from sam2_core.machine_errors import first_line
-from sam2_core.trust.certificate import Certificate, certificate_path, engine_facts
+from sam2_core.trust.certify import Certificate, certificate_path, engine_facts
 from sam2_core.types import AutolabelError
 from tasks.wording import counted, one_line
 

@@ -80,6 +80,7 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     from sam2_core.serving.installed_server import find_server
     from sam2_core.serving.server_process import (
         ServerOptions,
+        SupervisedServer,
         new_prefix,
         own_folder,
         remove_left_over,
@@ -87,7 +88,6 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
         socket_of,
         start_server,
     )
-    from sam2_core.serving.supervised import SupervisedServer
 
     _refuse_wrong_options(models, options)
     console, prefix = stderr_console(), new_prefix()

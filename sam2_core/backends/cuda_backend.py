@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.backends.device_memory import Slot
-from sam2_core.backends.gpu import Gpu, Graph
+from sam2_core.backends.gpu import Gpu, Graph, Slot
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
 from sam2_core.batching import bucket_for, collect, gather

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.arrays import freeze_arrays
-from sam2_core.backends.device_memory import Slot
-from sam2_core.backends.gpu import Gpu, Graph, Shape
+from sam2_core.backends.gpu import Gpu, Graph, Shape, Slot
 from sam2_core.backends.onnxruntime_backend import open_session
 from sam2_core.backends.onnxruntime_cuda import FixedGraph, cuda_provider
 from sam2_core.batching import bucket_for

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,13 @@ from sam2_core.backends.cuda_backend import CudaBackend
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork, in_batches
-from sam2_core.backends.tensorrt_plan import CLOSE_UP_BUCKETS, NETWORK, Buckets
 from sam2_core.cache import cache_folder, write_whole
 from sam2_core.machine import how_to_install
 from sam2_core.machine_errors import first_line
 from sam2_core.types import DECODED, FEATURES, AutolabelError
+
+if TYPE_CHECKING:
+    from sam2_core.backends.tensorrt_build import Buckets
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +130,8 @@ def load_tensorrt(folder: ModelFolder) -> TensorRTBackend:
 
 def buckets_for(folder: ModelFolder) -> Buckets:
     """Return the sizes that engines of a model folder are built for."""
+    from sam2_core.backends.tensorrt_build import CLOSE_UP_BUCKETS, Buckets
+
     return CLOSE_UP_BUCKETS if folder.close_ups else Buckets()
 
 
@@ -150,7 +154,7 @@ def tensorrt_network(path: Path, data: bytes, gpu: Gpu, engines: Path) -> CudaNe
         AutolabelError: TensorRT cannot build or load it.
 
     """
-    from sam2_core.backends.tensorrt_build import build_engine
+    from sam2_core.backends.tensorrt_build import NETWORK, Buckets, build_engine
     from sam2_core.backends.tensorrt_engine import LoadedEngine, load_engines
 
     model = in_batches(data)

@@ -17,7 +17,7 @@ import numpy as np
 import tensorrt as trt
 
 from sam2_core.backends.gpu import Declared, Gpu, Graph, Shape, Tensor
-from sam2_core.backends.tensorrt_plan import Profile
+from sam2_core.backends.tensorrt_build import Profile
 from sam2_core.types import AutolabelError
 
 # Inputs whose shape is the bucket: a profile that fixes them has few shapes (image counts).

@@ -25,8 +25,7 @@ from sam2_core.serving.contract import (
     served_as,
     text_in,
 )
-from sam2_core.serving.failover import Servers
-from sam2_core.serving.transport import Call, ModelReplacedError, ServerError, Transport
+from sam2_core.serving.transport import Call, ModelReplacedError, ServerError, Servers, Transport
 from sam2_core.types import (
     AutolabelError,
     EncoderImage,

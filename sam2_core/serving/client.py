@@ -26,12 +26,12 @@ from sam2_core.serving.contract import (
     text_in,
     text_tensor,
 )
-from sam2_core.serving.failover import Servers
 from sam2_core.serving.transport import (
     Access,
     Call,
     Cancellation,
     ExpiredOnServerError,
+    Servers,
     Tensors,
     Transport,
 )

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.backends.protocol import BackendInfo
-from sam2_core.trust.certificate import UncertifiedEngineError
+from sam2_core.trust.certify import UncertifiedEngineError
 from sam2_core.types import AutolabelError, ImageArray, ModelStamp
 
 ByteArray = npt.NDArray[np.uint8]

@@ -15,8 +15,7 @@ from sam2_core.checkpoints import PYTORCH
 from sam2_core.images import open_image
 from sam2_core.segmenter import Segmenter
 from sam2_core.trust.calibration import Answers, Calibration, CalibrationImage
-from sam2_core.trust.certificate import UncertifiedEngineError
-from sam2_core.trust.certify import engine_answers, ensure_certified, judged
+from sam2_core.trust.certify import UncertifiedEngineError, engine_answers, ensure_certified, judged
 from sam2_core.types import AutolabelError
 from tasks.evaluate.truths import example_truths
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sam2_core.model_download import checkpoint_path
 from sam2_core.presets import PRESETS, preset_named
 from sam2_core.resolve import Wanted, resolve_model, resolve_weights
-from sam2_core.trust.certificate import (
+from sam2_core.trust.certify import (
     Certificate,
     UncertifiedEngineError,
     certificates,

@@ -8,7 +8,7 @@ from typing import Any
 
 from sam2_core.machine_errors import causes, is_host_full, is_machine_error
 from sam2_core.serving.transport import ServerAbsentError
-from sam2_core.trust.certificate import UncertifiedEngineError
+from sam2_core.trust.certify import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.errors import error_text
 from tasks.frames.discover import Discovered

@@ -13,7 +13,7 @@ from PIL import Image
 from flows.cli.main import cli
 from sam2_core.cache import cache_folder
 from sam2_core.trust import certify as certifying
-from sam2_core.trust.certificate import (
+from sam2_core.trust.certify import (
     UncertifiedEngineError,
     certificate_path,
     certificates,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sam2_core.backends.cuda_device import CudaDevice
-from sam2_core.backends.device_memory import SlotPool
+from sam2_core.backends.gpu import SlotPool
 from sam2_core.types import DeviceMemoryError
 
 pytestmark = pytest.mark.gpu

@@ -9,8 +9,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
 from sam2_core.backends.device_owner import device_owner  # noqa: E402
-from sam2_core.backends.torch_backend import TorchBackend  # noqa: E402
-from sam2_core.backends.torch_pixels import MOST_SHRUNK, TorchPixels  # noqa: E402
+from sam2_core.backends.torch_backend import (  # noqa: E402
+    MOST_SHRUNK,
+    TorchBackend,
+    TorchPixels,
+)
 from sam2_core.preprocess import View, resize_square  # noqa: E402
 from sam2_core.resolve import Wanted, resolve_weights  # noqa: E402
 from sam2_core.segmenter import Segmenter  # noqa: E402

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sam2_core.trust.certificate import certificates
+from sam2_core.trust.certify import certificates
 from tests.integration.cluster import Cluster
 from tests.integration.runs import REPOSITORY, write_boxes
 from tests.planted_graphs import FAULTS, RESIZE, copy_of_compact, plant

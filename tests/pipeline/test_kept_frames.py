@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from sam2_core.backends import gpu as process
-from sam2_core.backends.device_memory import FORGOTTEN_S, KeptFrames
+from sam2_core.backends.gpu import FORGOTTEN_S, KeptFrames
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
 from sam2_core.backends.onnxruntime_network import CudaNetwork

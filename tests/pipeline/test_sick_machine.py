@@ -9,7 +9,7 @@ from flows import shard
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.shard import note_failures
-from sam2_core.trust.certificate import UncertifiedEngineError
+from sam2_core.trust.certify import UncertifiedEngineError
 from sam2_core.types import AutolabelError, DeviceMemoryError, MachineError
 from tasks.observe.progress import DETECT, LOAD, SEGMENT
 from tasks.pipeline.device_processes import ProcessDiedError

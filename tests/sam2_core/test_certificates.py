@@ -11,15 +11,18 @@ from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.trust import certify as certifying
 from sam2_core.trust.calibration import Answers, bundled_calibration, file_name
-from sam2_core.trust.certificate import (
+from sam2_core.trust.certify import (
     UncertifiedEngineError,
     certificate_path,
     certificates,
+    certify,
     engine_facts,
+    ensure_certified,
     failures_of,
     read_certificate,
+    recorded_answers,
+    with_pictures,
 )
-from sam2_core.trust.certify import certify, ensure_certified, recorded_answers, with_pictures
 from sam2_core.types import AutolabelError
 from tasks.masks.model import Segmenters, choose_model
 from tests.planted_graphs import COMPACT, ROOT, plant
@@ -146,7 +149,7 @@ def test_limits_are_those_of_the_precision(micro):
 def test_the_recorded_answers_are_pytorchs(folder, name, close_ups):
     pytest.importorskip("torch", reason="needs PyTorch: make torch")
     from sam2_core.resolve import resolve_weights
-    from sam2_core.trust.judge import torch_answers
+    from sam2_core.trust.calibration import torch_answers
 
     recorded = Answers.read(folder / file_name(close_ups=close_ups))
     weights = resolve_weights(name)

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-from sam2_core.click_hold import hold_clicks
-from sam2_core.clicks import NO_BOX, OpenImage
+from sam2_core.clicks import NO_BOX, OpenImage, hold_clicks
 from sam2_core.load import load_backend
 from sam2_core.prompts import PointPrompts
 from sam2_core.segmenter import Segmenter

@@ -20,7 +20,6 @@ from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.tensorrt_backend import buckets_for, graphs_of
-from sam2_core.backends.tensorrt_plan import Buckets
 from sam2_core.types import AutolabelError, DeviceMemoryError, Prompts
 from tasks.boxes.detectors import resolve_detector
 from tasks.boxes.yolox import Detector
@@ -30,7 +29,7 @@ from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.small_graphs import SIZE, with_close_ups, write_model
 
 MODULES = ("build", "engine", "backend")
-BUCKETS = Buckets(boxes=(1, 4, 16), images=(1, 2))
+BOXES, IMAGES = (1, 4, 16), (1, 2)
 
 
 @pytest.fixture
@@ -49,7 +48,8 @@ def model(tmp_path):
     return ModelFolder.open(write_model(tmp_path / "model"), tmp_path / "cache")
 
 
-def build(trt, model, tmp_path, buckets=BUCKETS):
+def build(trt, model, tmp_path, buckets=None):
+    buckets = buckets or trt.build.Buckets(BOXES, IMAGES)
     return {
         kind: trt.build.build_engine(
             model.graph(kind), kind, gpu="Fake GPU 9000", engines_dir=tmp_path / "engines",
@@ -60,11 +60,12 @@ def build(trt, model, tmp_path, buckets=BUCKETS):
 
 
 def test_an_engine_s_file_is_of_everything_that_it_depends_on(trt, model, tmp_path):
-    def path(gpu, buckets=BUCKETS):
+    def path(gpu, boxes=BOXES):
+        buckets = trt.build.Buckets(boxes)
         return trt.build.engine_path(model.graph("encoder"), gpu, tmp_path, buckets)
 
     assert path("NVIDIA H200").parent.name == "nvidia-h200-trt11.4.0.106"
-    paths = {path("NVIDIA H200"), path("NVIDIA L40S"), path("NVIDIA H200", Buckets(boxes=(1, 8)))}
+    paths = {path("NVIDIA H200"), path("NVIDIA L40S"), path("NVIDIA H200", (1, 8))}
     for weights in (b"one", b"other"):  # beside the graph
         (model.path / "weights.bin").write_bytes(weights)
         paths.add(path("NVIDIA H200"))
@@ -157,7 +158,7 @@ def test_nothing_is_allocated_after_the_first_frame_and_graphs_are_replayed(trt,
     backend = load(trt, model, tmp_path, device)
     backend.warm_up()
     graphs = len(device.graphs)
-    assert graphs == len(BUCKETS.images) + len(BUCKETS.boxes)
+    assert graphs == len(IMAGES) + len(BOXES)
     for _ in range(2):
         backend.decode(backend.encode(images(1)), prompts(20))
     allocated, launched = len(device.blocks), device.launches
@@ -213,3 +214,25 @@ def test_close_ups_have_engines_and_buckets_of_their_own(trt, model, tmp_path):
     frames = images(70)
     asked = replace(prompts(70), image_index=np.arange(70))
     assert_same(backend.decode(backend.encode(frames), asked), reference(model, frames, asked))
+
+
+DECODER = [
+    ("embedding", (-1, 256, 64, 64)),
+    ("high_res_s0", (-1, 32, 256, 256)),
+    ("high_res_s1", (-1, 64, 128, 128)),
+    ("points", (-1, -1, 2)),
+    ("labels", (-1, -1)),
+    ("image_index", (-1,)),
+]
+
+
+def test_an_input_outside_the_contract_is_refused(trt):
+    with pytest.raises(AutolabelError, match=r"'extra'.*not part of the ONNX contract"):
+        trt.build.profiles_for([*DECODER, ("extra", (-1,))], "decoder", trt.build.Buckets())
+
+
+def test_decoders_of_close_ups_are_tuned_for_an_image_of_each_box(trt):
+    buckets = trt.build.Buckets((8, 64), (1, 32), own_images=True)
+    eight, many, _ = trt.build.profiles_for(DECODER, "decoder", buckets)
+    assert [shape[0] for shape in eight.shapes["embedding"]] == [1, 8, 32]
+    assert [shape[0] for shape in many.shapes["embedding"]] == [1, 32, 32]

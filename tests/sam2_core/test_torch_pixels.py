@@ -5,8 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
-from sam2_core.backends import torch_pixels  # noqa: E402
-from sam2_core.backends.torch_pixels import MOST_SHRUNK, TorchPixels  # noqa: E402
+from sam2_core.backends import torch_backend  # noqa: E402
+from sam2_core.backends.torch_backend import MOST_SHRUNK, TorchPixels  # noqa: E402
 from sam2_core.preprocess import StagedFrame, View, resize_square  # noqa: E402
 
 INTERPOLATE = torch.nn.functional.interpolate
@@ -61,7 +61,7 @@ def test_a_strip_that_is_too_long_for_the_device_is_resized_by_the_host(pixels, 
         assert max(planes.shape[2:]) <= MOST_SHRUNK * size[0]
         return INTERPOLATE(planes, size, **how)
 
-    monkeypatch.setattr(torch_pixels.F, "interpolate", limited)
+    monkeypatch.setattr(torch_backend.F, "interpolate", limited)
     strip = frame(3, MOST_SHRUNK * 16 + 1)
     images = [strip, pixels.stage(strip).whole(), strip[:, :-1]]
     for image, square in zip((strip, strip, strip[:, :-1]), squares_of(pixels, images, 16),
@@ -77,7 +77,7 @@ def test_without_memory_the_frames_are_given_back(pixels, monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return INTERPOLATE(*given, **how)
 
-    monkeypatch.setattr(torch_pixels.F, "interpolate", second_fails)
+    monkeypatch.setattr(torch_backend.F, "interpolate", second_fails)
     with pytest.raises(torch.OutOfMemoryError):
         pixels.squares([one.whole() for one in staged], 8)
     assert [one.on_device for one in staged] == [None, None]

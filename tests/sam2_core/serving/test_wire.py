@@ -14,7 +14,6 @@ from sam2_core.serving.contract import (
     served_as,
     text_tensor,
 )
-from sam2_core.serving.failover import Servers
 from sam2_core.serving.repository import RepositoryOptions, config_of, write_repository
 from sam2_core.serving.request import RequestTensors
 from sam2_core.serving.server_model import ModelSettings
@@ -24,6 +23,7 @@ from sam2_core.serving.transport import (
     DeadlineError,
     ModelReplacedError,
     ServerAbsentError,
+    Servers,
     Transport,
     refused,
 )
