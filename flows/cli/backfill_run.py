@@ -13,10 +13,9 @@ from uuid import UUID
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from flows.backfill import plan_in_flight, submit_plan
-from flows.cli.display import as_typed, clock, stderr_console, telling
+from flows.cli.display import as_typed, clock, print_table, stderr_console, telling
 from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill, plan_rows
 from flows.plan.plan import check_writable
@@ -73,10 +72,8 @@ def run_backfill(
         return {"run_keys": list(cancelled), "cancelled": sum(cancelled.values())}
     with console.status("comparing sources and labels"):
         plan = _dry_plan(console, params) if dry_run else plan_in_flight(params)
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in plan_rows(plan):
-        table.add_row(f"[dim]{name}[/]", escape(value))
-    console.print(table)
+    rows = ((f"[dim]{name}[/]", escape(value)) for name, value in plan_rows(plan))
+    print_table(console, (), rows, show_header=False, padding=(0, 2, 0, 0))
     result = plan.as_json()
     if dry_run:
         names, _ = _load_missing(console, plan, dry_run=True)

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from flows.cli.common_options import FILE, json_option, precision_option, print_json
-from flows.cli.display import stderr_console
+from flows.cli.display import print_table, stderr_console
 from flows.machine.programs import UnlistedError, gpu_ids
 from sam2_core.backend_choice import no_gpu
 from sam2_core.types import AutolabelError
@@ -260,17 +260,16 @@ def rate_told(rate: float | None) -> str:
 
 def show(results: dict[str, Any]) -> None:
     """Print the figures to stderr."""
-    from rich.table import Table
-
-    table = Table("stage", "frames", "first s", "last s", "frames/s", "thread seconds")
-    for stage, found in results["stages"].items():
-        spent = results["seconds"].get(stage, "-")
-        table.add_row(
+    rows = (
+        (
             stage, str(found["frames"]), f"{found['first_s']:.1f}", f"{found['last_s']:.1f}",
-            rate_told(found.get("frames_per_s")), str(spent),
-        )  # fmt: skip
+            rate_told(found.get("frames_per_s")), str(results["seconds"].get(stage, "-")),
+        )
+        for stage, found in results["stages"].items()
+    )  # fmt: skip
     console = stderr_console()
-    console.print(table)
+    columns = ("stage", "frames", "first s", "last s", "frames/s", "thread seconds")
+    print_table(console, columns, rows)
     busy = results["device_busy"]
     busy_text = results["device_busy_unknown"] if busy is None else f"device busy {busy:.0%}"
     segmented = "too few frames for a rate of the segment stage; measure with more\n"

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from flows.cli.common_options import FOLDER, FloatRange, json_option, print_json
-from flows.cli.display import results_console, stderr_console, telling
+from flows.cli.display import print_table, results_console, stderr_console, telling
 from flows.plan.plan import Plan, make_plan
 from sam2_core.backend_choice import BACKENDS, PRECISIONS
 from sam2_core.types import AutolabelError
@@ -123,13 +123,10 @@ def _changes_file(report: Path | None) -> Iterator[Callable[[Change], object]]:
 
 
 def _print(result: dict[str, Any], report: Path | None) -> None:
-    from rich.table import Table
-
-    console = results_console()
-    table = Table("instances", "count", "changed", "mean IoU", "predicted IoU", box=None)
-    for name, one in {"all": result, **result["by_size"], **result["by_class"]}.items():
-        table.add_row(one_line(name), *figures(one))
-    console.print(table)
+    console, groups = results_console(), {"all": result, **result["by_size"], **result["by_class"]}
+    rows = ((one_line(name), *figures(one)) for name, one in groups.items())
+    columns = ("instances", "count", "changed", "mean IoU", "predicted IoU")
+    print_table(console, columns, rows)
     for side in "ab":
         keys = ", ".join(result[f"run_keys_{side}"])
         console.print(f"{side.upper()} is {result[f'run_{side}']}, {keys}", soft_wrap=True)

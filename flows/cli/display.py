@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Column, Table
 
 from sam2_core.redaction import redact
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener, Progress
@@ -120,6 +121,16 @@ def tracked(console: Console, items: Iterable[Item], text: str, total: int) -> I
         for done, item in enumerate(items, 1):
             yield item
             tell(f"{text}: {done:,} of {total:,}")
+
+
+def print_table(
+    console: Console, columns: Sequence[Column | str], rows: Iterable[Iterable[str]], **style: Any
+) -> None:
+    """Print a table of texts, without a frame unless its style says so."""
+    table = Table(*columns, **{"box": None} | style)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def clock(seconds: float) -> str:

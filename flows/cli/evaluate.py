@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import numpy as np
+from rich.table import Column
 
 from flows.cli.common_options import (
     FILE,
@@ -20,7 +21,7 @@ from flows.cli.common_options import (
     precision_option,
     print_json,
 )
-from flows.cli.display import results_console, stderr_console, tracked
+from flows.cli.display import print_table, results_console, stderr_console, tracked
 from flows.cli.writable import check_own, check_report, check_writable
 from sam2_core.machine import product_version
 from sam2_core.trust.calibration import write_difference
@@ -221,20 +222,21 @@ def _draw(truth: Truth, folder: Path, asked: Asked, record: Record, path: Path) 
     )
 
 
-def _print(result: dict[str, Any]) -> None:
-    from rich.table import Column, Table
+def _row(name: str, figures: dict[str, Any]) -> list[str]:
+    values = ["-" if figures.get(key) is None else f"{figures[key]:.3f}" for key in NUMBERS]
+    return [one_line(name), str(figures["instances"]), *values]
 
-    table = Table(
-        Column("instances", overflow="fold", min_width=12), "count", *NUMBERS.values(), box=None
-    )
-    rows = {"all": result, **result["by_size"], **result["by_class"], **result["by_occlusion"]}
-    for name, row in rows.items():
-        values = ["-" if row.get(key) is None else f"{row[key]:.3f}" for key in NUMBERS]
-        table.add_row(one_line(name), str(row["instances"]), *values)
-    console = results_console()
-    images = counted(result["images"], "image")
+
+def _print(result: dict[str, Any]) -> None:
+    console, images = results_console(), counted(result["images"], "image")
     console.print(f"{result['model']}, prompted by {result['prompt']}, {images}")
-    console.print(table)
+    groups = {"all": result, **result["by_size"], **result["by_class"], **result["by_occlusion"]}
+    first = Column("instances", overflow="fold", min_width=12)
+    print_table(
+        console,
+        [first, "count", *NUMBERS.values()],
+        (_row(name, figures) for name, figures in groups.items()),
+    )
     if result["miou_interval"]:
         low, high = result["miou_interval"]
         console.print(f"mean IoU between {low:.3f} and {high:.3f} (95%, bootstrap over pictures)")

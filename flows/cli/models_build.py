@@ -20,7 +20,7 @@ from flows.cli.common_options import (
     precision_option,
     print_json,
 )
-from flows.cli.display import results_console, spinning, stderr_console
+from flows.cli.display import print_table, results_console, spinning, stderr_console
 from flows.cli.writable import check_writable
 from sam2_core.machine_errors import first_line
 from sam2_core.trust.certify import Certificate, certificate_path, engine_facts
@@ -236,7 +236,6 @@ def _naming(source: str) -> Iterator[None]:
 
 
 def _print(certificate: Certificate, path: Path) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     console, measured = results_console(), certificate.measured
@@ -246,13 +245,14 @@ def _print(certificate: Certificate, path: Path) -> None:
     weights = str(certificate.engine["checkpoint_sha256"])[:12]
     console.print(f"{certificate.source}, weights {weights}", soft_wrap=True)
     console.print(f"against {certificate.reference}", soft_wrap=True)
-    table = Table("masks", "count", "mean IoU", "p1", "p5", "worst", "boundary F", box=None)
-    rows = {"all": measured, "over 32x32 px": measured["over_32x32"], **measured["by_size"]}
-    for name, row in rows.items():
+    groups = {"all": measured, "over 32x32 px": measured["over_32x32"], **measured["by_size"]}
+    rows = []
+    for name, row in groups.items():
         if row["masks"]:
             values = [f"{row['iou'][key]:.4f}" for key in ("mean", "p1", "p5", "min")]
-            table.add_row(name, str(row["masks"]), *values, f"{row['boundary_f']:.4f}")
-    console.print(table)
+            rows.append((name, str(row["masks"]), *values, f"{row['boundary_f']:.4f}"))
+    columns = ("masks", "count", "mean IoU", "p1", "p5", "worst", "boundary F")
+    print_table(console, columns, rows)
     apart, logits = measured["predicted_iou_apart"], measured["logits_apart"]
     console.print(
         f"predicted IoU off by {apart['max']:.2g} at most, logits by {logits['median']:.2g} "

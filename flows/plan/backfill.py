@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from flows.params import BackfillParams, LabelParams
+from flows.params import BackfillParams
 from flows.plan.names import Stored, names_of
 from flows.plan.plan import matching_of, stamp_of
 from flows.plan.shards import Piece, ShardParams, pack, shard_lengths, taken_ns, work_of
@@ -200,13 +200,8 @@ class BackfillPlan:
         }
 
 
-def nothing_in_flight(run_key: str) -> set[Key]:
-    """Return what shards of a run have that were submitted before: nothing."""
-    return set()
-
-
 def plan_backfill(
-    params: BackfillParams, in_flight: Callable[[str], set[Key]] = nothing_in_flight
+    params: BackfillParams, in_flight: Callable[[str], set[Key]] = lambda _: set()
 ) -> BackfillPlan:
     """List the sources and the labels; what is missing is cut into shards when asked for.
 
@@ -280,8 +275,12 @@ def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
     missing = dict.fromkeys(_plain(plan.params.sequences))
     found = discover(label.sources, selection, label.sequence, label.format, plan.known)
     for one in found:
-        if one.picked:
-            _refuse_long_lists(label)
+        if one.picked and sum(map(len, label.sources)) > MOST_SOURCE_CHARACTERS:
+            raise AutolabelError(
+                f"{counted(len(label.sources), 'picture')} named one by one are more than the "
+                "parameters of a run can hold: name their folders or a quoted pattern, or use "
+                "`autolabel label`"
+            )
         missing.pop(one.sequence.sequence_id, None)
         found_boxes = plan.matching.with_boxes(one) if plan.matching else one
         if wanted(one.sequence.sequence_id):
@@ -299,15 +298,6 @@ def _wanted(globs: str) -> Callable[[str], bool]:
     plain = frozenset(_plain(globs))
     others = [line for line in globs.splitlines() if line not in plain]
     return lambda name: name in plain or any(fnmatchcase(name, line) for line in others)
-
-
-def _refuse_long_lists(label: LabelParams) -> None:
-    if sum(map(len, label.sources)) > MOST_SOURCE_CHARACTERS:
-        raise AutolabelError(
-            f"{counted(len(label.sources), 'picture')} named one by one are more than the "
-            "parameters of a run can hold: name their folders or a quoted pattern, or use "
-            "`autolabel label`"
-        )
 
 
 def _in_time(plan: BackfillPlan, one: Discovered) -> bool:

@@ -10,7 +10,7 @@ from flows.params import LabelParams
 from flows.plan.names import Stored, keep_names, names_of
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.types import AutolabelError
-from tasks.boxes.detectors import detector_stamp
+from tasks.boxes.detectors import resolve_detector
 from tasks.boxes.imported import Matching
 from tasks.dataset.loaded import refuse_before_labeling
 from tasks.frames.decisive_code import box_code
@@ -207,7 +207,7 @@ def stamp_of(
     else:
         if params.wanted_classes:
             context.detectors.load(params.detector_name).class_mask(params.wanted_classes)
-        boxes = detector_stamp(params.detector_name)
+        boxes = resolve_detector(params.detector_name).stamp
     code = box_code(imported=bool(params.boxes))
     versions = library_versions(model.backend, detects=not params.boxes)
     return RunStamp(boxes, model.stamp, params.deciding(), code, versions=versions)

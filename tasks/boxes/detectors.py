@@ -177,11 +177,6 @@ def resolve_detector(name_or_path: str) -> DetectorFile:
     return DetectorFile(name, path, digest, prompts, texts)
 
 
-def detector_stamp(name_or_path: str) -> str:
-    """Stamp of a detector; hashes the file (once), opens no session."""
-    return resolve_detector(name_or_path).stamp
-
-
 class Detectors:
     """The detectors that a command or a flow run has loaded: each once, for any thread."""
 

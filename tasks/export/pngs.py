@@ -107,10 +107,6 @@ class PngWriter(Writer):
         return OVERLAPS
 
 
-def _plain_city(series: str) -> str:
-    return re.sub(r"[^A-Za-z0-9-]", "", series) or "city"
-
-
 @dataclass
 class CityscapesWriter(Writer):
     """`leftImg8bit/SPLIT/CITY/` and `gtFine/SPLIT/CITY/` with `_instanceIds` and `_labelIds`.
@@ -119,7 +115,9 @@ class CityscapesWriter(Writer):
     are left out; a class map brings them in.
     """
 
-    _cities: FlatNames = field(default_factory=lambda: FlatNames(_plain_city))
+    _cities: FlatNames = field(
+        default_factory=lambda: FlatNames(lambda name: re.sub(r"[^A-Za-z0-9-]", "", name) or "city")
+    )
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""

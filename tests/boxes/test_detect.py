@@ -7,7 +7,7 @@ from PIL import Image
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes import detectors as detector_files
 from tasks.boxes.detect import detect
-from tasks.boxes.detectors import detector_stamp, load_detector, resolve_detector
+from tasks.boxes.detectors import load_detector, resolve_detector
 from tasks.frames.discover import discover
 from tasks.frames.video import expand_videos
 from tasks.types import FrameRef, FrameSelection
@@ -79,7 +79,7 @@ def test_boxes_are_decoded_suppressed_scaled_and_clipped(model, tmp_path):
     np.testing.assert_allclose(boxes.xyxy_px, expected, atol=1e-3)
     wide = found[1]  # 64 x 128: scaled by a half, the lower half of the input is padding
     np.testing.assert_allclose(wide.xyxy_px[2], [0, 40, 80, 64], atol=1e-3)
-    assert boxes.source == detector_stamp(model)
+    assert boxes.source == resolve_detector(model).stamp
     assert boxes.source.startswith("own_model@")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sam2_core.decisive_code import ROOT
 from sam2_core.types import AutolabelError
-from tasks.boxes.detectors import Detectors, detector_stamp, load_detector
+from tasks.boxes.detectors import Detectors, load_detector, resolve_detector
 from tasks.boxes.import_files import import_boxes
 from tasks.frames.decisive_code import box_code, decisive_modules
 from tasks.masks.model import Segmenters, choose_model
@@ -103,7 +103,7 @@ def test_a_model_that_was_replaced_since_it_was_chosen_is_refused(tmp_path):
 def test_a_detector_that_was_replaced_since_it_was_named_is_refused(tmp_path):
     path = tmp_path / "detector.onnx"
     write_yolox(path, ROWS, 64, 1, NAMES)
-    stamp = detector_stamp(str(path))
+    stamp = resolve_detector(str(path)).stamp
     detectors = Detectors()
     assert detectors.load(str(path), stamp=stamp).file.stamp == stamp
     write_yolox(path, ROWS + np.float32(0.25), 64, 1, NAMES)

@@ -12,7 +12,7 @@ from PIL import Image
 from sam2_core.machine_errors import is_host_full, is_machine_error
 from sam2_core.types import AutolabelError, DeviceMemoryError, MachineError
 from tasks.boxes import yolox
-from tasks.boxes.detectors import detector_stamp
+from tasks.boxes.detectors import resolve_detector
 from tasks.boxes.import_files import import_boxes
 from tasks.frames import images
 from tasks.frames.discover import discover
@@ -51,7 +51,7 @@ def job_of(source, *, imported=False):
     detector, boxes = str(source / "detector.onnx"), str(source / "boxes")
     write_yolox(Path(detector), ROWS, 64, 1, NAMES)
     stamp = RunStamp(
-        import_boxes(boxes).stamp if imported else detector_stamp(detector), choice.stamp
+        import_boxes(boxes).stamp if imported else resolve_detector(detector).stamp, choice.stamp
     )
     return Job(
         str(source / "out"), stamp, choice, "" if imported else detector,
