@@ -112,7 +112,7 @@ lint: dev ## ruff, mypy --strict, import layers
 fmt: dev ## Format, fix what can be fixed, write docs/cli.md
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/python -m flows.cli.reference
+	$(BIN)/python -m lab.tools.cli_reference
 
 bench: setup ## Time every stage of labeling on this machine, on the demo's frames
 	$(BIN)/autolabel bench

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from flows.cli.main import cli
-from flows.cli.reference import PAGE
+from lab.tools.cli_reference import PAGE
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "sam2_core/weights/README.md"]
@@ -67,11 +67,11 @@ def test_the_modules_that_pages_run_are_there() -> None:
 
 def test_the_reference_of_the_command_line_is_current() -> None:
     """In a process of its own: a command keeps the help option of whoever calls it first."""
-    code = "from flows.cli.reference import reference; print(reference(), end='')"
+    code = "from lab.tools.cli_reference import reference; print(reference(), end='')"
     told = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, check=True
     )
-    assert PAGE.read_text() == told.stdout.decode(), "run: python -m flows.cli.reference"
+    assert PAGE.read_text() == told.stdout.decode(), "run: python -m lab.tools.cli_reference"
 
 
 @pytest.mark.parametrize("package", ["flows", "tasks"])

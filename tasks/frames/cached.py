@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import json
 import re
 from pathlib import Path
@@ -24,14 +25,9 @@ class CacheError(storage.StorageError):
     """The cache folder cannot be written: every file would fail."""
 
 
-def name_of(stem: str, data: bytes, suffix: str) -> str:
-    """Return the name of a file with this content."""
-    return f"{stem}-{_digest(data)}{suffix}"
-
-
-def name_of_file(stem: str, path: Path, suffix: str) -> str:
-    """Return the name that a file with the content of this one has."""
-    return f"{stem}-{_digest_of_file(path)}{suffix}"
+def name_of(stem: str, content: bytes | Path, suffix: str) -> str:
+    """Return the name of a file with this content, or with that of a file."""
+    return f"{stem}-{_digest(content)}{suffix}"
 
 
 def write(path: Path, data: bytes) -> None:
@@ -94,15 +90,11 @@ def take_intact(path: Path) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _known_digest(path: Path, _size_bytes: int, _changed_ns: int) -> str:
-    return _digest_of_file(path)
+    return _digest(path)
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
-def _digest_of_file(path: Path) -> str:
-    with path.open("rb") as file:
+def _digest(content: bytes | Path) -> str:
+    with content.open("rb") if isinstance(content, Path) else io.BytesIO(content) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 

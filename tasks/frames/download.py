@@ -173,7 +173,7 @@ def fetch(uri: str, etag: str, size_bytes: int = 0, *, intact: bool = False) -> 
                 raise ChangedError(uri)
         if known:
             known.unlink(missing_ok=True)
-        path = folder / cached.name_of_file(stem, temporary, suffix)
+        path = folder / cached.name_of(stem, temporary, suffix)
         temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):

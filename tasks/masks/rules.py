@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ Overlap = Literal["keep", "score", "depth"]
 # Of a mask that keeps less than this share of itself only shreds are left, along its border.
 _LEAST_KEPT = 0.1
 TAKEN = "nearly all of the mask belongs to other labels"
-_CODE = ("tasks.masks.rules", "tasks.masks.rules")
+_CODE = ("tasks.masks.rules",)
 
 
 @dataclass(frozen=True)
@@ -70,21 +71,32 @@ def _cleaned(masks: Masks, segments: Segments, share: float) -> Masks:
     # A mask with one segment in each column that it spans has neither holes nor pieces.
     pieces = np.bincount(segments.mask, minlength=segments.count)
     rows = np.flatnonzero(pieces != bounds[:, 2] - bounds[:, 0])
-    painted = paint(_chosen(segments, rows), bounds[rows])
-    made = [_without_specks(one, share) for one in painted]
-    changed = [i for i, (old, new) in enumerate(zip(painted, made, strict=True)) if old is not new]
-    return _replaced(masks, rows[changed], bounds[rows[changed]], [made[i] for i in changed])
+    return _changed(masks, segments, rows, partial(_without_specks, share=share))
+
+
+def _changed(
+    masks: Masks, segments: Segments, rows: IntArray, change: Callable[[BoolArray], BoolArray]
+) -> Masks:
+    """Change some masks as pixels; those that stay as they are keep their runs."""
+    bounds = segments.bounds_xyxy_px()[rows]
+    painted = paint(_chosen(segments, rows), bounds)
+    made = [change(one) for one in painted]
+    changed = [
+        i for i, (old, new) in enumerate(zip(painted, made, strict=True))
+        if not np.array_equal(old, new)
+    ]  # fmt: skip
+    return _replaced(masks, rows[changed], bounds[changed], [made[i] for i in changed])
 
 
 def _without_specks(mask: BoolArray, share: float) -> BoolArray:
-    """Remove small pieces and fill small holes; the same object when there are none."""
+    """Remove small pieces and fill small holes."""
     kept = without_small_parts(mask, share=share)
     least = int(share * np.count_nonzero(kept)) + 1
     around = np.pad(~kept, 1, constant_values=True)
     outside = np.zeros(around.shape, np.bool_)
     outside[0, 0] = True
     filled = ~without_small_parts(around, outside, least)[1:-1, 1:-1]
-    return mask if np.array_equal(filled, mask) else np.ascontiguousarray(filled)
+    return np.ascontiguousarray(filled)
 
 
 def _owned(masks: Masks, segments: Segments, order: IntArray) -> Masks:
@@ -121,15 +133,8 @@ def _owned(masks: Masks, segments: Segments, order: IntArray) -> Masks:
 def _without_crumbs(masks: Masks, share: float) -> Masks:
     """Remove the small pieces that another mask has cut off; its pixels stay its own."""
     segments = segments_of(masks.rle, masks.size_hw)
-    bounds = segments.bounds_xyxy_px()
     rows = np.flatnonzero(masks.area_px)
-    painted = paint(_chosen(segments, rows), bounds[rows])
-    made = [without_small_parts(one, share=share) for one in painted]
-    changed = [
-        i for i, (old, new) in enumerate(zip(painted, made, strict=True))
-        if not np.array_equal(old, new)
-    ]  # fmt: skip
-    return _replaced(masks, rows[changed], bounds[rows[changed]], [made[i] for i in changed])
+    return _changed(masks, segments, rows, partial(without_small_parts, share=share))
 
 
 def _take(
