@@ -34,7 +34,7 @@ from tasks.frames.listing import File, is_hidden, natural_key, stat_file
 from tasks.frames.naming import Names, root_of_both
 from tasks.frames.readers.choice import FOLDERS, reader_of
 from tasks.frames.readers.folders import by_camera
-from tasks.frames.readers.protocol import ListedSequence, Picture, Reader
+from tasks.frames.readers.protocol import ListedSequence, Reader
 from tasks.store import storage
 from tasks.store.artifacts import content_key
 from tasks.types import (
@@ -221,7 +221,7 @@ def _plain(source: str) -> str:
 
 
 def _discovered(
-    sequence: SequenceRef, cameras: Mapping[str, Sequence[Picture]], selection: FrameSelection
+    sequence: SequenceRef, cameras: Mapping[str, Sequence[File]], selection: FrameSelection
 ) -> Discovered:
     frames: list[Footage] = []
     named: dict[str, str] = {}
@@ -237,19 +237,19 @@ def _discovered(
 
 
 def _frames_of(
-    sequence_id: str, camera: str, pictures: Sequence[Picture], selection: FrameSelection
+    sequence_id: str, camera: str, files: Sequence[File], selection: FrameSelection
 ) -> Iterable[Footage]:
-    for index, one in enumerate(pictures):
-        file, where = one.file, (sequence_id, camera)
+    where = (sequence_id, camera)
+    for index, file in enumerate(files):
         version = (file.etag, file.size_bytes)
-        if one.stream:
-            time_ns, uri = one.timestamp_ns, file.uri
-            yield StreamRef(*where, time_ns, uri, selection, *version, stream=one.stream)
+        if file.stream:
+            time_ns, uri = file.timestamp_ns, file.uri
+            yield StreamRef(*where, time_ns, uri, selection, *version, stream=file.stream)
         elif suffix_of(file.name) in VIDEO_SUFFIXES:
-            yield VideoRef(*where, one.timestamp_ns, file.uri, selection, *version)
+            yield VideoRef(*where, file.timestamp_ns, file.uri, selection, *version)
         elif index in selection:
             yield FrameRef(
-                *where, index, one.timestamp_ns, file.uri, (0, 0), *version, problem=one.problem
+                *where, index, file.timestamp_ns, file.uri, (0, 0), *version, problem=file.problem
             )
 
 

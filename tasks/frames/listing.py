@@ -32,13 +32,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file below an address.
+    """A file below an address; to readers a picture, a video, or pictures inside of a file.
 
     Attributes:
         name: last part of its path, unquoted.
         uri: fsspec URL.
         size_bytes: 0 when unknown.
         etag: what tells one content from another: the server's etag, or size and time of change.
+        timestamp_ns: when it was taken, since 1970, where a reader knows.
+        problem: why it cannot be labeled, with file and place; "" for nothing.
+        stream: topic of a recording, whose pictures are not known before it is opened.
 
     """
 
@@ -46,6 +49,9 @@ class File:
     uri: str
     size_bytes: int
     etag: str
+    timestamp_ns: int | None = None
+    problem: str = ""
+    stream: str = ""
 
 
 def natural_key(name: str) -> tuple[list[str | int], str]:

@@ -274,7 +274,7 @@ class SourceNames:
 
     def _refuse_named_cameras(self, listed: ListedSequence) -> None:
         for camera, pictures in listed.cameras.items():
-            file = pictures[0].file
+            file = pictures[0]
             address = file.uri
             if suffix_of(file.name) not in VIDEO_SUFFIXES:
                 address = file.uri.rpartition("/")[0]

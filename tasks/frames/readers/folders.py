@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tasks.frames.identity import (
     timestamps_ns,
 )
 from tasks.frames.listing import File, folder_below, natural_key, stat_file, walk
-from tasks.frames.readers.protocol import Folder, ListedSequence, Picture, Reader
+from tasks.frames.readers.protocol import Folder, ListedSequence, Reader
 from tasks.store import storage
 
 # What a run leaves for people beside its reports: labels are drawn into it.
@@ -103,7 +103,7 @@ class _Archive:
             else:
                 yield list_recording(self.files, names, found_at)
         except AutolabelError as error:
-            broken = Picture(File(first.name, first.uri, 0, ""), None, str(error))
+            broken = File(first.name, first.uri, 0, "", problem=str(error))
             address = address_of(found_at, Tar.name if tar else Mcap.name, "")
             yield ListedSequence(names, address, {"": [broken]})
 
@@ -124,16 +124,16 @@ def stem(file: File) -> str:
     return file.name.rpartition(".")[0] or file.name
 
 
-def by_camera(cameras: dict[str, list[File]]) -> dict[str, list[Picture]]:
+def by_camera(cameras: dict[str, list[File]]) -> dict[str, list[File]]:
     """Put cameras and their pictures in order, with the times that their names tell."""
     return {camera: pictures(cameras[camera]) for camera in sorted(cameras, key=natural_key)}
 
 
-def pictures(files: Sequence[File]) -> list[Picture]:
+def pictures(files: Sequence[File]) -> list[File]:
     """Put files of one camera in order, with the times that their names tell."""
     ordered = sorted(files, key=lambda file: natural_key(file.name))
     times = timestamps_ns([stem(file) for file in ordered])
-    return [Picture(file, time_ns) for file, time_ns in zip(ordered, times, strict=True)]
+    return [replace(file, timestamp_ns=at) for file, at in zip(ordered, times, strict=True)]
 
 
 def _groups(root: str, archives: list[_Archive]) -> Iterator[_Group]:

@@ -40,7 +40,7 @@ from tasks.frames.identity import (
     timestamps_ns,
 )
 from tasks.frames.listing import File, natural_key, stat_file
-from tasks.frames.readers.protocol import ListedSequence, Picture, Reader
+from tasks.frames.readers.protocol import ListedSequence, Reader
 from tasks.store import storage
 from tasks.store.addresses import checked
 from tasks.wording import counted
@@ -160,7 +160,7 @@ def _common(folders: Iterable[str]) -> str:
     return "/".join(ways[0][:-1] if len(ways) == 1 else shared_beginning(ways))
 
 
-def _pictures(records: Sequence[Record]) -> list[Picture]:
+def _pictures(records: Sequence[Record]) -> list[File]:
     """Put the pictures of a camera in order, each once."""
     each = {one.uri: one for one in reversed(records)}
     if len(each) < len(records):
@@ -183,7 +183,7 @@ def _pictures(records: Sequence[Record]) -> list[Picture]:
     if timed:
         found = [first_ns if one.timestamp_ns is None else one.timestamp_ns for one in ordered]
     shown = zip(ordered, storage.at_once(_file, ordered), found, strict=True)
-    return [Picture(file, time_ns, one.problem) for one, file, time_ns in shown]
+    return [replace(file, timestamp_ns=at, problem=one.problem) for one, file, at in shown]
 
 
 def _file(one: Record) -> File:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from sam2_core.types import AutolabelError
@@ -16,7 +17,7 @@ from tasks.frames.download import fetch
 from tasks.frames.identity import address_of, suffix_of
 from tasks.frames.listing import File, natural_key, stat_file, walk
 from tasks.frames.mcap_pictures import COMPRESSED, KINDS, RAW, VIDEO, require_mcap, topics_of
-from tasks.frames.readers.protocol import Folder, ListedSequence, Picture, Reader
+from tasks.frames.readers.protocol import Folder, ListedSequence, Reader
 from tasks.store import storage
 
 SUFFIX, METADATA = ".mcap", "metadata.yaml"
@@ -108,7 +109,7 @@ def list_recording(files: Sequence[File], names: tuple[str, ...], folder: str) -
         )  # fmt: skip
     pictures = {
         camera: [
-            Picture(one, stream=topic) for one in ordered if topic in of_file[one.uri]
+            replace(one, stream=topic) for one in ordered if topic in of_file[one.uri]
         ]
         for camera, topic in sorted(cameras.items(), key=lambda one: natural_key(one[0]))
     }  # fmt: skip

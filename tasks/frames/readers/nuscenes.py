@@ -18,14 +18,14 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.frames.download import fetch
 from tasks.frames.identity import IMAGE_SUFFIXES, address_of, fits_int64, suffix_of
 from tasks.frames.listing import File, natural_key, stat_file, walk
-from tasks.frames.readers.protocol import Folder, ListedSequence, Picture, Reader
+from tasks.frames.readers.protocol import Folder, ListedSequence, Reader
 from tasks.store import storage
 from tasks.wording import counted
 
@@ -301,7 +301,7 @@ class _Files:
         return File(below.rpartition("/")[2], storage.join(self._folder, below), 0, "")
 
 
-def _pictures(shots: list[_Shot], files: _Files) -> Iterator[Picture]:
+def _pictures(shots: list[_Shot], files: _Files) -> Iterator[File]:
     first_ns = min((one.timestamp_ns for one in shots if one.timestamp_ns >= 0), default=None)
     before = None
     for shot in sorted(shots, key=lambda one: (one.timestamp_ns, one.filename)):
@@ -312,4 +312,5 @@ def _pictures(shots: list[_Shot], files: _Files) -> Iterator[Picture]:
         if file is None and not shot.problem and not shot.is_key:
             continue
         time_ns = shot.timestamp_ns if shot.timestamp_ns >= 0 else first_ns
-        yield Picture(file or files.missing(shot.filename), time_ns, shot.problem)
+        file = file or files.missing(shot.filename)
+        yield replace(file, timestamp_ns=time_ns, problem=shot.problem)

@@ -14,24 +14,6 @@ from tasks.frames.listing import File, folder_below, s3_pages, s3_prefix
 from tasks.store import storage
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A picture, a video, or pictures inside of a file, as a reader lists them.
-
-    Attributes:
-        file: where.
-        timestamp_ns: since 1970, or None.
-        problem: why it cannot be labeled, with file and place; "" for nothing.
-        stream: topic of a recording, whose pictures are not known before it is opened.
-
-    """
-
-    file: File
-    timestamp_ns: int | None = None
-    problem: str = ""
-    stream: str = ""
-
-
 @dataclass(frozen=True)
 class ListedSequence:
     """A sequence as its reader lists it: nothing is selected yet.
@@ -47,7 +29,7 @@ class ListedSequence:
 
     names: tuple[str, ...]
     address: str
-    cameras: Mapping[str, Sequence[Picture]]
+    cameras: Mapping[str, Sequence[File]]
     is_called_in_full: bool = False
 
 

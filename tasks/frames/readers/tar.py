@@ -15,9 +15,9 @@ from pathlib import Path
 
 from sam2_core.types import AutolabelError
 from tasks.frames.identity import IMAGE_SUFFIXES, address_of, is_camera_name, suffix_of
-from tasks.frames.listing import File, is_hidden, natural_key, stat_file
-from tasks.frames.readers.folders import pictures
-from tasks.frames.readers.protocol import ListedSequence, Picture, Reader
+from tasks.frames.listing import File, is_hidden, stat_file
+from tasks.frames.readers.folders import by_camera
+from tasks.frames.readers.protocol import ListedSequence, Reader
 from tasks.store import storage
 from tasks.wording import counted
 
@@ -52,20 +52,13 @@ def list_archive(archive: File, names: tuple[str, ...]) -> Iterator[ListedSequen
         AutolabelError: it cannot be had, or is no archive.
 
     """
-    members, problems, broken = _members(archive)
+    members, broken = _members(archive)
     own = archive.name.rpartition(".")[0]
     for inner, cameras in sorted(_sorted(members).items()):
-        listed = {
-            camera: [
-                Picture(one.file, one.timestamp_ns, problems.get(one.file.uri, ""))
-                for one in pictures(cameras[camera])
-            ]
-            for camera in sorted(cameras, key=natural_key)
-        }
-        if broken:  # a frame of the camera that it follows
-            for shots in listed.values():
-                if any(one.file.uri == members[-1].uri for one in shots):
-                    shots.append(replace(broken, timestamp_ns=shots[-1].timestamp_ns))
+        listed = by_camera(cameras)
+        for shots in listed.values():  # what ends it is a frame of the camera that it follows
+            if broken and any(one.uri == members[-1].uri for one in shots):
+                shots.append(replace(broken, timestamp_ns=shots[-1].timestamp_ns))
         address = address_of(archive.uri, Tar.name, "/".join(inner))
         yield ListedSequence((*names, own, *inner), address, listed)
 
@@ -91,14 +84,13 @@ def _path(member: File) -> str:
     return member.uri.partition(f"{SUFFIX}#")[2].rpartition("#at=")[0]
 
 
-def _members(archive: File) -> tuple[list[File], dict[str, str], Picture | None]:
-    """Return the pictures in an archive, by address why some cannot be read, and what ends it."""
+def _members(archive: File) -> tuple[list[File], File | None]:
+    """Return the pictures in an archive, and what ends it before its end."""
     from tasks.frames.download import fetch
 
     path, where = fetch(archive.uri, archive.etag, archive.size_bytes), storage.redact(archive.uri)
     size = path.stat().st_size
     found: list[File] = []
-    problems: dict[str, str] = {}
     refused: list[str] = []
     end, damage = 0, ""
     try:
@@ -112,9 +104,9 @@ def _members(archive: File) -> tuple[list[File], dict[str, str], Picture | None]
                     refused.append(name)
                     continue
                 uri = f"{archive.uri}#{name}#at={member.offset_data}"
-                found.append(File(name.rpartition("/")[2], uri, member.size, archive.etag))
-                if end > size:
-                    problems[uri] = f"{where}, member {name}: {_ENDS} (at byte {size} of {end})"
+                problem = f"{where}, member {name}: {_ENDS} (at byte {size} of {end})"
+                file = File(name.rpartition("/")[2], uri, member.size, archive.etag)
+                found.append(replace(file, problem=problem if end > size else ""))
             end = tar.offset
             # To tarfile any header that it cannot read ends an archive; zeros do, or nothing.
             damage = "what is there is no header of a member" if _is_more(path, end) else ""
@@ -126,7 +118,8 @@ def _members(archive: File) -> tuple[list[File], dict[str, str], Picture | None]
             ) from error
         damage = str(error)
     _tell(where, found, refused)
-    return found, problems, None if problems else _broken(found, where, end, damage)
+    whole = not any(one.problem for one in found)
+    return found, _broken(found, where, end, damage) if whole else None
 
 
 def _name(member: tarfile.TarInfo) -> str:
@@ -145,17 +138,15 @@ def _is_more(path: Path, at: int) -> bool:
         return any(file.read(tarfile.BLOCKSIZE))
 
 
-def _broken(found: list[File], where: str, end: int, damage: str) -> Picture | None:
+def _broken(found: list[File], where: str, end: int, damage: str) -> File | None:
     """Return what stands for all members behind a damaged byte; None where there is none."""
     if not damage or not found:
         return None
     last, name = found[-1], f"behind-byte-{end}"
     folder = last.uri.rpartition("#at=")[0].rpartition(last.name)[0]
     uri = f"{folder}{name}#at={end}"
-    return Picture(
-        replace(last, name=name, uri=uri, size_bytes=0),
-        problem=f"{where} is damaged behind its byte {end}: {damage}",
-    )
+    problem = f"{where} is damaged behind its byte {end}: {damage}"
+    return replace(last, name=name, uri=uri, size_bytes=0, problem=problem)
 
 
 def _tell(where: str, found: list[File], refused: list[str]) -> None:

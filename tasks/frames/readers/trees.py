@@ -17,11 +17,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tasks.frames.identity import IMAGE_SUFFIXES, address_of, suffix_of, timestamp_ns
 from tasks.frames.listing import File, folder_below, natural_key, walk
 from tasks.frames.readers.folders import by_camera, stem
-from tasks.frames.readers.protocol import Folder, ListedSequence, Picture, Reader
+from tasks.frames.readers.protocol import Folder, ListedSequence, Reader
 from tasks.store import storage
 
 CAMERA = re.compile(r"image_\d\d")
@@ -78,7 +79,7 @@ class KittiRaw(Reader):
             yield ListedSequence(names, address_of(folder, self.name, ""), cameras)
 
 
-def _pictures(files: list[File], times_uri: str) -> list[Picture]:
+def _pictures(files: list[File], times_uri: str) -> list[File]:
     """Put the pictures of a camera in order, with the times of a file's lines: of all or none."""
     ordered = sorted(files, key=lambda file: natural_key(file.name))
     text = ""
@@ -97,7 +98,7 @@ def _pictures(files: list[File], times_uri: str) -> list[Picture]:
         if times_uri:
             log.warning("%s tells no time of %s: this camera has none", where, missing)
         found = [None] * len(ordered)
-    return [Picture(file, time_ns) for file, time_ns in zip(ordered, found, strict=True)]
+    return [replace(file, timestamp_ns=at) for file, at in zip(ordered, found, strict=True)]
 
 
 _SEQUENCE = re.compile(r"\d{4}")
