@@ -3,18 +3,22 @@
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
+from prefect.runtime import flow_run
 
 from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill, plan_markdown
 from flows.plan.names import keep_names
 from flows.prefect_tasks import patiently, submit_step
-from flows.server.artifacts import add_to_name, dated
+from flows.server.artifacts import add_to_name, dated, run_name, short_sources
+from flows.server.client import connected
 from flows.server.fleet import decided
 from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import ensure_queue, submit, turn_of, workers_online
+from flows.server.watching import signs_of_life
 from tasks.dataset.loaded import refuse_before_labeling
 from tasks.errors import redacted_errors
 from tasks.store import quarantine
@@ -34,7 +38,7 @@ def backfill(params: BackfillParams) -> dict[str, Any]:
     Returns the plan with `submitted`, the number of new shards, and `met`, of planned sequences
     that another submission had meanwhile.
     """
-    with redacted_errors():
+    with redacted_errors(), signs_of_life():
         planned = submit_step("plan", "", plan_patiently, params)
         plan: BackfillPlan = planned.result()
         get_run_logger().info("%s", plan.as_json())
@@ -92,5 +96,14 @@ def submit_plan(
             for key in quarantine.given_up(params.label.out, run_key) & (planned - met):
                 quarantine.release(quarantine.Case(params.label.out, run_key, *key))
         shards = plan.cut([one for one in plan.works if one.key not in met]) if met else plan.shards
-        submit(shards, queue=queue, on_submitted=on_submitted)
+        submit(shards, _name_of(plan), queue=queue, on_submitted=on_submitted)
     return {"submitted": len(shards), "met": len(met)}
+
+
+def _name_of(plan: BackfillPlan) -> str:
+    """Name of the night or the backfill that submits, after which its shards are named."""
+    if root := flow_run.root_flow_run_id:
+        with connected() as client:
+            return client.read_flow_run(UUID(root)).name
+    name = run_name("backfill", short_sources(plan.params.label.sources))
+    return f"{name}, {counted(plan.sequences, 'sequence')}"

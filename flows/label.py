@@ -14,6 +14,7 @@ from flows.plan.plan import Plan, job_of, make_plan
 from flows.plan.summary import summary_of
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import dated, frames_counted, publish
+from flows.server.watching import signs_of_life
 from tasks.errors import redacted_errors
 from tasks.pipeline.ready import ready
 from tasks.pipeline.run_context import Job, RunContext
@@ -31,7 +32,7 @@ def label_flow(plan: Plan | None = None, job: Job | None = None) -> LabelFlow:
         Returns the summary (`flows.plan.summary.summary_of`): failures are in it,
         and never fail the flow.
         """
-        with redacted_errors(), contextlib.ExitStack() as stack:
+        with redacted_errors(), signs_of_life(), contextlib.ExitStack() as stack:
             if job:  # of a command: Prefect takes SIGTERM to wait for tasks, which may take minutes
                 stack.enter_context(handling(signal.getsignal(signal.SIGINT), signal.SIGTERM))
             return _label(params, plan, job)

@@ -8,6 +8,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import dated
+from flows.server.watching import signs_of_life
 from tasks.errors import error_text, redacted_errors
 from tasks.observe.progress import LOAD
 from tasks.pipeline.sequence import load_labels, prepare_load
@@ -39,7 +40,7 @@ def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool 
         anew: load what is there as well, as `autolabel review rebuild` does.
 
     """
-    with redacted_errors():
+    with redacted_errors(), signs_of_life():
         result: dict[str, Any] = {"dataset": dataset}
         if anew:
             rebuilding = submit_step("rebuild", "", rebuild_dataset, dataset, out, run_key or "")

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
 
-from prefect import flow, get_run_logger
+from prefect import flow, get_run_logger, tags
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
@@ -19,7 +19,7 @@ from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import INTERRUPTED, ProgressArtifact, dated
 from flows.server.client import connected
 from flows.server.fleet import decided
-from flows.server.shard_runs import MOST_STARTS, shard_of
+from flows.server.shard_runs import MOST_STARTS, TAG, shard_of
 from flows.server.watching import signs_of_life, watch
 from tasks.errors import redacted_errors
 from tasks.store import quarantine
@@ -50,7 +50,7 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
         wait_hours: the longest to wait for the shards.
 
     """
-    with redacted_errors(), signs_of_life():
+    with redacted_errors(), signs_of_life(), tags(TAG):
         return _nightly(params, wait_hours)
 
 

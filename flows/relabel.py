@@ -6,6 +6,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import dated
+from flows.server.watching import signs_of_life
 from tasks.errors import redacted_errors
 from tasks.masks.model import Segmenters
 from tasks.observe.progress import LOAD, SEGMENT
@@ -36,7 +37,7 @@ def relabel(dataset: str, out: str = "", request_id: str = "", backend: str = "a
         backend: what runs the model.
 
     """
-    with redacted_errors():
+    with redacted_errors(), signs_of_life():
         return _relabel(dataset, out, request_id, backend)
 
 

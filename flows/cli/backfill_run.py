@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill, plan_rows
 from flows.plan.plan import check_writable
 from flows.plan.summary import failure_row, unlabeled_frames
-from flows.server import loading, watching
+from flows.server import submit, watching
 from flows.server.api import use_api
 from flows.server.artifacts import failed_frames, percent_done
 from flows.server.client import ServerAwayError, asked_once
@@ -31,9 +32,9 @@ from flows.server.shard_runs import (
     counted_states,
     counts,
     runs_of,
+    sequences_in_flight,
     shard_of,
 )
-from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import manifests, storage
 from tasks.store.private_files import remove_abandoned
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 POLL_S, LOAD_POLL_S = 5.0, 2.0
+NAMES_SHOWN = 20
+PACE_OVER_S = 300.0  # what is left is told by the pace of the last minutes
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +79,7 @@ def run_backfill(
     print_table(console, (), rows, show_header=False, padding=(0, 2, 0, 0))
     result = plan.as_json()
     if dry_run:
-        names, _ = _load_missing(console, plan, dry_run=True)
-        return result | {"dry_run": True, "not_loaded": names}
+        return result | _show_works(console, plan)
     if params.sequences != "*" and not plan.sequences and not plan.hidden:
         patterns = ", ".join(params.sequences.splitlines()[:3])
         raise AutolabelError(f"no sequence in the sources matches --sequences {patterns}")
@@ -90,6 +92,18 @@ def run_backfill(
     return result
 
 
+def _show_works(console: Console, plan: BackfillPlan) -> dict[str, Any]:
+    """Say which sequences would be labeled and loaded."""
+    for work in plan.works[:NAMES_SHOWN]:
+        frames = counted(work.frames, "frame")
+        console.print(f"  {escape(work.sequence_id)}: to label, {frames}")
+    if len(plan.works) > NAMES_SHOWN:
+        console.print(f"  and {len(plan.works) - NAMES_SHOWN} more; --json lists all")
+    lacked, _ = _load_missing(console, plan, dry_run=True)
+    names = [work.sequence_id for work in plan.works]
+    return {"dry_run": True, "not_loaded": lacked, "to_label_names": names}
+
+
 def _dry_plan(console: Console, params: BackfillParams) -> BackfillPlan:
     """Plan like a submission; without a worker that reports its backend, with this machine's."""
     workers = 0
@@ -98,7 +112,7 @@ def _dry_plan(console: Console, params: BackfillParams) -> BackfillPlan:
     except AutolabelError:
         label = as_here(params.label)
     else:
-        workers = len(workers_online())
+        workers = len(submit.workers_online())
         try:
             label = decided(params.label, wait_s=0)
         except UntoldError as error:
@@ -138,16 +152,18 @@ def _load_missing(
     Returns their ids, of those that this machine can see, and the load's flow run.
     """
     label, run_key = plan.params.label, plan.stamp.run_key
-    lacked = loading.lacked(label, run_key) if dry_run else loading.to_load(label, run_key)
     # Shards load what they label.
-    names = sorted((lacked or set()) - {work.sequence_id for work in plan.works})
+    lacked = (submit.lacked(label, run_key) or set()) - {work.sequence_id for work in plan.works}
+    if lacked and not dry_run:
+        lacked -= {name for name, _ in sequences_in_flight(run_key, label.out)}
+    names = sorted(lacked)
     if not names or not label.dataset_name:
         return [], None
     lacks = escape(f"{label.dataset_name} lacks {counted(len(names), 'labeled sequence')}")
     if dry_run:
         console.print(f"{lacks} and would be loaded")
         return names, None
-    run = loading.submit_load(label.dataset_name, label.out, run_key)
+    run = submit.submit_load(label.dataset_name, label.out, run_key)
     console.print(f"{lacks}: [bold]{escape(run.name)}[/] loads it")
     return names, run
 
@@ -238,12 +254,12 @@ def _failure(run: FlowRun) -> dict[str, str]:
 
 def _await_load(console: Console, run: FlowRun) -> list[dict[str, str]]:
     """Wait for a load, unless no worker is there for it; return what failed."""
-    pool, workers = loading.loaders_online()
+    pool, workers = submit.loaders_online()
     if not workers:
         reason = f"no worker of pool {pool} is online: `autolabel worker --pool {pool} --count 1`"
         return [{"shard": run.name, "state": "Scheduled", "reason": reason}]
     with console.status(f"loading: {escape(run.name)}"):
-        run.state = loading.await_load(run.id, LOAD_POLL_S)
+        run.state = submit.await_load(run.id, LOAD_POLL_S)
     return [] if run.state.is_completed() else [_failure(run)]
 
 
@@ -268,7 +284,7 @@ class BackfillProgress:
         self._frames = {one.key: one.frames for one in plan.works}
         self._percent: dict[UUID, float] = {}
         self._done = 0  # frames at the last look: shards may report less after one is lost
-        self._first: tuple[float, int] | None = None  # when frames were first counted, and how many
+        self._looks: deque[tuple[float, int]] = deque(maxlen=round(PACE_OVER_S / POLL_S))
 
     def labeled(self) -> int:
         """Sequences that are complete by now, as last seen: storage may be away for a while."""
@@ -295,8 +311,8 @@ class BackfillProgress:
             done += max(0, round(through) - (shard.frames - left))
         now, total = time.monotonic(), sum(self._frames.values())
         self._done = max(self._done, min(done, total))
-        self._first = self._first or (now, self._done)
-        first_s, before = self._first
+        self._looks.append((now, self._done))
+        first_s, before = self._looks[0]
         parts = [f"{self._about}{self._done:,} of {counted(total, 'frame')}"]
         parts.append(f"{labeled:,} of {counted(self._sequences, 'sequence')} labeled")
         if self._done > before:

@@ -125,7 +125,11 @@ def _under_prefect(console: Console, plan: Plan, job: Job, api: Api) -> dict[str
         with spinning(console, "starting"):
             flow = importlib.import_module("flows.label")  # seconds, beside the server's start
             api.wait()
-        with api.settings(), _shown(console, plan, job):
+        from prefect import tags
+
+        from flows.server.shard_runs import TAG
+
+        with api.settings(), tags(TAG), _shown(console, plan, job):
             summary: dict[str, Any] = flow.label_flow(plan, job)(plan.params)
     return summary
 
@@ -166,10 +170,10 @@ def prefect_if_needed(
         with contextlib.suppress(RuntimeError):
             stop_moving()
         os.write(2, f"{SHOW_CURSOR if console.is_terminal else ''}\n{stopped}\n".encode())
-        api.end()
+        api.cancel_run("stopped by Ctrl-C or SIGTERM; what is labeled stays")
         release_database()
         clean_up()
-        os._exit(128 + number)
+        os._exit(128 + number)  # a server of ours ends by itself
 
     numbers = (signal.SIGINT, signal.SIGTERM) if stopped else ()
     with Api() as api, handling(stop, *numbers):

@@ -48,17 +48,23 @@ def dated(kind: str, *, about: bool = True) -> Callable[[], str]:
     """
 
     def name() -> str:
-        due = (flow_run.scheduled_start_time or datetime.now(UTC)).astimezone()
         given: dict[str, Any] = flow_run.parameters
-        what = str(given.get("dataset") or _sources(given.get("params"))) if about else ""
-        return " ".join(filter(None, [kind, what, f"{due:%Y-%m-%d %H:%M}"]))
+        params = given.get("params")
+        sources = getattr(getattr(params, "label", params), "sources", ())
+        what = str(given.get("dataset") or short_sources(sources)) if about else ""
+        return run_name(kind, what, flow_run.scheduled_start_time)
 
     return name
 
 
-def _sources(params: Any) -> str:
+def run_name(kind: str, what: str, due: datetime | None = None) -> str:
+    """Name a run by its kind, what it works on, and when it was due: now when None."""
+    moment = (due or datetime.now(UTC)).astimezone()
+    return " ".join(filter(None, [kind, what, f"{moment:%Y-%m-%d %H:%M}"]))
+
+
+def short_sources(sources: Sequence[str]) -> str:
     """Return the last two parts of the first source's address, and how many more there are."""
-    sources = getattr(getattr(params, "label", params), "sources", ())
     if not sources:
         return ""
     first = "/".join(re.split("/+", str(sources[0]).rstrip("/"))[-2:])[-LONGEST:].lstrip("/")

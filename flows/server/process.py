@@ -14,10 +14,12 @@ import signal
 import socket
 import sys
 import threading
+import time
 
 SERVICES = "PREFECT_SERVER_SERVICES_"
 LEASES = "prefect.server.concurrency.lease_storage"
 DAY_S = 24 * 3600
+STOP_S = 20.0
 # Of the server of a workstation; what the user has set stays.
 SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -43,14 +45,14 @@ def main() -> None:
     from flows.server import postgres
     from flows.server.sign_in import SERVER_AUTH, known_auth
     from sam2_core.types import AutolabelError
-    from tasks.processes import collect_seldom, end_with_parent
+    from tasks.processes import collect_seldom
 
     collect_seldom()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # the database is released
     of_a_command = len(sys.argv) > 1
     listener = socket.socket(fileno=int(sys.argv[1]) if of_a_command else 0)
     if of_a_command:
-        threading.Thread(target=end_with_parent, daemon=True).start()
+        threading.Thread(target=_end_with_command, daemon=True).start()
     else:
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
@@ -68,6 +70,14 @@ def main() -> None:
 def _import_libraries() -> None:
     for one in ("uvicorn", "fastapi", "sqlalchemy.ext.asyncio", "asyncpg", "docket"):
         importlib.import_module(one)
+
+
+def _end_with_command() -> None:
+    from tasks.processes import end_with_parent
+
+    end_with_parent()
+    time.sleep(STOP_S)  # nobody waits for what hangs
+    os._exit(1)
 
 
 def _serve(listener: socket.socket, auth: str, *, whole: bool) -> None:

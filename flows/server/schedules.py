@@ -24,14 +24,13 @@ from pydantic import ValidationError
 
 from flows.params import BackfillParams
 from flows.server.client import connected
-from flows.server.shard_runs import flow_runs
+from flows.server.shard_runs import TAG, flow_runs
 from sam2_core.types import AutolabelError
 
 # The server plans every minute, and at once what was changed a few seconds ago.
 PLANNED_WITHIN = timedelta(minutes=3)
 STARTED_WITHIN = timedelta(minutes=5)
 RUNS_READ, RUNS_TOLD = 200, 5
-TAG = "autolabel"
 _DAILY = re.compile(r"(\d+) (\d+) \* \* \*")
 
 

@@ -70,6 +70,7 @@ def why_not_loaded(message: str) -> str:
     return (rest.partition(_LATER)[2] or "no reason given") if unloaded else ""
 
 
+TAG = "autolabel"  # of every run of ours
 SHARD_FLOW = "label-shard"
 SHARD_TAG = "autolabel-shard"
 SHARD_DEPLOYMENT = f"{SHARD_FLOW}/gpu"

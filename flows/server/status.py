@@ -19,8 +19,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from flows.machine.services import refused_workers, running
 from flows.params import LabelParams
 from flows.plan.shards import ShardParams
-from flows.server.artifacts import failed_frames
-from flows.server.loading import lacked
+from flows.server.artifacts import failed_frames, run_name, short_sources
 from flows.server.postgres import size_bytes
 from flows.server.schedules import collect_schedules
 from flows.server.shard_runs import (
@@ -32,7 +31,7 @@ from flows.server.shard_runs import (
     stays_crashed,
     why_not_loaded,
 )
-from flows.server.submit import workers_online
+from flows.server.submit import lacked, workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine, storage
 from tasks.store.manifests import Key, complete_keys, list_manifests, list_mixed, newest_of
@@ -199,7 +198,7 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
         "schedules": [asdict(one) for one in collect_schedules()],
         "label_runs": [
             {
-                "name": one.name,
+                "name": one.name if one.start_time else _name_of(one),
                 "state": one.state.name if one.state else None,
                 "started": one.start_time.isoformat(timespec="seconds") if one.start_time else None,
                 "out": out_of(one),
@@ -208,6 +207,13 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
         ],
         "database_bytes": size_bytes() if "server" in running() else None,
     }
+
+
+def _name_of(run: FlowRun) -> str:
+    """Name a run of `label` that has not started: until then Prefect's name is a random one."""
+    params = run.parameters.get("params")
+    sources = params.get("sources", ()) if isinstance(params, dict) else ()
+    return run_name("label", short_sources(sources), run.expected_start_time)
 
 
 def group_runs(flow_runs: Iterable[FlowRun]) -> list[RunStatus]:

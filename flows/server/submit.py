@@ -1,4 +1,7 @@
-"""Shards to Prefect, each submitted once, and the queues and workers that take them."""
+"""Shards to Prefect, each submitted once, and the queues and workers that take them.
+
+Also the flow `load-dataset`, for labels of a run that its dataset lacks.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,24 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
-from prefect.client.schemas.objects import WorkPool
+from prefect.client.schemas.objects import FlowRun, State, WorkPool
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
 
+from flows.params import LabelParams
 from flows.plan.shards import ShardParams
 from flows.server.client import asked_once, connected
-from flows.server.shard_runs import SHARD_DEPLOYMENT, SHARD_TAG, run_tag
+from flows.server.shard_runs import (
+    SHARD_DEPLOYMENT,
+    SHARD_TAG,
+    UNFINISHED,
+    flow_runs,
+    run_tag,
+)
+from flows.server.watching import answers
 from sam2_core.types import AutolabelError
 
 # The shortest of Prefect's; measured: one that was killed keeps the next waiting for 73 to 76 s.
@@ -24,10 +35,12 @@ LEASE_S, TURN_WITHIN_S = 60.0, 300.0
 # Three heartbeats, after which Prefect takes a worker that said nothing for gone.
 GONE_AFTER_S = 90
 SIGN_OFF_S = 5.0
+LOAD_DEPLOYMENT = "load-dataset/load-dataset"
 
 
 def submit(
     shards: Sequence[ShardParams],
+    name: str,
     *,
     queue: str | None = None,
     on_submitted: Callable[[], object] = lambda: None,
@@ -36,6 +49,7 @@ def submit(
 
     Args:
         shards: what to run.
+        name: of the night or backfill, with which their names begin.
         queue: work queue of the deployment's pool; the deployment's own when None.
         on_submitted: called after each.
 
@@ -45,14 +59,14 @@ def submit(
     """
     with connected() as client:
         deployment = client.read_deployment_by_name(SHARD_DEPLOYMENT)
-        for shard in shards:
-            key = uuid4().hex  # a request that was answered and is repeated finds its own run
+        for number, shard in enumerate(shards, 1):
             client.create_flow_run_from_deployment(
                 deployment.id,
                 parameters={"params": shard.model_dump(mode="json")},
-                name=f"{shard.pieces[0].sequence_id}+{len(shard.pieces) - 1}-{key[:6]}",
+                name=f"{name}, shard {number} of {len(shards)}",
                 tags=[SHARD_TAG, run_tag(shard.run_key)],
-                idempotency_key=key,
+                # A request that was answered and is repeated finds its own run.
+                idempotency_key=uuid4().hex,
                 work_queue_name=queue,
             )
             on_submitted()
@@ -146,3 +160,62 @@ def sign_off(pool: str, workers: Sequence[str]) -> None:
                 client.request(
                     "DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=where
                 )
+
+
+def lacked(label: LabelParams, run_key: str) -> set[str] | None:
+    """Ids of labeled sequences of a run that its dataset lacks; None where nobody here can tell."""
+    from tasks.dataset.database import is_at_hand
+    from tasks.dataset.database_access import reach_database
+    from tasks.dataset.loaded import missing_manifests
+
+    if not label.dataset_name:
+        return set()
+    try:
+        if not is_at_hand():
+            return None
+        reach_database()
+        missing, unreadable = missing_manifests(label.dataset_name, label.out, run_key)
+    except AutolabelError:
+        return None
+    return {one.sequence_id for one in missing} | {one.partition(": ")[0] for one in unreadable}
+
+
+def submit_load(dataset: str, out_uri: str, run_key: str) -> FlowRun:
+    """Submit a load of what a dataset lacks of a run; the one that is under way where one is.
+
+    Raises:
+        AutolabelError: Prefect is not there, or has no deployment of ours.
+
+    """
+    tags = [f"load-{run_tag(run_key)}"]
+    parameters = {"dataset": dataset, "out": out_uri, "run_key": run_key}
+    for run in flow_runs(tags={"all_": tags}, state=UNFINISHED):
+        if run.parameters == parameters and not (run.state and run.state.is_crashed()):
+            return run
+    with connected() as client:
+        deployment = client.read_deployment_by_name(LOAD_DEPLOYMENT)
+        return client.create_flow_run_from_deployment(
+            deployment.id, parameters=parameters, tags=tags, name=f"load {dataset}"
+        )
+
+
+def loaders_online() -> tuple[str, list[str]]:
+    """Return the work pool that loads, and its workers that are online."""
+    with connected() as client:
+        pool = client.read_deployment_by_name(LOAD_DEPLOYMENT).work_pool_name or ""
+    return pool, workers_online(pool)
+
+
+def await_load(run_id: UUID, poll_s: float) -> State:
+    """Wait until a load has ended; returns how.
+
+    Raises:
+        ServerAwayError: Prefect did not answer for a quarter of an hour.
+
+    """
+
+    def ask() -> State | None:
+        with connected() as client:
+            return client.read_flow_run(run_id).state
+
+    return next(state for state, _ in answers(ask, poll_s) if state and state.is_final())

@@ -1,11 +1,11 @@
 """Runs whose process is gone are queued again; watching a run until its shards have ended.
 
-A shard or a night updates its flow run every half minute, which changes nothing but the time of
-its last update. Every `autolabel worker`, and whoever waits for a run, looks for runs that stand
-still and schedules them again. Prefect's own heartbeats and its automation on missing ones were
-tried again on PostgreSQL: a run that went on while the server was killed for two minutes was
-Crashed 3 s after the server was back, for the server counts the time in which nobody could tell it
-anything.
+Each flow updates its run every half minute, which changes nothing but the time of its last update.
+Every `autolabel worker`, and whoever waits for a run, looks for runs that stand still: those of
+deployments are scheduled again, those of a command have Crashed. Prefect's own heartbeats and its
+automation on missing ones were tried again on PostgreSQL: a run that went on while the server was
+killed for two minutes was Crashed 3 s after the server was back, for the server counts the time in
+which nobody could tell it anything.
 """
 
 from __future__ import annotations
@@ -19,17 +19,26 @@ from typing import TypeVar
 from uuid import UUID
 
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
-from prefect.states import AwaitingRetry, Cancelled
+from prefect.states import AwaitingRetry, Cancelled, Crashed
 
 from flows.server.client import ServerAwayError, asked_once, connected
-from flows.server.shard_runs import SHARD_FLOW, flow_runs, runs_of, stays_crashed
+from flows.server.shard_runs import (
+    MOST_STARTS,
+    SHARD_FLOW,
+    TAG,
+    flow_runs,
+    runs_of,
+    stays_crashed,
+)
 from sam2_core.types import AutolabelError
 from tasks.processes import repeating
 
-FLOWS = (SHARD_FLOW, "nightly")
+FLOWS = (SHARD_FLOW, "nightly", "backfill", "load-dataset", "relabel", "label")
 SIGN_OF_LIFE_S = 30.0
 LOOK_EVERY_S = 15.0
+CANCEL_S = 2.0
 SILENT = 3 * SIGN_OF_LIFE_S, "no sign of life for {:.0f} s"
 # By type of state: how long a run may stand still in it, and why it is lost then.
 LOST_AFTER_S = {
@@ -57,6 +66,20 @@ def signs_of_life(every_s: float = SIGN_OF_LIFE_S) -> contextlib.AbstractContext
             client.update_flow_run(UUID(run_id), name=name)
 
     return repeating(tell, every_s) if run_id else contextlib.nullcontext()
+
+
+def cancel_current(why: str) -> None:
+    """Have the current flow run, where there is one, be Cancelled; a server that is away is left.
+
+    Args:
+        why: told in its new state.
+
+    """
+    context = FlowRunContext.get()
+    if context and context.flow_run:
+        with contextlib.suppress(AutolabelError), asked_once(CANCEL_S), connected() as client:
+            state: State = Cancelled(message=why)
+            client.set_flow_run_state(context.flow_run.id, state, force=True)
 
 
 class LostRuns:
@@ -100,7 +123,7 @@ class LostRuns:
 
 
 def looking_after(every_s: float = LOOK_EVERY_S) -> contextlib.AbstractContextManager[None]:
-    """Schedule lost shards and nights again while the block runs."""
+    """Schedule lost runs again while the block runs."""
     lost_runs = LostRuns()
 
     def look() -> None:
@@ -115,7 +138,9 @@ def looking_after(every_s: float = LOOK_EVERY_S) -> contextlib.AbstractContextMa
 
 
 def _settle(run: FlowRun, why: str) -> None:
-    """Schedule a lost run again, or end it if it was being cancelled, unless somebody was faster.
+    """Schedule a lost run again, or end it if it was being cancelled or nobody would start it.
+
+    Nothing happens where somebody was faster.
 
     Raises:
         AutolabelError: Prefect is not there.
@@ -125,19 +150,22 @@ def _settle(run: FlowRun, why: str) -> None:
         now = client.read_flow_run(run.id).state
         if not (now and run.state and now.id == run.state.id):
             return
-        then: State = (Cancelled if now.is_cancelling() else AwaitingRetry)(message=why)
+        again = run.deployment_id and run.run_count <= MOST_STARTS
+        ends = Cancelled if now.is_cancelling() else AwaitingRetry if again else Crashed
+        then: State = ends(message=why)
         client.set_flow_run_state(run.id, then, force=True)
     log.warning("%s: %s, now %s", run.name, why, then.name)
 
 
 def _may_be_lost() -> Iterator[FlowRun]:
-    """Shards and nights of deployments that a worker has taken and that have not ended well."""
-    return flow_runs(
+    """Our runs that somebody has begun and that have not ended well."""
+    begun = flow_runs(
         FLOWS,
         state={"type": {"any_": list(LOST_AFTER_S)}},
-        deployment_id={"is_null_": False},
+        tags={"all_": [TAG]},
         expected_start_time={"after_": datetime.now(UTC) - STARTED_WITHIN},
     )
+    return (one for one in begun if one.deployment_id or not (one.state and one.state.is_crashed()))
 
 
 def answers(

@@ -283,8 +283,8 @@ def running_server() -> Mongod | None:
 
 
 def is_at_hand() -> bool:
-    """Whether a database can be asked without starting one: the user's own, or ours that runs."""
-    return bool(os.environ.get(URI_VARIABLE)) or running_server() is not None
+    """Whether there is a database to ask: the user's own, or ours, which may have to be started."""
+    return bool(os.environ.get(URI_VARIABLE)) or database_folder().is_dir()
 
 
 class DatabaseKeeper:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.database import URI_VARIABLE, database_folder, is_at_hand
+from tasks.dataset.database import URI_VARIABLE, is_at_hand
 from tasks.dataset.database_access import reach_database, waits_for_database
 from tasks.dataset.layout import dataset_id
 from tasks.dataset.schema import OTHER_DATASET, refuse_other_out
@@ -35,7 +35,7 @@ def refuse_before_labeling(dataset_name: str, out_uri: str, advice: str = OTHER_
     """
     from pymongo.errors import PyMongoError
 
-    if not (is_at_hand() or database_folder().is_dir()):
+    if not is_at_hand():
         return
     try:
         reach_database()

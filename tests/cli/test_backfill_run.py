@@ -71,13 +71,15 @@ def test_a_plan_to_be_looked_at_needs_no_worker_and_says_whose_backend_it_took(
 ):
     """Prefect and its workers are stand-ins: those that are online tell nothing."""
     monkeypatch.setattr(backfill_run, "use_api", lambda: "")
-    monkeypatch.setattr(backfill_run, "workers_online", lambda: ["plain", "another"])
+    monkeypatch.setattr(backfill_run.submit, "workers_online", lambda: ["plain", "another"])
     pool = SimpleNamespace(name="gpu", type="process", base_job_template={})
     monkeypatch.setattr(fleet, "pool_of_shards", lambda: pool)
     label = drives(tmp_path, "one", "two", frames=50)
     plan = backfill_run.run_backfill(BackfillParams(label=label), dry_run=True)
     assert plan["shards"] == 2, "for both of them"
+    assert plan["to_label_names"] == ["one", "two"]
     told = " ".join(capsys.readouterr().err.split())
+    assert "one: to label, 50 frames two: to label, 50 frames" in told
     assert "pool gpu does not say what its workers can label with" in told
     assert "Planned as this machine would label, with onnxruntime-cpu in fp32" in told
 

@@ -11,11 +11,14 @@ import cv2
 import numpy as np
 import pytest
 
+from flows.server.api import Api
+from flows.server.shard_runs import flow_runs
+
 FRAMES = 320
 
 
 @pytest.mark.ci
-def test_sigterm_ends_a_run_at_once(tmp_path):
+def test_sigterm_ends_a_run_at_once_and_prefect_knows(tmp_path, monkeypatch):
     drive, out = tmp_path / "drive", tmp_path / "out"
     drive.mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (360, 640, 3)).astype(np.uint8)
@@ -41,3 +44,10 @@ def test_sigterm_ends_a_run_at_once(tmp_path):
     assert "stopped; finished labels are kept" in said
     assert 0 < len(list(out.rglob("*.frames.parquet"))) < FRAMES // 64
     assert not list(out.rglob("manifests/**/*.json"))
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    with Api() as api:
+        api.begin_own()
+        api.wait()
+        with api.settings():
+            (label,) = flow_runs(["label"])
+    assert (label.state_name, label.tags) == ("Cancelled", ["autolabel"])

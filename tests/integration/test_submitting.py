@@ -1,6 +1,7 @@
 """Submissions at the same time, on a real Prefect server: each sequence is under way once."""
 
 import contextvars
+import re
 import threading
 import time
 import uuid
@@ -62,6 +63,9 @@ def test_submissions_of_shards_of_any_length_submit_each_sequence_once(server, p
     assert names == [f"drive{number}" for number in range(8)]
     assert sum(one["submitted"] for one in told) == shards
     assert sorted(one["met"] for one in told) == [0, 8, 8, 8]
+    runs = runs_of(plans[0].stamp.run_key, plans[0].params.label.out)
+    first = min(one.name for one in runs)
+    assert re.fullmatch(rf"backfill .*in 2\d+-.*, 8 sequences, shard 1 of {shards}", first)
 
 
 @pytest.mark.ci

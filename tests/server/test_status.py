@@ -143,3 +143,10 @@ def test_a_shard_has_failed_while_one_of_its_sequences_lacks_labels(label, monke
     monkeypatch.setattr(status, "failed_frames", lambda _, of: asked.append(of))
     status._frames_without_labels(run)
     assert list(asked[0].values()) == [{"two"}]
+
+
+def test_a_label_run_that_has_not_started_has_no_random_name():
+    label = {"sources": ["s3://b/drives/2026-05"], "out": "/out"}
+    due = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    run = FlowRun(flow_id=uuid.uuid4(), parameters={"params": label}, expected_start_time=due)
+    assert status._name_of(run).startswith("label drives/2026-05 2026-05-01 ")
