@@ -1,12 +1,18 @@
 """What can be proved of deploy/ without a container engine or a cluster."""
 
+import configparser
 import json
 import re
 import urllib.request
+from pathlib import Path
 
 import pytest
 import yaml
 
+from flows.cli.main import cli
+from flows.machine.programs import CPU_POOL, GPU_POOL, GRACE_S
+from flows.machine.worker import STOP_S
+from flows.server.process import SETTINGS
 from sam2_core.machine import METRICS_PORT
 from tasks.observe import metrics_server, progress
 from tests.conftest import REPOSITORY
@@ -66,6 +72,30 @@ def test_compose_publishes_on_localhost_and_holds_no_secret():
     named = set(re.findall(r"\$\{(\w+)", text)) - {"AUTOLABEL_IMAGE"}
     example = (DEPLOY / "env.example").read_text()
     assert named == set(re.findall(r"^(\w+)=", example, re.MULTILINE))
+
+
+def test_systemd_compose_and_kubernetes_run_the_programs_of_a_workstation():
+    """With their pools and settings, and enough time to give shards back."""
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    unit, whole = configparser.RawConfigParser(), configparser.RawConfigParser()
+    unit.read(DEPLOY / "systemd" / "autolabel-worker@.service")
+    whole.read(DEPLOY / "systemd" / "autolabel.service")
+    workers = [compose["worker"]["command"], compose["planner"]["command"]]
+    workers += [unit["Service"]["ExecStart"].replace("%i", GPU_POOL).split()]
+    for command, pool in zip(workers, (GPU_POOL, CPU_POOL, GPU_POOL), strict=True):
+        assert Path(command[0]).name == "autolabel"
+        (known,) = [one for one in cli.list_commands(None) if one == command[1]]
+        given = cli.get_command(None, known).make_context(known, command[2:]).params
+        assert (given["pool"], given["grace"]) == (pool, GRACE_S)
+    template = json.loads((DEPLOY / "kubernetes" / "base-job-template.json").read_text())
+    pod = template["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
+    patience = [compose["worker"]["stop_grace_period"], unit["Service"]["TimeoutStopSec"]]
+    patience += [pod["terminationGracePeriodSeconds"]]
+    assert [int(str(one).rstrip("s")) for one in patience] == [GRACE_S + STOP_S] * 3
+    assert int(whole["Service"]["TimeoutStopSec"]) >= 2 * (GRACE_S + STOP_S)
+    assert whole["Service"]["ExecStart"].endswith("autolabel up")
+    assert whole["Service"]["ExecStop"].endswith("autolabel down")
+    assert SETTINGS.items() <= compose["prefect"]["environment"].items()
 
 
 def test_the_kubernetes_template_uses_only_variables_that_it_declares():
