@@ -16,8 +16,8 @@ import click
 
 from flows.cli.common_options import json_option, print_json
 from flows.cli.writable import check_writable
-from flows.machine.services import ADVICE, refused_workers, running_api
-from flows.server.api import configured_api, use_api
+from flows.machine.services import running_api
+from flows.server.api import configured_api
 from sam2_core.cache import cache_folder
 from sam2_core.machine import gpu_names, how_to_install, usable_cores
 from sam2_core.redaction import redact
@@ -51,8 +51,8 @@ class Finding:
 def examine() -> list[Finding]:
     """Run every check; one that fails unexpectedly is a finding, too."""
     looks: list[Callable[[], Finding]] = [
-        _python, _processor, _onnxruntime, _gpu, _models, _database, _prefect, _workers,
-        _schedules, _cache, _credentials,
+        _python, _processor, _onnxruntime, _gpu, _models, _database, _prefect,
+        _cache, _credentials,
     ]  # fmt: skip
     findings = []
     for look in looks:
@@ -142,37 +142,6 @@ def _prefect() -> Finding:
         return Finding("prefect", "ok", f"{installed}; server {url} answers")
     advice = "start it with `autolabel up` or unset PREFECT_API_URL"
     return Finding("prefect", "missing", f"{url} does not answer", advice)
-
-
-def _workers() -> Finding:
-
-    refused = refused_workers()
-    if not refused:
-        return Finding("workers", "ok", "no worker of this machine is refused")
-    found = "; ".join(f"{name} takes no work: {reason}" for name, reason in refused.items())
-    return Finding("workers", "note", found, ADVICE)
-
-
-def _schedules() -> Finding:
-    from flows.server.client import asked_once
-    from flows.server.schedules import collect_schedules
-
-    try:
-        use_api()
-    except AutolabelError:
-        return Finding(
-            "schedules", "ok", "none: no Prefect server is set, and `up` has started none"
-        )
-    try:
-        with asked_once():
-            on = [one for one in collect_schedules() if one.on]
-    except AutolabelError as error:
-        return Finding("schedules", "note", str(error))
-    bad = [f"{one.deployment} ({one.when}): {one.problem}" for one in on if one.problem]
-    if bad:
-        return Finding("schedules", "note", "; ".join(bad), "`autolabel status` says more")
-    good = ", ".join(f"{one.deployment}, {one.when}" for one in on)
-    return Finding("schedules", "ok", good or "none on")
 
 
 def _cache() -> Finding:

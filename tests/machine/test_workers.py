@@ -12,7 +12,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from flows.cli import doctor, status
+from flows.cli import status
 from flows.machine import programs, self_test, services, worker
 from flows.machine.programs import UnlistedError, gpu_ids, listed_gpus, workers
 from flows.machine.services import refused_workers, wait_until
@@ -249,7 +249,7 @@ def test_a_worker_whose_machine_has_failed_takes_no_work_until_it_is_well(kept):
     ("verdict", "problem"),
     [(SICK, SICK), ("hangs", "its self-test hangs in the driver"), ("", "code 1 and said")],
 )
-def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
+def test_who_is_refused_is_told_by_up_at_once_and_by_status(
     kept, monkeypatch, capsys, verdict, problem
 ):
     here = kept(verdict=verdict)
@@ -263,7 +263,6 @@ def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == f"{name} takes no work: {why}"
     assert "to do: what failed is tested again and again" in lines[2]
-    assert (doctor._workers().state, problem in doctor._workers().found) == ("note", True)
     with monkeypatch.context() as patch:
         patch.setenv("AUTOLABEL_CACHE", "/another")
         assert refused_workers() == {}
