@@ -17,15 +17,17 @@ from sam2_core.presets import MICRO, PRESETS, Preset
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
-    from sam2_core.architecture import Sam2
+    from sam2_core.architecture import Memory, Sam2
 
-_HEADS = r"(output_hypernetworks_mlps\.\d+|iou_prediction_head|pred_obj_score_head)"
+_HEADS = (
+    r"(output_hypernetworks_mlps\.\d+|iou_prediction_head|pred_obj_score_head|object_pointer_proj)"
+)
 
 # (pattern, replacement), applied in order to the whole name.
 _RENAMES: tuple[tuple[str, str], ...] = (
     # Heads have three layers, the MLPs of transformers two.
-    (rf"\.{_HEADS}\.layers\.0\.", r".\1.layers.1."),
-    (rf"\.{_HEADS}\.proj_out\.", r".\1.layers.2."),
+    (rf"\b{_HEADS}\.layers\.0\.", r"\1.layers.1."),
+    (rf"\b{_HEADS}\.proj_out\.", r"\1.layers.2."),
     (r"\.proj_out\.", ".layers.1."),
     (r"\.proj_in\.", ".layers.0."),
     (r"^vision_encoder\.backbone\.patch_embed\.projection\.",
@@ -45,17 +47,40 @@ _RENAMES: tuple[tuple[str, str], ...] = (
     (r"^mask_decoder\.upscale_conv2\.", "sam_mask_decoder.output_upscaling.3."),
     (r"^mask_decoder\.", "sam_mask_decoder."),
     (r"\.layer_norm_final_attn\.", ".norm_final_attn."),
-    (r"\.layer_norm(\d)\.", r".norm\1."),
+    *((rf"_downsampler\.layers\.{i}\.conv\.", f"_downsampler.encoder.{3 * i}.") for i in range(4)),
+    *((rf"_downsampler\.layers\.{i}\.layer_norm\.", f"_downsampler.encoder.{3 * i + 1}.")
+      for i in range(4)),
+    (r"\.layer_norm(\d?)\.", r".norm\1."),
     (r"\.o_proj\.", ".out_proj."),
     (r"^no_memory_embedding$", "no_mem_embed"),
+    (r"_downsampler\.final_conv\.", "_downsampler.encoder.12."),
+    (r"^memory_encoder\.feature_projection\.", "memory_encoder.pix_feat_proj."),
+    (r"^memory_encoder\.projection\.", "memory_encoder.out_proj."),
+    (r"\.memory_fuser\.", ".fuser."),
+    (r"\.depthwise_conv\.", ".dwconv."),
+    (r"\.pointwise_conv(\d)\.", r".pwconv\1."),
+    (r"\.scale$", ".gamma"),
+    (r"^memory_temporal_positional_encoding$", "maskmem_tpos_enc"),
+    (r"^no_object_pointer$", "no_obj_ptr"),
+    (r"^occlusion_spatial_embedding_parameter$", "no_obj_embed_spatial"),
+    (r"^object_pointer_proj\.", "obj_ptr_proj."),
+    (r"^temporal_positional_encoding_projection_layer\.", "obj_ptr_tpos_proj."),
 )  # fmt: skip
 _POINTS = "prompt_encoder.point_embed.weight"
 # The prompt encoder's copy of the shared position encoding.
 _DUPLICATES = ("prompt_encoder.shared_embedding.positional_embedding",)
-_IMAGE_PATH = (
-    "vision_encoder.", "prompt_encoder.", "mask_decoder.", "shared_image_embedding.",
-    "no_memory_embedding",
-)  # fmt: skip
+# Parts of SAM 2's state dict.
+_IMAGE_PATH = {"image_encoder", "sam_prompt_encoder", "sam_mask_decoder", "no_mem_embed"}
+_MEMORY = {
+    "memory_attention", "memory_encoder", "mask_downsample", "maskmem_tpos_enc", "no_obj_ptr",
+    "no_obj_embed_spatial", "obj_ptr_proj", "obj_ptr_tpos_proj",
+}  # fmt: skip
+_UNUSED = "no_mem_pos_enc"  # by any published model
+
+
+def part_of(key: str) -> str:
+    """Return the part of SAM 2 that one of Meta's names belongs to."""
+    return key.partition(".")[0]
 
 
 def is_hugging_face(keys: Mapping[str, Any]) -> bool:
@@ -67,7 +92,7 @@ def from_hugging_face(state: Mapping[str, Any]) -> dict[str, Any]:
     """Rename a Hugging Face state dict to Meta's names; arrays are shared, not copied."""
     result: dict[str, Any] = {}
     for key, value in state.items():
-        if not key.startswith(_IMAGE_PATH) or key in _DUPLICATES:
+        if key in _DUPLICATES:
             continue
         if key == _POINTS:
             for i in range(4):
@@ -76,28 +101,25 @@ def from_hugging_face(state: Mapping[str, Any]) -> dict[str, Any]:
         name = key
         for pattern, replacement in _RENAMES:
             name = re.sub(pattern, replacement, name)
-        result[name] = value
+        if part_of(name) in _IMAGE_PATH | _MEMORY:
+            result[name] = value
     return result
 
 
-# Of SAM 2's state dict; those of video are not used here.
-_PARTS = {
-    "image_encoder", "sam_prompt_encoder", "sam_mask_decoder", "no_mem_embed", "memory_attention",
-    "memory_encoder", "mask_downsample", "maskmem_tpos_enc", "no_mem_pos_enc", "no_obj_ptr",
-    "no_obj_embed_spatial", "obj_ptr_proj", "obj_ptr_tpos_proj",
-}  # fmt: skip
 PYTORCH = how_to_install("export", "torch")
 
 
-def read_weights(path: Path) -> dict[str, Any]:
-    """Read a checkpoint file of either form: Meta's names to tensors, image path only.
+def read_weights(path: Path, *, memory: bool = False) -> dict[str, Any]:
+    """Read a checkpoint file of either form: Meta's names to tensors.
+
+    Args:
+        path: the file.
+        memory: read the memory of video, not the image path.
 
     Raises:
-        AutolabelError: no such file, or it holds no SAM 2 weights.
+        AutolabelError: no such file, or it holds no such weights of SAM 2.
 
     """
-    from sam2_core.architecture import image_path_keys
-
     if not path.is_file():
         raise AutolabelError(f"there is no checkpoint {path}")
     try:
@@ -123,14 +145,17 @@ def read_weights(path: Path) -> dict[str, Any]:
     state = state if _of_tensors(state) else {}
     if is_hugging_face(state):
         state = from_hugging_face(state)
-    keys = image_path_keys(state)
-    if "no_mem_embed" not in keys:
+    if "no_mem_embed" not in state:
         raise AutolabelError(
             f"{path} holds no SAM 2 weights (Meta's .pt or the Hugging Face safetensors)"
         )
-    if unknown := sorted(key for key in state if key.partition(".")[0] not in _PARTS):
+    parts = {key: part_of(key) for key in state if key != _UNUSED}
+    if unknown := sorted(key for key, part in parts.items() if part not in _IMAGE_PATH | _MEMORY):
         raise AutolabelError(f"{path} holds what no SAM 2 has: {unknown[0]}")
-    return {key: state[key] for key in keys}
+    wanted = _MEMORY if memory else _IMAGE_PATH
+    if not wanted.intersection(parts.values()):
+        raise AutolabelError(f"{path} has no memory of video: it segments images only")
+    return {key: state[key] for key, part in parts.items() if part in wanted}
 
 
 def _of_tensors(state: Any) -> bool:
@@ -172,6 +197,29 @@ def load_checkpoint(path: Path, preset: Preset | None = None) -> Sam2:
     state = read_weights(path)
     preset = preset or preset_of(state, path)
     model = build_model(preset)
+    _fill(model, state, path)
+    return model
+
+
+def load_memory(path: Path, preset: Preset) -> Memory:
+    """Build the memory of a checkpoint file, in evaluation mode.
+
+    Args:
+        path: Meta's .pt, or safetensors of either naming.
+        preset: of the model that `load_checkpoint` returns.
+
+    Raises:
+        AutolabelError: unreadable, it has no memory, or its weights do not fit.
+
+    """
+    from sam2_core.architecture import build_memory
+
+    memory = build_memory(preset)
+    _fill(memory, read_weights(path, memory=True), path)
+    return memory
+
+
+def _fill(model: Any, state: dict[str, Any], path: Path) -> None:
     wanted = model.state_dict()
     missing = sorted(set(wanted) - set(state))
     unknown = sorted(set(state) - set(wanted))
@@ -183,8 +231,7 @@ def load_checkpoint(path: Path, preset: Preset | None = None) -> Sam2:
     ):  # fmt: skip
         if keys:
             raise AutolabelError(
-                f"{path} does not fit the preset {preset.name}: it {text} {keys[0]}"
+                f"{path} does not fit the preset {model.preset.name}: it {text} {keys[0]}"
                 + (f" and {len(keys) - 1} more" if len(keys) > 1 else "")
             )
     model.load_state_dict({key: value.float() for key, value in state.items()})
-    return model

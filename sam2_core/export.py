@@ -21,7 +21,7 @@ from sam2_core.presets import Preset, preset_named
 from sam2_core.types import CLOSE_UP, DECODED, FEATURES, FORMAT_VERSION, AutolabelError
 
 if TYPE_CHECKING:
-    from sam2_core.architecture import Sam2
+    from sam2_core.architecture import Memory, Sam2
 
 
 OPSET = 20  # the first with a native Gelu
@@ -36,6 +36,29 @@ DYNAMIC = {
     "image_index": {0: "P"},
     "mask_input": {0: "P"},
 }
+# Graphs beside a restructured encoder, for following objects through video.
+MEMORY_OUTPUTS = {
+    "memory_attention": ("conditioned",),
+    "memory_decoder": ("logits", "predicted_iou", "object_score", "pointers"),
+    "memory_encoder": ("memories",),
+}
+# O objects of one image, C conditioned maps, M memories and R pointers of each object.
+_MEMORY_DYNAMIC = {
+    "memories": {0: "O", 1: "M"},
+    "memory_places": {0: "O", 1: "M"},
+    "pointers": {0: "O", 1: "R"},
+    "pointer_ages": {0: "O", 1: "R"},
+    "conditioned": {0: "C"},
+    "points": {0: "O", 1: "K"},
+    "labels": {0: "O", 1: "K"},
+    **{
+        name: {0: "O"}
+        for name in (
+            "conditioned_index", "mask_input", "has_mask", "ambiguous", "logits", "object_score",
+            "prompted",
+        )
+    },
+}  # fmt: skip
 # A file's name, the outputs that it keeps, and whether it is for features of one image.
 File = tuple[str, tuple[str, ...], bool]
 
@@ -118,6 +141,56 @@ def _decoder_inputs(preset: Preset, dtype: Any, *, lean: bool) -> dict[str, Any]
     }
 
 
+def memory_jobs(model: Sam2, memory: Memory, dtype: Any) -> Iterator[Job]:
+    """Yield the modules of a memory, restructured, in `dtype`."""
+    import torch
+
+    from sam2_core.architecture.memory_graphs import MemoryDecoder, Recall, Remember
+    from sam2_core.architecture.model import cast
+
+    preset = model.preset
+    cells, width, grid = preset.embedding_grid**2, preset.width, preset.grid
+    embedding = torch.randn(1, cells, width, dtype=dtype)
+    modules: dict[str, tuple[Any, dict[str, Any]]] = {
+        "memory_attention": (
+            Recall(model, memory),
+            {
+                "embedding": embedding,
+                "memories": torch.randn(2, 3, cells, preset.memory_width, dtype=dtype),
+                "memory_places": torch.tensor([[6, 0, 1], [6, 0, -1]]),
+                "pointers": torch.randn(2, 5, width),
+                "pointer_ages": torch.tensor([[2.0, 1, 3, 4, -1]] * 2),
+            },
+        ),
+        "memory_decoder": (
+            MemoryDecoder(model, memory),
+            {
+                "conditioned": torch.randn(2, cells, width, dtype=dtype),
+                "conditioned_index": torch.tensor([0, 1, 0]),
+                "high_res_s0": torch.randn(1, cells, 16, width // 8, dtype=dtype),
+                "high_res_s1": torch.randn(1, cells, 4, width // 4, dtype=dtype),
+                "points": torch.rand(3, 4, 2) * preset.image_size,
+                "labels": torch.tensor([[2, 3, 1, -1]] * 3, dtype=torch.int32),
+                "mask_input": torch.randn(3, 1, grid, grid),
+                "has_mask": torch.tensor([True, False, True]),
+                "ambiguous": torch.tensor([True, False, False]),
+            },
+        ),
+        "memory_encoder": (
+            Remember(model, memory),
+            {
+                "embedding": embedding,
+                "logits": torch.randn(2, grid, grid, dtype=dtype),
+                "object_score": torch.tensor([1.0, -1.0]),
+                "prompted": torch.tensor([True, False]),
+            },
+        ),
+    }
+    for name, (module, inputs) in modules.items():
+        outputs = MEMORY_OUTPUTS[name]
+        yield Job(name, cast(module, dtype), inputs, outputs, ((name, outputs, False),))
+
+
 @contextlib.contextmanager
 def _quiet_exporter() -> Iterator[None]:
     """Silence the exporter's notes about packages and operators that are not used here."""
@@ -130,24 +203,18 @@ def _quiet_exporter() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def traced(module: Any, example: dict[str, Any], outputs: tuple[str, ...], folder: Path) -> Any:
-    """Export one module and return the ONNX model.
-
-    Args:
-        module: what to trace.
-        example: its inputs by name.
-        outputs: names of its outputs.
-        folder: for a file that is removed again.
-
-    """
+def traced(job: Job, folder: Path) -> Any:
+    """Export a job's module and return the ONNX model; `folder` is for a file that is removed."""
     import onnx
     import torch
 
+    example = job.inputs
+    dynamic = _MEMORY_DYNAMIC if job.name in MEMORY_OUTPUTS else DYNAMIC
     symbols: dict[str, Any] = {}
     shapes = {
         name: {
             axis: symbols.setdefault(symbol, torch.export.Dim(symbol))
-            for axis, symbol in DYNAMIC.get(name, {}).items()
+            for axis, symbol in dynamic.get(name, {}).items()
         }
         for name in example
     }
@@ -156,12 +223,12 @@ def traced(module: Any, example: dict[str, Any], outputs: tuple[str, ...], folde
         torch.onnx.export(
             # eval() on the wrapper itself: an exporter that restores training mode would switch
             # the single-mask choice off.
-            module.eval(),
+            job.module.eval(),
             (),
             str(path),
             kwargs=example,
             input_names=list(example),
-            output_names=list(outputs),
+            output_names=list(job.outputs),
             opset_version=OPSET,
             dynamo=True,
             dynamic_shapes=shapes,
@@ -327,6 +394,24 @@ def export_model(
     return folder
 
 
+def export_memory(model: Sam2, memory: Memory, folder: Path, *, precision: str = "fp32") -> None:
+    """Write the graphs for following objects beside a restructured export of the same precision.
+
+    Args:
+        model: the image path with its weights, in float32 on the CPU; unchanged.
+        memory: its memory, likewise.
+        folder: that exists.
+        precision: "fp32" or "fp16".
+
+    """
+    import torch
+
+    dtype = torch.float16 if precision == "fp16" else torch.float32
+    metadata = {"preset": model.preset.name, "image_size": str(model.preset.image_size)}
+    for job in memory_jobs(model, memory, dtype):
+        save(traced(job, folder), folder / f"{job.name}.onnx", metadata | {"precision": precision})
+
+
 def _write_graphs(
     model: Sam2, folder: Path, only: Sequence[str], facts: dict[str, Any], progress: Any
 ) -> None:
@@ -338,7 +423,7 @@ def _write_graphs(
         if only and job.name not in only:
             continue
         progress(job.name)
-        graph = traced(job.module, job.inputs, job.outputs, folder)
+        graph = traced(job, folder)
         for file, outputs, single in job.files:
             part = extract(graph, list(job.inputs), outputs)
             part = single_image(part) if single else part

@@ -93,6 +93,11 @@ class Preset:
         return (self.embed_dim, self.embed_dim * 2, self.embed_dim * 4, self.embed_dim * 8)
 
     @property
+    def memory_width(self) -> int:
+        """Channels of what is remembered of a frame of video: width / 4."""
+        return self.width // 4
+
+    @property
     def meta_url(self) -> str:
         """Where Meta publishes the checkpoint, "" where there is none."""
         return f"{META_URL}/{self.checkpoint}" if self.checkpoint else ""

@@ -1,12 +1,9 @@
-"""SAM 2's image path in PyTorch, with Meta's state-dict keys. Importing this needs torch."""
+"""SAM 2 in PyTorch, with Meta's state-dict keys. Importing this needs torch."""
 
-from sam2_core.architecture.model import (
-    Sam2,
-    build_model,
-    cast,
-    image_path_keys,
-    random_weights,
-    select_mask,
-)
+from sam2_core.architecture.memory import Memory, build_memory, random_memory
+from sam2_core.architecture.model import Sam2, build_model, cast, random_weights, select_mask
 
-__all__ = ["Sam2", "build_model", "cast", "image_path_keys", "random_weights", "select_mask"]
+__all__ = [
+    "Memory", "Sam2", "build_memory", "build_model", "cast", "random_memory", "random_weights",
+    "select_mask",
+]  # fmt: skip

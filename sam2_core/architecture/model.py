@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from fnmatch import fnmatch
 
 import torch
@@ -152,12 +151,6 @@ def cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     return module
 
 
-def image_path_keys(keys: Iterable[str]) -> list[str]:
-    """Those of a checkpoint's keys that belong to the image path, video memory left out."""
-    parts = ("image_encoder.", "sam_prompt_encoder.", "sam_mask_decoder.")
-    return [key for key in keys if key.startswith(parts) or key == "no_mem_embed"]
-
-
 # Gains over unit-variance initialisation, first match wins. The decoder's attention is sharpened
 # and its heads are amplified, so that what a prompt says reaches its mask.
 _GAINS = (
@@ -168,6 +161,7 @@ _GAINS = (
     ("sam_mask_decoder.iou_prediction_head.*.weight", 1.4),
     ("sam_mask_decoder.pred_obj_score_head.*.weight", 1.4),
     ("sam_mask_decoder.output_upscaling.*.weight", 1.4),
+    ("obj_ptr_proj.*.weight", 1.4),
 )
 _ABSOLUTE = (
     ("*.positional_encoding_gaussian_matrix", 1.0),
@@ -175,6 +169,8 @@ _ABSOLUTE = (
     ("sam_prompt_encoder.*embed*.weight", 1.0),
     ("sam_mask_decoder.*_token*.weight", 1.0),
     ("no_mem_embed", 0.5),
+    ("maskmem_tpos_enc", 0.5),
+    ("no_obj_*", 0.5),
 )
 
 
@@ -197,6 +193,12 @@ def random_weights(preset: Preset, seed: int = 0) -> Sam2:
     prompts, cover part of the grid, and both branches of the single-mask choice occur.
     """
     model = build_model(preset)
+    fill_randomly(model, seed)
+    return model
+
+
+def fill_randomly(model: nn.Module, seed: int) -> None:
+    """Give a model, which has a `preset`, the weights of a seed; see `random_weights`."""
     generator = torch.Generator().manual_seed(seed)
 
     def values(name: str, old: Tensor) -> Tensor:
@@ -207,9 +209,8 @@ def random_weights(preset: Preset, seed: int = 0) -> Sam2:
         # The upscaled features have a positive mean (they come out of a GELU): hypernetworks whose
         # outputs sum to zero keep masks from being all foreground or all background.
         if fnmatch(name, "*hypernetworks*.layers.2.weight"):
-            random = (random - random.mean(0)) * min(1.0, 100 / preset.width)
+            random = (random - random.mean(0)) * min(1.0, 100 / model.preset.width)
         return random
 
     state = {name: values(name, old) for name, old in sorted(model.state_dict().items())}
     model.load_state_dict(state)
-    return model

@@ -9,22 +9,45 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 safetensors = pytest.importorskip("safetensors.torch", reason="needs safetensors: make torch")
-pytest.importorskip("transformers", reason="needs transformers: make torch")
+transformers = pytest.importorskip("transformers", reason="needs transformers: make torch")
 
 from click.testing import CliRunner  # noqa: E402
 
 from flows.cli.models import command as models  # noqa: E402
-from sam2_core.architecture import build_model, random_weights  # noqa: E402
-from sam2_core.checkpoints import from_hugging_face, load_checkpoint  # noqa: E402
+from lab.bench.peers import transformers_config  # noqa: E402
+from sam2_core.architecture import (  # noqa: E402
+    build_memory,
+    build_model,
+    random_memory,
+    random_weights,
+)
+from sam2_core.checkpoints import (  # noqa: E402
+    from_hugging_face,
+    load_checkpoint,
+    load_memory,
+)
 from sam2_core.presets import BASE_PLUS, COMPACT, LARGE, MICRO, SMALL, TINY  # noqa: E402
 from sam2_core.resolve import Wanted, resolve_weights  # noqa: E402
 from sam2_core.types import AutolabelError  # noqa: E402
-from tests.sam2_core.test_architecture import oracle, paired  # noqa: E402
+from tests.sam2_core.test_architecture import paired  # noqa: E402
 
 RAISE = {"catch_exceptions": False}
 POINTS = "prompt_encoder.point_embed.weight"
-MEMORY = {"memory_attention.norm.weight": torch.ones(3), "maskmem_tpos_enc": torch.ones(7, 1, 1, 4)}
-COPY = "prompt_encoder.shared_embedding.positional_embedding"
+OF_VIDEO = {
+    "memory_attention.norm.weight": torch.ones(3),
+    "maskmem_tpos_enc": torch.ones(7, 1, 1, 4),
+}
+UNUSED = (
+    "prompt_encoder.shared_embedding.positional_embedding", "no_memory_positional_encoding",
+)  # fmt: skip
+
+
+def video_oracle(preset):
+    """A transformers `Sam2VideoModel`, whose memory has the same dimensions for all presets."""
+    image = transformers_config(preset)
+    parts = ("vision_config", "prompt_encoder_config", "mask_decoder_config")
+    config = transformers.Sam2VideoConfig(**{part: getattr(image, part) for part in parts})
+    return transformers.Sam2VideoModel(config)
 
 
 def same(first, second) -> bool:
@@ -36,16 +59,17 @@ def same(first, second) -> bool:
 @pytest.mark.parametrize("preset", [TINY, SMALL, BASE_PLUS, LARGE], ids=lambda one: one.name)
 def test_every_parameter_of_both_layouts_is_used_once_and_none_is_left(preset):
     with torch.device("meta"):  # shapes alone: the large ones' weights take gigabytes
-        hub, ours = oracle(preset).state_dict(), build_model(preset).state_dict()
+        hub = video_oracle(preset).state_dict()
+        ours = build_model(preset).state_dict() | build_memory(preset).state_dict()
     tagged = {
         name: torch.tensor(float(tag)).expand(value.shape)
         for tag, (name, value) in enumerate(hub.items())
     }
-    mapped = from_hugging_face(tagged | MEMORY)
+    mapped = from_hugging_face(tagged)
     assert {k: v.shape for k, v in mapped.items()} == {k: v.shape for k, v in ours.items()}
     names = list(hub)
     used = Counter(names[int(value.flatten()[0])] for value in mapped.values())
-    assert used == Counter({name: 1 for name in names if name != COPY} | {POINTS: 4})
+    assert used == Counter({name: 1 for name in names if name not in UNUSED} | {POINTS: 4})
 
 
 @pytest.mark.parametrize("preset", [
@@ -55,9 +79,9 @@ def test_every_parameter_of_both_layouts_is_used_once_and_none_is_left(preset):
 ], ids=lambda one: one.name)  # fmt: skip
 def test_both_layouts_of_the_same_weights_are_the_same_model(preset, tmp_path):
     ours, theirs = paired(preset)
-    torch.save({"model": ours.state_dict() | MEMORY}, tmp_path / "meta.pt")
+    torch.save({"model": ours.state_dict() | OF_VIDEO}, tmp_path / "meta.pt")
     hub = {name: value.clone() for name, value in theirs.state_dict().items()}
-    safetensors.save_file(hub | MEMORY, tmp_path / "model.safetensors")
+    safetensors.save_file(hub | OF_VIDEO, tmp_path / "model.safetensors")
     del hub, theirs
     meta = load_checkpoint(tmp_path / "meta.pt")
     assert meta.preset == preset
@@ -115,6 +139,18 @@ def test_a_sound_file_in_the_place_of_a_damaged_one_is_taken(whole, tmp_path, su
     for refused in (resolve_weights, lambda *_: CliRunner().invoke(models, export, **RAISE)):
         with pytest.raises(AutolabelError, match="damaged or has been replaced"):
             refused(path, Wanted(cache=cache))
+
+
+def test_a_memory_is_read_from_a_checkpoint_that_has_one(whole, tmp_path):
+    path, memory = tmp_path / "video.pt", random_memory(MICRO, 5)
+    state = random_weights(MICRO, 3).state_dict() | memory.state_dict()
+    torch.save({"model": state | {"no_mem_pos_enc": torch.ones(1, 1, 32)}}, path)
+    assert same(load_memory(path, MICRO), memory)
+    assert same(load_checkpoint(path), load_checkpoint(whole / "weights.pt"))
+    with pytest.raises(AutolabelError, match="has no memory of video"):
+        load_memory(whole / "weights.pt", MICRO)
+    with pytest.raises(AutolabelError, match="does not fit the preset compact"):
+        load_memory(path, COMPACT)
 
 
 def test_misfits_are_named(tmp_path):

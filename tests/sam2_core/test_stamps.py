@@ -52,6 +52,8 @@ NOT_DECISIVE = {
     "resolve": "finds files; their content is in the stamp",
     "trust.calibration": "judges; makes no mask",
     "trust.certify": "judges and refuses; makes no mask",
+    "architecture.memory": "follows objects through video, which labeling does not",
+    "architecture.memory_graphs": "the same",
     "types": "declarations",
 }  # fmt: skip
 

@@ -1,0 +1,215 @@
+"""SAM 2's memory of video, with Meta's state-dict keys: attention to it, its encoder, pointers.
+
+`memory_graphs` has the modules that run and are exported; these hold the weights.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from sam2_core.architecture.hiera import MLP, LayerNorm2d
+from sam2_core.architecture.model import fill_randomly
+from sam2_core.architecture.token_grid import ROWS
+from sam2_core.presets import Preset
+
+LAYERS = 4  # of memory attention
+FUSER_LAYERS = 2
+# Places in the table of times: the previous frame is 0, the sixth before is 5, conditioning is 6.
+RECENT_MEMORIES = 6
+CONDITIONING_PLACE = RECENT_MEMORIES
+TEMPERATURE = 10_000.0
+
+
+def waves(values: Tensor, pairs: int) -> Tensor:
+    """Return angles at geometrically falling frequencies, two alike at a time: (..., 2 * pairs)."""
+    exponents = torch.arange(2 * pairs, device=values.device) // 2 / pairs
+    return values[..., None] / TEMPERATURE**exponents
+
+
+def grid_position(side: int, width: int) -> Tensor:
+    """Sine encoding of a square grid, (side * side, width): first half y, second half x."""
+    steps = torch.arange(1, side + 1, dtype=torch.float32) / (side + 1e-6) * (2 * math.pi)
+    angles = waves(steps, width // 4).unflatten(-1, (-1, 2))
+    axis = torch.stack([angles[..., 0].sin(), angles[..., 1].cos()], -1).flatten(-2)
+    rows, columns = axis[:, None].expand(-1, side, -1), axis[None].expand(side, -1, -1)
+    return torch.cat([rows, columns], -1).flatten(0, 1)
+
+
+def age_encoding(ages: Tensor, width: int) -> Tensor:
+    """Sine encoding of ages in frames divided by 15, (...) -> (..., width)."""
+    angles = waves(ages, width // 4)
+    return torch.cat([angles.sin(), angles.cos()], -1)
+
+
+def rotations(side: int, width: int) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of each cell's angles, (side * side, width / 2): first half x, second y."""
+    frequencies = TEMPERATURE ** -(torch.arange(0, width, 4) / width)
+    angles = torch.arange(side, dtype=torch.float32)[:, None] * frequencies
+    columns, rows = angles[None].expand(side, -1, -1), angles[:, None].expand(-1, side, -1)
+    both = torch.cat([columns, rows], -1).flatten(0, 1)
+    return both.cos(), both.sin()
+
+
+def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn pairs of channels, i and w / 2 + i, (O, N, w) by (N, w / 2), in float32."""
+    first, second = x.float().chunk(2, -1)
+    turned = torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
+    return turned.to(x.dtype)
+
+
+class RotaryAttention(nn.Module):
+    """One head whose queries and keys are turned by their position, their channels in halves.
+
+    Checkpoints have the pairs that are turned beside each other; see `memory_graphs.Recall`.
+    """
+
+    def __init__(self, width: int, key_width: int) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(width, width)
+        self.k_proj = nn.Linear(key_width, width)
+        self.v_proj = nn.Linear(key_width, width)
+        self.out_proj = nn.Linear(width, width)
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        query_turns: tuple[Tensor, Tensor],
+        key_turns: tuple[Tensor, Tensor],
+        bias: Tensor | None,
+        *,
+        fused: bool,
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            queries: (1 or O, N, w).
+            keys: (O, K, key_width).
+            values: (O, K, key_width).
+            query_turns: cosine and sine, (N, w / 2).
+            key_turns: the same of the keys, (K, w / 2).
+            bias: (O, 1, K), added to all scores of a key; -inf hides it exactly.
+            fused: by PyTorch's kernel; otherwise by plain products of `ROWS` queries at a time, so
+                that scores of all cells to all memories are never held.
+
+        Returns:
+            (O, N, w).
+
+        """
+        q = rotated(self.q_proj(queries), *query_turns)
+        k, v = rotated(self.k_proj(keys), *key_turns), self.v_proj(values)
+        if fused:
+            q = q.expand(k.shape[0], -1, -1)
+            mask = None if bias is None else bias[:, None]
+            out = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], mask)[:, 0]
+            return self.out_proj(out)
+        transposed, parts = k.transpose(1, 2), []
+        for part in (q * q.shape[-1] ** -0.5).split(ROWS, 1):
+            scores = part @ transposed
+            parts.append((scores if bias is None else scores + bias).softmax(-1) @ v)
+        return self.out_proj(torch.cat(parts, 1))
+
+
+class MemoryAttentionLayer(nn.Module):
+    """The frame attends to itself, then to what is remembered."""
+
+    def __init__(self, preset: Preset) -> None:
+        super().__init__()
+        width, hidden = preset.width, preset.decoder_mlp_dim
+        self.self_attn = RotaryAttention(width, width)
+        self.cross_attn_image = RotaryAttention(width, preset.memory_width)
+        self.linear1, self.linear2 = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width) for _ in range(3))
+
+
+class MemoryAttention(nn.Module):
+    """Layers and a last normalisation."""
+
+    def __init__(self, preset: Preset) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(MemoryAttentionLayer(preset) for _ in range(LAYERS))
+        self.norm = nn.LayerNorm(preset.width)
+
+
+class MaskDownsampler(nn.Module):
+    """A mask of the model's square to features of the embedding's grid: / 16, width channels."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, after in ((1, 4), (4, 16), (16, 64), (64, 256)):
+            layers += [nn.Conv2d(before, after, 3, 2, 1), LayerNorm2d(after), nn.GELU()]
+        self.encoder = nn.Sequential(*layers, nn.Conv2d(256, width, 1))
+
+
+class FuserLayer(nn.Module):
+    """ConvNeXt block (Liu et al. 2022)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dwconv = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm = LayerNorm2d(width)
+        self.pwconv1, self.pwconv2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.gamma = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(O, w, E, E) -> the same."""
+        inner = self.norm(self.dwconv(x)).permute(0, 2, 3, 1)
+        inner = self.gamma * self.pwconv2(F.gelu(self.pwconv1(inner)))
+        return x + inner.permute(0, 3, 1, 2)
+
+
+class MemoryEncoder(nn.Module):
+    """An image's embedding and an object's mask in it, (1 or O, w, E, E) and (O, 1, S, S)."""
+
+    def __init__(self, preset: Preset) -> None:
+        super().__init__()
+        width = preset.width
+        self.mask_downsampler = MaskDownsampler(width)
+        self.pix_feat_proj = nn.Conv2d(width, width, 1)
+        self.fuser = nn.ModuleDict(
+            {"layers": nn.Sequential(*(FuserLayer(width) for _ in range(FUSER_LAYERS)))}
+        )
+        self.out_proj = nn.Conv2d(width, preset.memory_width, 1)
+
+    def forward(self, image: Tensor, masks: Tensor) -> Tensor:
+        """Return (O, memory_width, E, E)."""
+        x = self.pix_feat_proj(image) + self.mask_downsampler.encoder(masks)
+        return self.out_proj(self.fuser["layers"](x))
+
+
+class Memory(nn.Module):
+    """What a checkpoint has beside the image path."""
+
+    def __init__(self, preset: Preset) -> None:
+        super().__init__()
+        self.preset = preset
+        width, memory_width = preset.width, preset.memory_width
+        self.memory_attention = MemoryAttention(preset)
+        self.memory_encoder = MemoryEncoder(preset)
+        self.maskmem_tpos_enc = nn.Parameter(torch.zeros(RECENT_MEMORIES + 1, 1, 1, memory_width))
+        self.no_obj_ptr = nn.Parameter(torch.zeros(1, width))
+        self.no_obj_embed_spatial = nn.Parameter(torch.zeros(1, memory_width))
+        self.obj_ptr_proj = MLP(width, width, width, 3)
+        self.obj_ptr_tpos_proj = nn.Linear(width, memory_width)
+        self.mask_downsample = nn.Conv2d(1, 1, 4, 4)
+
+
+def build_memory(preset: Preset) -> Memory:
+    """Return the memory's modules of a preset, uninitialised weights, in evaluation mode."""
+    return Memory(preset).eval()
+
+
+def random_memory(preset: Preset, seed: int = 0) -> Memory:
+    """Return a memory with seeded random weights, as `random_weights` does for the image path.
+
+    Scaled so that masks depend on it and rounding does not grow from frame to frame.
+    """
+    memory = build_memory(preset)
+    fill_randomly(memory, seed)
+    return memory

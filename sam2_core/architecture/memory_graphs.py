@@ -1,0 +1,224 @@
+"""Memory as it runs in PyTorch and is exported: three graphs beside `LeanEncoder`.
+
+`Recall` conditions a frame on what is remembered of O objects, `MemoryDecoder` makes their masks
+and pointers, `Remember` encodes the masks. All take the encoder's features as they are, which have
+`no_mem_embed` added: it is subtracted where the published model does not add it. What depends on
+the frame alone is computed once for all objects, as far as the first layer's self-attention.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from sam2_core.architecture.lean_attention import token_side
+from sam2_core.architecture.lean_decoder import OUTPUT_TOKENS, LeanDecoder
+from sam2_core.architecture.memory import Memory, age_encoding, grid_position, rotations
+from sam2_core.architecture.model import Sam2, select_mask
+
+POINTER_TOKENS = 4  # a pointer is cut into so many tokens of a memory's width
+POINTER_FRAMES = 15  # ages of pointers are in units of this; shorter videos are not special here
+ABSENT_LOGIT = -1024.0
+
+
+class Recall(nn.Module):
+    """Memory attention.
+
+    Args:
+        model: the image path, in float32; unchanged.
+        memory: its memory, in float32; unchanged.
+        fused: attention by PyTorch's kernel, not by plain products (for ONNX).
+
+    """
+
+    def __init__(self, model: Sam2, memory: Memory, *, fused: bool = False) -> None:
+        super().__init__()
+        preset, self.fused = model.preset, fused
+        self.attention = copy.deepcopy(memory.memory_attention)
+        # The first halves of all pairs that are turned, then the second ones. Queries and keys are
+        # reordered alike, which their product does not notice.
+        order = torch.arange(preset.width).reshape(-1, 2).t().flatten()
+        for layer in self.attention.layers:
+            for attention in (layer.self_attn, layer.cross_attn_image):
+                for projection in (attention.q_proj, attention.k_proj):
+                    reordered = {k: v[order] for k, v in projection.state_dict().items()}
+                    projection.load_state_dict(reordered)
+        self.age_projection = token_side(memory.obj_ptr_tpos_proj)
+        start = 0.1 * grid_position(preset.embedding_grid, preset.width)
+        self.register_buffer("start", start - model.no_mem_embed.detach().reshape(-1))
+        self.register_buffer("position", grid_position(preset.embedding_grid, preset.memory_width))
+        self.register_buffer("times", memory.maskmem_tpos_enc.detach().flatten(1).clone())
+        cosine, sine = rotations(preset.embedding_grid, preset.width)
+        self.register_buffer("cosine", cosine)
+        self.register_buffer("sine", sine)
+
+    def forward(
+        self,
+        embedding: Tensor,
+        memories: Tensor,
+        memory_places: Tensor,
+        pointers: Tensor,
+        pointer_ages: Tensor,
+    ) -> Tensor:
+        """Condition a frame on O objects' memories.
+
+        Args:
+            embedding: (1, E*E, w) of `LeanEncoder`.
+            memories: (O, M, E*E, w / 4) of `Remember`; anything finite where there is none.
+            memory_places: int64 (O, M) places in the table of times, -1 where there is no memory.
+            pointers: float32 (O, P, w); anything finite where there is none.
+            pointer_ages: float32 (O, P) in frames, negative where there is no pointer.
+
+        Returns:
+            (O, E*E, w). Absent memories and pointers have no influence at all.
+
+        """
+        count, frames, cells, width = memories.shape
+        time = self.times[memory_places.clamp(min=0)][:, :, None]
+        placed = memories + self.position + time
+        tokens = pointers.to(memories.dtype).reshape(count, -1, width)
+        ages = age_encoding(pointer_ages / POINTER_FRAMES, pointers.shape[-1])
+        age = self.age_projection(ages).to(memories.dtype)
+        age = age.repeat_interleave(POINTER_TOKENS, 1)
+        values = torch.cat([memories.flatten(1, 2), tokens], 1)
+        keys = torch.cat([placed.flatten(1, 2), tokens + age], 1)
+        there = torch.cat(
+            [
+                (memory_places >= 0).repeat_interleave(cells, 1),
+                (pointer_ages >= 0).repeat_interleave(POINTER_TOKENS, 1),
+            ],
+            1,
+        )
+        zero = torch.zeros((), dtype=memories.dtype, device=memories.device)
+        bias = zero.masked_fill(~there, float("-inf"))[:, None]
+        here = self.cosine, self.sine
+        still = self.cosine.new_zeros(tokens.shape[1], self.cosine.shape[1])
+        past = (
+            torch.cat([self.cosine.repeat(frames, 1), still + 1]),
+            torch.cat([self.sine.repeat(frames, 1), still]),
+        )
+        x = embedding + self.start
+        for layer in self.attention.layers:
+            normal = layer.norm1(x)
+            x = x + layer.self_attn(normal, normal, normal, here, here, None, fused=self.fused)
+            normal = layer.norm2(x)
+            x = x + layer.cross_attn_image(normal, keys, values, here, past, bias, fused=self.fused)
+            x = x + layer.linear2(F.relu(layer.linear1(layer.norm3(x))))
+        return self.attention.norm(x)
+
+
+class MemoryDecoder(nn.Module):
+    """The mask decoder for O objects of one frame, each with an embedding of its own.
+
+    Args:
+        model: the image path, in float32; unchanged.
+        memory: its memory, in float32; unchanged.
+
+    """
+
+    def __init__(self, model: Sam2, memory: Memory) -> None:
+        super().__init__()
+        self.lean = LeanDecoder(model, masked=True)
+        self.pointer = token_side(memory.obj_ptr_proj)
+        self.register_buffer("no_pointer", memory.no_obj_ptr.detach().clone())
+
+    def forward(
+        self,
+        conditioned: Tensor,
+        conditioned_index: Tensor,
+        high_res_s0: Tensor,
+        high_res_s1: Tensor,
+        points: Tensor,
+        labels: Tensor,
+        mask_input: Tensor,
+        has_mask: Tensor,
+        ambiguous: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Decode one prompt for each object.
+
+        Args:
+            conditioned: (C, E*E, w) of `Recall`, or the encoder's embedding without memory.
+            conditioned_index: int64 (O,), which of them belongs to each object.
+            high_res_s0: (1, E*E, 16, w/8) of `LeanEncoder`.
+            high_res_s1: (1, E*E, 4, w/4).
+            points: float32 (O, K, 2) in model pixels; two paddings where an object is tracked.
+            labels: int32 (O, K).
+            mask_input: float32 (O, 1, G, G) logits to refine.
+            has_mask: bool (O,), whether to.
+            ambiguous: bool (O,): the best of three masks (tracking, one click), not the single one.
+
+        Returns:
+            Logits (O, G, G), predicted IoU (O,), object score (O,), pointer (O, w); in float32
+            except for the logits. Where the object is absent (a score of at most 0) all logits are
+            `ABSENT_LOGIT`.
+
+        """
+        lean = self.lean
+        few, position = lean.tokens, lean._position().to(conditioned.dtype)
+        prompt = few.prompt(points, labels)
+        dense = few.encoder.dense(mask_input).flatten(2).transpose(1, 2).to(conditioned.dtype)
+        image = conditioned.index_select(0, conditioned_index)
+        image = image + torch.where(has_mask[:, None, None], dense, lean.empty)
+        tokens, x = lean.first(prompt, prompt, image, position)
+        tokens, x = lean.second(tokens, prompt, x, position)
+        # As `TokenSide`, which does not return the tokens that pointers are made of.
+        tokens, prompt = tokens[:, :OUTPUT_TOKENS], prompt[:, :OUTPUT_TOKENS]
+        tokens = few.norm_last(tokens + few.last(tokens + prompt, x + position, x))
+        iou, score = few.iou_head(tokens[:, 1]).sigmoid(), few.score_head(tokens[:, 0])[:, 0]
+        hyper = few.hypernetworks(tokens[:, 2:]).to(x.dtype)
+        logits = lean.laid_out(lean.masks(x, high_res_s0, high_res_s1, hyper))
+        best = iou[:, 1:].argmax(1) + 1
+        stable, stable_iou = select_mask(logits, iou)
+        rows = torch.arange(best.shape[0], device=best.device)
+        chosen = torch.where(ambiguous[:, None, None], logits[rows, best], stable[:, 0])
+        chosen_iou = torch.where(ambiguous, iou[rows, best], stable_iou)
+        # Of a single mask it is the first token even where the mask fell back to another one.
+        token = tokens[rows, 2 + torch.where(ambiguous, best, 0)]
+        present = (score > 0)[:, None]
+        pointer = torch.where(present, self.pointer(token), self.no_pointer.to(token.dtype))
+        chosen = torch.where(present[:, :, None], chosen, ABSENT_LOGIT)
+        return chosen, chosen_iou.float(), score.float(), pointer.float()
+
+
+class Remember(nn.Module):
+    """Memory encoder.
+
+    Args:
+        model: the image path, in float32; unchanged.
+        memory: its memory, in float32; unchanged.
+
+    """
+
+    def __init__(self, model: Sam2, memory: Memory) -> None:
+        super().__init__()
+        self.size, self.cells = model.preset.image_size, model.preset.embedding_grid
+        self.encoder = copy.deepcopy(memory.memory_encoder)
+        self.register_buffer("no_memory", model.no_mem_embed.detach().reshape(-1).clone())
+        self.register_buffer("absent", memory.no_obj_embed_spatial.detach().clone())
+
+    def forward(
+        self, embedding: Tensor, logits: Tensor, object_score: Tensor, prompted: Tensor
+    ) -> Tensor:
+        """Encode O masks of one frame.
+
+        Args:
+            embedding: (1, E*E, w) of `LeanEncoder`, not the conditioned one.
+            logits: (O, G, G) of `MemoryDecoder`.
+            object_score: float32 (O,).
+            prompted: bool (O,): the mask is of a prompt, and is thresholded.
+
+        Returns:
+            (O, E*E, w / 4), rounded to bfloat16 as the published predictor stores it.
+
+        """
+        size = (self.size, self.size)
+        fine = F.interpolate(logits[:, None].float(), size, mode="bilinear", align_corners=False)
+        masks = torch.where(prompted[:, None, None, None], (fine > 0).float(), fine.sigmoid())
+        masks = (masks * 20.0 - 10.0).to(embedding.dtype)
+        image = (embedding - self.no_memory).transpose(1, 2).unflatten(2, (self.cells, self.cells))
+        memory = self.encoder(image, masks).flatten(2).transpose(1, 2)
+        memory = torch.where((object_score > 0)[:, None, None], memory, memory + self.absent)
+        return memory.to(torch.bfloat16).to(embedding.dtype)
