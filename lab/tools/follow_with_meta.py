@@ -1,0 +1,280 @@
+"""Follow objects through frames beside Meta's own video predictor, with the same weights.
+
+    python -m lab.tools.follow_with_meta [PACKAGE ...] [--model micro|tiny|...] [--size PIXELS]
+        [--frames N] [--seed N] [--score-bias LOGIT] [--onnx] [--record FILE]
+
+PACKAGE are folders with Meta's `sam2` 1.1.0 from PyPI and what it imports: `pip install --target
+PACKAGE --no-deps --no-build-isolation sam2==1.1.0 hydra-core iopath portalocker omegaconf`. Nothing
+of it is kept here. Both get seeded random weights, tensors and prompts alike: three objects, one of
+them late, one prompted again before and one after a frame was tracked. On a CPU Meta's predictor
+fills no holes (that needs its CUDA extension), and neither do we.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from sam2_core.architecture import Memory, Sam2, random_memory, random_weights
+from sam2_core.architecture.memory_graphs import ABSENT_LOGIT
+from sam2_core.backends.follow_backends import FollowBackend, OnnxFollowBackend, TorchFollowBackend
+from sam2_core.export import export_memory, export_model
+from sam2_core.follow import Follower
+from sam2_core.presets import Preset, preset_named
+
+Masks = dict[tuple[int, int], np.ndarray]  # logits (G, G) by frame and object
+
+
+class Prompt(NamedTuple):
+    """What is asked on a frame, before or after the other objects are tracked on it."""
+
+    frame: int
+    name: int
+    points: list[list[float]]  # x, y of 0..1
+    labels: list[int]
+    after: bool = False
+
+
+def prompts(frames: int) -> list[Prompt]:
+    """Three objects: 1 and 2 from the first frame on, 3 late; 2 corrected, 1 conditioned again."""
+    quarter = frames // 4
+    box = [2, 3]
+    return [
+        Prompt(0, 1, [[0.1, 0.15], [0.5, 0.6]], box),
+        Prompt(0, 2, [[0.45, 0.4], [0.9, 0.85]], box),
+        Prompt(quarter, 3, [[0.2, 0.5], [0.45, 0.9]], box),
+        Prompt(2 * quarter, 2, [[0.6, 0.6]], [1], after=True),
+        Prompt(3 * quarter, 1, [[0.3, 0.2], [0.7, 0.7]], box),
+    ]
+
+
+def video(preset: Preset, frames: int, seed: int = 1) -> torch.Tensor:
+    """A smooth random scene that drifts, uint8 (T, S, S, 3)."""
+    size = preset.image_size
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(1, 3, 24, 24, generator=generator)
+    scene = torch.nn.functional.interpolate(coarse, (2 * size, 2 * size), mode="bicubic")[0]
+    scene = (scene.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0)
+    shown = []
+    for frame in range(frames):
+        x, y = frame * size // (2 * frames), frame * size // (3 * frames)
+        shown.append(scene[y : y + size, x : x + size])
+    return torch.stack(shown)
+
+
+def weights(preset: Preset, score_bias: float = 0.8, seed: int = 0) -> tuple[Sam2, Memory]:
+    """Random weights; `score_bias` is added to object scores, so that most objects are there."""
+    model = random_weights(preset, seed)
+    with torch.no_grad():
+        model.sam_mask_decoder.pred_obj_score_head.layers[2].bias += score_bias
+    return model, random_memory(preset, seed)
+
+
+def metas_predictor(model: Sam2, memory: Memory) -> Any:
+    """Return Meta's SAM2VideoPredictor, as it is by default, with our weights."""
+    from sam2.modeling.backbones.hieradet import Hiera
+    from sam2.modeling.backbones.image_encoder import FpnNeck, ImageEncoder
+    from sam2.modeling.memory_attention import MemoryAttention, MemoryAttentionLayer
+    from sam2.modeling.memory_encoder import CXBlock, Fuser, MaskDownSampler, MemoryEncoder
+    from sam2.modeling.position_encoding import PositionEmbeddingSine
+    from sam2.modeling.sam.mask_decoder import MaskDecoder
+    from sam2.modeling.sam.transformer import RoPEAttention, TwoWayTransformer
+    from sam2.sam2_video_predictor import SAM2VideoPredictor
+
+    preset = model.preset
+    width, narrow, side = preset.width, preset.memory_width, preset.embedding_grid
+    trunk = Hiera(
+        embed_dim=preset.embed_dim, num_heads=preset.num_heads, stages=preset.stages,
+        global_att_blocks=preset.global_blocks, window_spec=preset.window_sizes,
+        window_pos_embed_bkg_spatial_size=preset.position_grid_hw,
+    )  # fmt: skip
+    neck = FpnNeck(
+        position_encoding=PositionEmbeddingSine(num_pos_feats=width, normalize=True),
+        d_model=width, backbone_channel_list=list(reversed(preset.channels)),
+        fpn_top_down_levels=[2, 3], fpn_interp_model="nearest",
+    )  # fmt: skip
+    rotary: Any = {
+        "embedding_dim": width, "num_heads": 1, "downsample_rate": 1, "dropout": 0.1,
+        "feat_sizes": (side, side),
+    }  # fmt: skip
+    layer = MemoryAttentionLayer(
+        activation="relu", dim_feedforward=preset.decoder_mlp_dim, dropout=0.1, d_model=width,
+        self_attention=RoPEAttention(**rotary),
+        cross_attention=RoPEAttention(**rotary, rope_k_repeat=True, kv_in_dim=narrow),
+        pos_enc_at_attn=False, pos_enc_at_cross_attn_keys=True, pos_enc_at_cross_attn_queries=False,
+    )  # fmt: skip
+    stable = {
+        "dynamic_multimask_via_stability": True,
+        "dynamic_multimask_stability_delta": 0.05,
+        "dynamic_multimask_stability_thresh": 0.98,
+    }
+    predictor = SAM2VideoPredictor(
+        image_encoder=ImageEncoder(trunk=trunk, neck=neck, scalp=1),
+        memory_attention=MemoryAttention(
+            d_model=width, pos_enc_at_input=True, layer=layer, num_layers=4
+        ),
+        memory_encoder=MemoryEncoder(
+            in_dim=width, out_dim=narrow,
+            position_encoding=PositionEmbeddingSine(num_pos_feats=narrow, normalize=True),
+            mask_downsampler=MaskDownSampler(
+                embed_dim=width, kernel_size=3, stride=2, padding=1
+            ),
+            fuser=Fuser(CXBlock(dim=width, kernel_size=7, padding=3), num_layers=2),
+        ),
+        num_maskmem=7, image_size=preset.image_size, sigmoid_scale_for_mem_enc=20.0,
+        sigmoid_bias_for_mem_enc=-10.0, use_mask_input_as_output_without_sam=True,
+        directly_add_no_mem_embed=True, no_obj_embed_spatial=True,
+        use_high_res_features_in_sam=True, multimask_output_in_sam=True,
+        iou_prediction_use_sigmoid=True, use_obj_ptrs_in_encoder=True,
+        add_tpos_enc_to_obj_ptrs=True, proj_tpos_enc_in_obj_ptrs=True,
+        use_signed_tpos_enc_to_obj_ptrs=True, only_obj_ptrs_in_the_past_for_eval=True,
+        pred_obj_scores=True, pred_obj_scores_mlp=True, fixed_no_obj_ptr=True,
+        multimask_output_for_tracking=True, use_multimask_token_for_obj_ptr=True,
+        multimask_min_pt_num=0, multimask_max_pt_num=1, use_mlp_for_obj_ptr_proj=True,
+        binarize_mask_from_pts_for_mem_enc=True, fill_hole_area=8,
+        sam_mask_decoder_extra_args=stable,
+    )  # fmt: skip
+    predictor.sam_mask_decoder = MaskDecoder(
+        num_multimask_outputs=3, transformer_dim=width, iou_head_depth=3,
+        transformer=TwoWayTransformer(
+            depth=2, embedding_dim=width, mlp_dim=preset.decoder_mlp_dim,
+            num_heads=preset.decoder_heads,
+        ),
+        iou_head_hidden_dim=preset.iou_head_dim, use_high_res_features=True,
+        iou_prediction_use_sigmoid=True, pred_obj_scores=True, pred_obj_scores_mlp=True,
+        use_multimask_token_for_obj_ptr=True, **stable,
+    )  # fmt: skip
+    state = {**model.state_dict(), **memory.state_dict()}
+    missing, left = predictor.load_state_dict(state, strict=False)
+    if left or missing != ["no_mem_pos_enc"]:  # which nothing uses
+        raise SystemExit(f"the weights do not fit Meta's modules: {missing} {left}")
+    return predictor.eval()
+
+
+def metas_masks(model: Sam2, memory: Memory, frames: torch.Tensor, asked: list[Prompt]) -> Masks:
+    """Meta's logits (G, G) by frame and object; corrected ones are corrected."""
+    import sam2.sam2_video_predictor as module
+
+    predictor = metas_predictor(model, memory)
+    size = model.preset.image_size
+    planes = (frames.permute(0, 3, 1, 2).float() - model.pixel_mean) / model.pixel_std
+    module.load_video_frames = lambda *_, **__: (planes, size, size)
+    module.tqdm = lambda some, **_: some
+    state = predictor.init_state("")
+    result: Masks = {}
+    for frame in range(len(frames)):
+        for after in (False, True):
+            for prompt in asked:
+                if (prompt.frame, prompt.after) == (frame, after):
+                    points = torch.tensor(prompt.points) * size
+                    box = prompt.labels == [2, 3]
+                    predictor.add_new_points_or_box(
+                        state, frame, prompt.name, box=points if box else None,
+                        points=None if box else points, labels=None if box else prompt.labels,
+                    )  # fmt: skip
+            if after:
+                predictor.propagate_in_video_preflight(state)
+            else:
+                list(predictor.propagate_in_video(state, frame, 0))
+        for index, name in state["obj_idx_to_id"].items():
+            for outputs in state["output_dict_per_obj"][index].values():
+                if frame in outputs:
+                    result[frame, name] = outputs[frame]["pred_masks"][0, 0].numpy().copy()
+    return result
+
+
+def our_masks(backend: FollowBackend, frames: torch.Tensor, asked: list[Prompt]) -> Masks:
+    """Ours, as `metas_masks`."""
+    follower = Follower(backend)
+    size = frames.shape[1]
+    names: dict[int, int] = {}
+    result: Masks = {}
+    for frame, image in enumerate(frames):
+        follower.see(image.numpy())
+        for after in (False, True):
+            for prompt in asked:
+                if (prompt.frame, prompt.after) == (frame, after):
+                    points = np.array([prompt.points], np.float32) * size
+                    labels = np.array([prompt.labels], np.int32)
+                    (track,) = follower.condition(points, labels, [names.get(prompt.name)])
+                    names[prompt.name] = track
+            if not after:
+                follower.track()
+        followed = follower.followed()
+        logits = dict(zip(followed.tracks.tolist(), followed.masks.logits, strict=True))
+        result |= {(frame, name): logits[track] for name, track in names.items()}
+    return result
+
+
+def iou(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Of two logit maps; 1 where both are empty."""
+    ours, theirs = ours > 0, theirs > 0
+    union = (ours | theirs).sum()
+    return float((ours & theirs).sum() / union) if union else 1.0
+
+
+def main() -> None:
+    """Compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("package", nargs="*")
+    parser.add_argument("--model", default="micro")
+    parser.add_argument("--size", type=int, help="input size instead of the model's own")
+    parser.add_argument("--frames", type=int, default=40)
+    parser.add_argument("--score-bias", type=float, default=0.8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--onnx", action="store_true", help="on ONNX Runtime too")
+    parser.add_argument("--record", help="write Meta's logits into this file")
+    options = parser.parse_args()
+    sys.path[:0] = options.package
+    preset = preset_named(options.model).sized(image_size=options.size)
+    torch.set_num_threads(options.threads)
+    model, memory = weights(preset, options.score_bias, options.seed)
+    frames, asked = video(preset, options.frames), prompts(options.frames)
+    started = time.perf_counter()
+    theirs = metas_masks(model, memory, frames, asked)
+    print(f"Meta's: {time.perf_counter() - started:.0f} s")
+    if options.record:
+        keys, logits = list(theirs), np.stack(list(theirs.values())).astype(np.float16)
+        np.savez_compressed(options.record, keys=np.array(keys), logits=logits)
+    backends: dict[str, Any] = {"PyTorch": TorchFollowBackend(model, memory)}
+    if options.onnx:
+        folder = Path(tempfile.mkdtemp())
+        export_model(model, folder / "model", checkpoint_sha256="", weights="", only=["encoder"])
+        export_memory(model, memory, folder / "model")
+        backends["ONNX Runtime"] = OnnxFollowBackend(folder / "model", preset, options.threads)
+    for name, backend in backends.items():
+        started = time.perf_counter()
+        ours = our_masks(backend, frames, asked)
+        print(f"{name}: {time.perf_counter() - started:.0f} s")
+        tell(ours, theirs)
+
+
+def compared(ours: Masks, theirs: Masks) -> np.ndarray:
+    """IoU of each mask with Meta's."""
+    assert ours.keys() == theirs.keys()
+    return np.array([iou(ours[key], theirs[key]) for key in ours])
+
+
+def tell(ours: Masks, theirs: Masks) -> None:
+    """Print how far masks are apart."""
+    found = compared(ours, theirs)
+    absent = sum(int((theirs[key] <= ABSENT_LOGIT).all()) for key in ours)
+    cover = np.mean([(theirs[key] > 0).mean() for key in ours])
+    apart = max(float(np.abs(ours[key] - theirs[key]).max()) for key in ours)
+    print(
+        f"{len(found)} masks, {absent} absent, cover {cover:.2f}: mean IoU {found.mean():.6f}, "
+        f"first percentile {np.percentile(found, 1):.6f}, least {found.min():.6f}; logits at most "
+        f"{apart:.2g} apart"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,385 @@
+"""Objects followed through video with SAM 2's memory, frame by frame, in constant memory.
+
+`see`, `track` and `condition` are the published predictor's steps, forward and with prompts at any
+frame: same masks, as `lab/tools/follow_with_meta.py` measures. `step` is the policy on top of them:
+a detector's boxes begin objects, confirm them and condition them anew.
+
+Of an object are held at most eight conditioning frames, six memories before the current frame and
+fifteen pointers: going forward the published predictor reads no others, except for conditioning
+frames before the last eight, which it never drops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sam2_core.backends.follow_backends import FollowBackend
+from sam2_core.prompts import BoxPrompts, box_prompts
+from sam2_core.types import POINT_PADDING, FloatArray, ImageArray, IntArray, LowResMasks
+
+CONDITIONING_FRAMES, RECENT_MEMORIES, RECENT_POINTERS = 8, 6, 15
+# Objects run together, padded to one of these numbers of memories; pointers are padded to all.
+MEMORY_BUCKETS = (1, 2, 4, 7, 10, CONDITIONING_FRAMES + RECENT_MEMORIES)
+POINTERS = CONDITIONING_FRAMES + RECENT_POINTERS
+OBJECTS_AT_ONCE = 16
+CORRECTED_LOGIT = 32.0  # previous logits are clamped to this where a mask is corrected
+
+
+@dataclass
+class Moment:
+    """What is remembered of an object at a frame; the memory goes before the pointer does."""
+
+    memory: Any
+    pointer: FloatArray
+
+
+@dataclass
+class Shown:
+    """An object's mask on the current frame, and the pointer that goes with it."""
+
+    logits: FloatArray
+    predicted_iou: float
+    object_score: float
+    pointer: FloatArray
+    tracked: bool  # by memory, and not by a prompt alone
+
+
+@dataclass
+class Track:
+    """An object that is followed.
+
+    Attributes:
+        conditioning: moments of prompts, by frame.
+        recent: moments of tracked frames, by frame.
+        shown: its mask on the current frame, None before it was tracked there.
+        detection: row of the detection that joined it on the current frame, -1 without one.
+        last_detected: frame.
+        last_present: frame on which its object score was last positive.
+
+    """
+
+    conditioning: dict[int, Moment] = field(default_factory=dict)
+    recent: dict[int, Moment] = field(default_factory=dict)
+    shown: Shown | None = None
+    detection: int = -1
+    last_detected: int = 0
+    last_present: int = 0
+
+    def forget(self, frame: int) -> None:
+        """Drop what no later frame reads."""
+        for old in [old for old in self.recent if frame - old > RECENT_POINTERS]:
+            del self.recent[old]
+        for old, moment in self.recent.items():
+            if frame - old > RECENT_MEMORIES:
+                moment.memory = None
+
+
+@dataclass(frozen=True)
+class FollowRules:
+    """When detections join objects, and when objects end.
+
+    Attributes:
+        joins_iou: least IoU of a detection's mask with a followed one to be the same object.
+        agrees_iou: from this IoU on a detection confirms an object, and does not condition it.
+        refresh_frames: a detection conditions its object again after so many frames.
+        absent_frames: an object ends after so many frames without detection and without presence.
+        undetected_frames: an object ends after so many frames without detection.
+        objects: at most so many; the one that was detected longest ago ends.
+
+    """
+
+    joins_iou: float = 0.5
+    agrees_iou: float = 0.8
+    refresh_frames: int = 16
+    absent_frames: int = 30
+    undetected_frames: int = 150
+    objects: int = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """N objects on a frame, those of them that are absent included.
+
+    Attributes:
+        tracks: int64 (N,), their names: integers that no other object of this follower gets.
+        masks: on the model's grid; object scores above 0 where the object is present.
+        detections: int64 (N,), row of the detection that joined each, -1 without one.
+        undetected_frames: int64 (N,), frames since the last detection, 0 with one.
+
+    """
+
+    tracks: IntArray
+    masks: LowResMasks
+    detections: IntArray
+    undetected_frames: IntArray
+
+
+def overlaps(one: Sequence[FloatArray], other: Sequence[FloatArray]) -> FloatArray:
+    """IoU of N and M masks by their logits (G, G), float32 (N, M); 0 where both are empty."""
+    if not one or not other:
+        return np.zeros((len(one), len(other)), np.float32)
+    flat, other_flat = ((np.stack(some) > 0).reshape(len(some), -1) for some in (one, other))
+    shared = flat.astype(np.float32) @ other_flat.T.astype(np.float32)
+    union = flat.sum(1)[:, None] + other_flat.sum(1) - shared
+    return np.asarray(shared / np.maximum(union, 1), np.float32)
+
+
+class Follower:
+    """Follows objects through the frames of one camera, in order.
+
+    Args:
+        backend: the graphs.
+        rules: for `step`.
+
+    """
+
+    def __init__(self, backend: FollowBackend, rules: FollowRules | None = None) -> None:
+        self.backend, self.rules = backend, rules or FollowRules()
+        self.frame = -1
+        self.tracks: dict[int, Track] = {}
+        self._began = 0
+        self._features: dict[str, Any] = {}
+
+    def step(self, image: ImageArray, boxes_xyxy_px: FloatArray | None = None) -> Followed:
+        """Go to the next frame, track all objects, and join detections with them.
+
+        A detection's mask is decoded without memory. It joins the object whose mask it overlaps
+        most, and is that object's mask where it conditions it again. Detections that join none
+        begin objects, except for those whose mask is empty and invalid boxes.
+
+        Args:
+            image: uint8 (H, W, 3) RGB.
+            boxes_xyxy_px: float32 (D, 4) of a detector, in pixels of the image; None without one.
+
+        """
+        self.see(image)
+        self.track()
+        if boxes_xyxy_px is not None:
+            self._join(box_prompts(boxes_xyxy_px, image.shape[:2], self.backend.image_size))
+        self._end()
+        return self.followed()
+
+    def see(self, image: ImageArray) -> None:
+        """Go to the next frame: encode it, uint8 (H, W, 3) RGB."""
+        self.frame += 1
+        self._features = self.backend.encode(image)
+        for track in self.tracks.values():
+            track.shown, track.detection = None, -1
+            track.forget(self.frame)
+
+    def track(self) -> None:
+        """Track all objects that have no mask on this frame yet."""
+        names = [name for name, track in self.tracks.items() if track.shown is None]
+        points = np.zeros((len(names), 2, 2), np.float32)
+        labels = np.full((len(names), 2), POINT_PADDING, np.int32)
+        decoded = self._decode(points, labels, [self.tracks[name] for name in names], recalled=True)
+        self._remember(names, decoded, prompted=False)
+
+    def condition(
+        self,
+        points_model: FloatArray,
+        labels: npt.NDArray[np.int32],
+        names: Sequence[int | None] | None = None,
+    ) -> list[int]:
+        """Prompt O objects on this frame.
+
+        An object that was tracked on this frame is corrected: its memory and its mask are used, and
+        the frame stays a tracked one. Otherwise the frame conditions it, without memory.
+
+        Args:
+            points_model: float32 (O, K, 2) x, y in model pixels.
+            labels: int32 (O, K): 1 positive, 0 negative, 2 and 3 a box's corners.
+            names: of the objects, each once; None for new ones.
+
+        Returns:
+            Their names.
+
+        """
+        known = [self._begin() if name is None else name for name in names or [None] * len(labels)]
+        points = np.pad(points_model, ((0, 0), (0, 1), (0, 0)))
+        padded = np.pad(labels, ((0, 0), (0, 1)), constant_values=POINT_PADDING)
+        shown = [self.tracks[name].shown for name in known]
+        for corrected in (False, True):
+            rows = [
+                row for row, one in enumerate(shown)
+                if (one is not None and one.tracked) is corrected
+            ]  # fmt: skip
+            some = [known[row] for row in rows]
+            tracks = [self.tracks[name] for name in some]
+            decoded = self._decode(points[rows], padded[rows], tracks, recalled=corrected)
+            self._remember(some, decoded, prompted=True)
+        return known
+
+    def followed(self) -> Followed:
+        """Return all objects that have a mask on this frame."""
+        masks = {name: track.shown for name, track in self.tracks.items() if track.shown}
+        tracks = [self.tracks[name] for name in masks]
+        grid = self.backend.image_size // 4
+        logits = np.zeros((len(masks), grid, grid), np.float32)
+        for row, one in enumerate(masks.values()):
+            logits[row] = one.logits
+        stability = (logits > 1).sum((1, 2)) / np.maximum((logits > -1).sum((1, 2)), 1)
+        low_res = LowResMasks(
+            logits,
+            np.array([one.predicted_iou for one in masks.values()], np.float32),
+            np.array([one.object_score for one in masks.values()], np.float32),
+            stability.astype(np.float32),
+        )  # fmt: skip
+        return Followed(
+            np.array(list(masks), np.int64), low_res,
+            np.array([track.detection for track in tracks], np.int64),
+            np.array([self.frame - track.last_detected for track in tracks], np.int64),
+        )  # fmt: skip
+
+    def _begin(self) -> int:
+        name = self._began
+        self.tracks[name] = Track(last_detected=self.frame, last_present=self.frame)
+        self._began += 1
+        return name
+
+    def _decode(
+        self,
+        points: FloatArray,
+        labels: npt.NDArray[np.int32],
+        tracks: Sequence[Track],
+        *,
+        recalled: bool,
+    ) -> list[Shown]:
+        """Decode a prompt for each object, with its memory if `recalled`."""
+        buckets: dict[int, list[int]] = {}
+        for row, track in enumerate(tracks):
+            held = len(self._memories(track)) if recalled else 0
+            bucket = next(size for size in MEMORY_BUCKETS if size >= held)
+            buckets.setdefault(bucket, []).append(row)
+        result: dict[int, Shown] = {}
+        for size, members in buckets.items():
+            for start in range(0, len(members), OBJECTS_AT_ONCE):
+                rows = members[start : start + OBJECTS_AT_ONCE]
+                chosen = [tracks[row] for row in rows]
+                inputs = self._mask_inputs(chosen) | {
+                    "conditioned": self._features["embedding"],
+                    "conditioned_index": np.zeros(len(rows), np.int64),
+                    "high_res_s0": self._features["high_res_s0"],
+                    "high_res_s1": self._features["high_res_s1"],
+                    "points": np.ascontiguousarray(points[rows], np.float32),
+                    "labels": np.ascontiguousarray(labels[rows], np.int32),
+                    "ambiguous": (labels[rows] != POINT_PADDING).sum(1) <= 1,
+                }
+                if recalled:
+                    inputs["conditioned"] = self._recall(chosen, size)
+                    inputs["conditioned_index"] = np.arange(len(rows))
+                outputs = self.backend.run("memory_decoder", inputs)
+                for row, *one in zip(rows, *map(self.backend.to_numpy, outputs), strict=True):
+                    logits, iou, score, pointer = one
+                    result[row] = Shown(logits, float(iou), float(score), pointer, recalled)
+        return [result[row] for row in range(len(tracks))]
+
+    def _mask_inputs(self, tracks: Sequence[Track]) -> dict[str, Any]:
+        """Return the masks that objects have on this frame already, to be refined."""
+        grid = self.backend.image_size // 4
+        masks = np.zeros((len(tracks), 1, grid, grid), np.float32)
+        for mask, track in zip(masks, tracks, strict=True):
+            if track.shown:
+                mask[0] = track.shown.logits.clip(-CORRECTED_LOGIT, CORRECTED_LOGIT)
+        has_mask = np.array([track.shown is not None for track in tracks])
+        return {"mask_input": masks, "has_mask": has_mask}
+
+    def _memories(self, track: Track) -> list[tuple[int, Any]]:
+        """Return the memories that are read on this frame, each with its place in time."""
+        conditioning = [(RECENT_MEMORIES, moment.memory) for moment in track.conditioning.values()]
+        ages = [(self.frame - frame, moment.memory) for frame, moment in track.recent.items()]
+        recent = [(age - 1, memory) for age, memory in ages if 1 <= age <= RECENT_MEMORIES]
+        return conditioning + recent
+
+    def _recall(self, tracks: Sequence[Track], size: int) -> Any:
+        """Condition the frame on the memories of O objects, each padded to `size`."""
+        places = np.full((len(tracks), size), -1, np.int64)
+        memories, pointers = [], np.zeros((len(tracks), POINTERS, self.backend.width), np.float32)
+        ages = np.full((len(tracks), POINTERS), -1, np.float32)
+        for row, track in enumerate(tracks):
+            found = self._memories(track)
+            places[row, : len(found)] = [place for place, _ in found]
+            padding = [found[0][1]] * (size - len(found))
+            memories.append([memory for _, memory in found] + padding)
+            past = [*track.conditioning.items(), *track.recent.items()]
+            past = [(frame, moment) for frame, moment in past if frame < self.frame]
+            for column, (frame, moment) in enumerate(past):
+                pointers[row, column] = moment.pointer
+                ages[row, column] = self.frame - frame
+        (conditioned,) = self.backend.run(
+            "memory_attention",
+            {
+                "embedding": self._features["embedding"],
+                "memories": self.backend.stacked(memories),
+                "memory_places": places,
+                "pointers": pointers,
+                "pointer_ages": ages,
+            },
+        )
+        return conditioned
+
+    def _remember(self, names: Sequence[int], decoded: Sequence[Shown], *, prompted: bool) -> None:
+        """Encode masks of this frame into memory, and let them be those of their objects."""
+        for start in range(0, len(names), OBJECTS_AT_ONCE):
+            some = list(decoded[start : start + OBJECTS_AT_ONCE])
+            (memories,) = self.backend.run(
+                "memory_encoder",
+                {
+                    "embedding": self._features["embedding"],
+                    "logits": np.stack([shown.logits for shown in some]),
+                    "object_score": np.array([one.object_score for one in some], np.float32),
+                    "prompted": np.full(len(some), prompted),
+                },
+            )
+            for name, shown, memory in zip(names[start:], some, memories, strict=False):
+                track, moment = self.tracks[name], Moment(memory, shown.pointer)
+                track.shown = shown
+                if shown.tracked:
+                    track.recent[self.frame] = moment
+                else:
+                    track.conditioning[self.frame] = moment
+                    track.recent.pop(self.frame, None)
+                    if len(track.conditioning) > CONDITIONING_FRAMES:
+                        del track.conditioning[min(track.conditioning)]
+                if shown.object_score > 0:
+                    track.last_present = self.frame
+
+    def _join(self, prompts: BoxPrompts) -> None:
+        """Join detections with objects; see `step`."""
+        nobody = [Track() for _ in prompts.rows]
+        detected = self._decode(prompts.points_model, prompts.labels, nobody, recalled=False)
+        names = [name for name, track in self.tracks.items() if track.shown]
+        grids = [self.tracks[name].shown for name in names]
+        iou = overlaps([one.logits for one in detected], [one.logits for one in grids if one])
+        joined: dict[int, tuple[int, float]] = {}
+        while iou.size and iou.max() >= self.rules.joins_iou:
+            row, column = divmod(int(iou.argmax()), iou.shape[1])
+            joined[row] = names[column], float(iou[row, column])
+            iou[row], iou[:, column] = 0, 0
+        conditioning: dict[int, Shown] = {}
+        for row, shown in enumerate(detected):
+            if row not in joined and not (shown.logits > 0).any():
+                continue
+            name, agreement = joined[row] if row in joined else (self._begin(), 0.0)
+            track = self.tracks[name]
+            track.detection, track.last_detected = int(prompts.rows[row]), self.frame
+            age = self.frame - max(track.conditioning, default=self.frame)
+            if agreement < self.rules.agrees_iou or age >= self.rules.refresh_frames:
+                conditioning[name] = shown
+        self._remember(list(conditioning), list(conditioning.values()), prompted=True)
+
+    def _end(self) -> None:
+        """End objects that are absent, undetected or too many."""
+        for name, track in list(self.tracks.items()):
+            undetected = self.frame - track.last_detected
+            absent = min(undetected, self.frame - track.last_present)
+            if absent >= self.rules.absent_frames or undetected >= self.rules.undetected_frames:
+                del self.tracks[name]
+        by_age = sorted(self.tracks, key=lambda name: self.tracks[name].last_detected)
+        for name in by_age[: max(0, len(by_age) - self.rules.objects)]:
+            del self.tracks[name]

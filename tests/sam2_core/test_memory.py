@@ -1,0 +1,150 @@
+"""SAM 2's memory against Meta's own video predictor, whose masks are recorded."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+pytest.importorskip("onnx", reason="needs onnx: make dev")
+
+from lab.tools.follow_with_meta import (  # noqa: E402
+    compared,
+    our_masks,
+    prompts,
+    video,
+    weights,
+)
+from sam2_core.architecture import build_memory, random_memory, random_weights  # noqa: E402
+from sam2_core.architecture.memory_graphs import ABSENT_LOGIT, Recall  # noqa: E402
+from sam2_core.backends.follow_backends import (  # noqa: E402
+    OnnxFollowBackend,
+    TorchFollowBackend,
+)
+from sam2_core.export import export_memory  # noqa: E402
+from sam2_core.follow import Follower, FollowRules  # noqa: E402
+from sam2_core.presets import MICRO, PRESETS  # noqa: E402
+from tests.sam2_core.recorded_reference import DATA, MODEL  # noqa: E402
+
+FRAMES = 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """Threads wait for one another longer than these small products take."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", params=["torch", pytest.param("onnxruntime", marks=pytest.mark.ci)])
+def backend(request, tmp_path_factory):
+    model, memory = weights(MICRO)
+    if request.param == "torch":
+        return TorchFollowBackend(model, memory)
+    folder = tmp_path_factory.mktemp("exported")
+    shutil.copy(MODEL / "encoder.onnx", folder)  # of the same weights
+    export_memory(model, memory, folder)
+    return OnnxFollowBackend(folder, MICRO, threads=1)
+
+
+def test_masks_are_those_of_metas_video_predictor(backend):
+    """Three objects; one late, one corrected, one conditioned again, one absent for a while.
+
+    lab/tools/follow_with_meta.py --frames 20 --record tests/data/micro_follow.npz wrote the file.
+    """
+    with np.load(DATA / "micro_follow.npz") as file:
+        theirs = {
+            tuple(key): logits.astype(np.float32)
+            for key, logits in zip(file["keys"].tolist(), file["logits"], strict=True)
+        }
+    ours = our_masks(backend, video(MICRO, FRAMES), prompts(FRAMES))
+    iou = compared(ours, theirs)
+    assert len(iou) == 3 * FRAMES - FRAMES // 4
+    assert iou.mean() >= 0.999
+    assert np.percentile(iou, 1) >= 0.98
+    there = {key: bool((logits > ABSENT_LOGIT).any()) for key, logits in theirs.items()}
+    assert sorted(set(there.values())) == [False, True]
+    for key, present in there.items():
+        assert bool((ours[key] > ABSENT_LOGIT).any()) == present
+        np.testing.assert_allclose(ours[key], theirs[key], atol=0.02)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_padding_has_no_influence_at_all(fused):
+    model, memory = random_weights(MICRO, 1), random_memory(MICRO, 1)
+    recall = Recall(model, memory, fused=fused).eval()
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    cells, narrow = MICRO.embedding_grid**2, MICRO.memory_width
+    embedding, memories = noise(1, cells, MICRO.width), noise(2, 3, cells, narrow)
+    pointers = noise(2, 4, MICRO.width)
+    places, ages = torch.tensor([[6, 0, 1], [6, 6, 5]]), torch.tensor([[9.0, 1, 2, 3]] * 2)
+    padded = []
+    for seed in (10, 1000):
+        more, more_pointers = noise(2, 2, cells, narrow) * seed, noise(2, 3, MICRO.width) * seed
+        padded.append(
+            recall(
+                embedding,
+                torch.cat([memories, more], 1), torch.cat([places, torch.full((2, 2), -1)], 1),
+                torch.cat([pointers, more_pointers], 1),
+                torch.cat([ages, torch.full((2, 3), -1.0)], 1),
+            )
+        )  # fmt: skip
+    plain = recall(embedding, memories, places, pointers, ages)
+    assert torch.equal(*padded)
+    assert torch.allclose(plain, padded[0], atol=2e-5)
+    alone = recall(embedding, memories[1:], places[1:], pointers[1:], ages[1:])
+    assert torch.allclose(plain[1:], alone, atol=2e-5)
+    older = recall(embedding, memories, places, pointers, ages + 1)
+    swapped = recall(embedding, memories, places.roll(1, 1), pointers, ages)
+    for other in (older, swapped):
+        assert (plain - other).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("preset", "millions"), [("tiny", 38.9), ("small", 46.0), ("base_plus", 80.8), ("large", 224.4)]
+)
+def test_presets_have_as_many_parameters_as_the_published_video_models(preset, millions):
+    image = {"tiny": 31.4, "small": 38.5, "base_plus": 73.3, "large": 216.9}[preset]
+    with torch.device("meta"):
+        memory = build_memory(PRESETS[preset]).state_dict()
+    assert len(memory) == 159
+    count = sum(one.numel() for one in memory.values()) / 1e6
+    assert image + count == pytest.approx(millions, abs=0.1)
+
+
+def held() -> int:
+    """Bytes of all tensors there are."""
+    gc.collect()
+    return sum(one.nbytes for one in gc.get_objects() if type(one) is torch.Tensor)
+
+
+def test_a_long_stream_takes_no_more_memory_and_time_than_a_short_one():
+    model, memory = weights(MICRO)
+    rules = FollowRules(refresh_frames=3, absent_frames=5, undetected_frames=10, objects=3)
+    follower = Follower(TorchFollowBackend(model, memory), rules)
+    scene, random = video(MICRO, 40).numpy(), np.random.default_rng(0)
+    seconds, bytes_held, names = [], [], set()
+    for frame in range(240):
+        corner = np.array([[8, 8], [60, 20], [30, 70]]) + random.integers(0, 8, (3, 2))
+        boxes = np.concatenate([corner, corner + 40], 1).astype(np.float32)
+        started = time.process_time()
+        shown = follower.step(scene[frame % 40], boxes[random.random(3) < 0.7])
+        seconds.append(time.process_time() - started)
+        names.update(shown.tracks.tolist())
+        if frame % 40 == 39:
+            bytes_held.append(held())
+    assert len(names) > 20  # objects came and went
+    assert len(follower.tracks) <= rules.objects
+    per_object = 14 * MICRO.embedding_grid**2 * MICRO.memory_width * 4
+    assert max(bytes_held[1:]) - min(bytes_held[1:]) <= rules.objects * per_object
+    assert np.median(seconds[160:]) <= 1.3 * np.median(seconds[40:120])
