@@ -260,19 +260,17 @@ class Crops:
     """
 
     windows_xyxy_px: IntArray
-    masks: Sequence[BoolArray]
+    masks: tuple[BoolArray, ...]
     areas_px: IntArray
 
     def __post_init__(self) -> None:
-        freeze_arrays(
-            self, windows_xyxy_px="int64 (N, 4)", masks="sequence (N)", areas_px="int64 (N)"
-        )
+        freeze_arrays(self, windows_xyxy_px="int64 (N, 4)", masks="tuple (N)", areas_px="int64 (N)")
 
 
 def crops_of(boxes_xyxy_px: FloatArray, segments: Segments) -> Crops:
     """Cut N masks of an image out around their boxes."""
     windows = crop_windows(boxes_xyxy_px, segments.bounds_xyxy_px(), segments.size_hw)
-    return Crops(windows, paint(segments, windows), segments.areas_px())
+    return Crops(windows, tuple(paint(segments, windows)), segments.areas_px())
 
 
 def crops_of_frames(frames: Sequence[tuple[Boxes, Masks]]) -> Iterator[Crops]:

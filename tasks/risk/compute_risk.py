@@ -73,10 +73,10 @@ class Judgement:
     """
 
     risk: FloatArray
-    reasons: Sequence[tuple[str, ...]]
+    reasons: tuple[tuple[str, ...], ...]
 
     def __post_init__(self) -> None:
-        freeze_arrays(self, risk="float32 (N)", reasons="sequence (N)")
+        freeze_arrays(self, risk="float32 (N)", reasons="tuple (N)")
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def judge(model: RiskModel, features: Numbers) -> Judgement:
     order = np.lexsort((-excess[row, column], row))
     names = [_REASON_NAMES[one] for one in column[order].tolist()]
     ends = np.bincount(row, minlength=len(features)).cumsum().tolist()
-    reasons = [tuple(names[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+    reasons = tuple(tuple(names[a:b]) for a, b in zip([0, *ends], ends, strict=False))
     return Judgement(model.risk(features), reasons)
 
 
