@@ -9,7 +9,6 @@ ONNX Runtime session (`onnxruntime_cuda`) or a TensorRT engine (`tensorrt_backen
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from sam2_core.backends.gpu import Gpu, Graph, Slot
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
-from sam2_core.batching import bucket_for, collect, gather
+from sam2_core.batching import bucket_for, collect
 from sam2_core.preprocess import StagedFrame, View
 from sam2_core.types import (
     BOX_POINTS,
@@ -37,6 +36,8 @@ from sam2_core.types import (
 )
 
 Result = TypeVar("Result")
+# Most prompts in a call that are no boxes alone: clicked points, any number of them, and masks.
+FREE_PROMPTS = 8
 
 
 class CudaBackend(Backend):
@@ -47,7 +48,7 @@ class CudaBackend(Backend):
     Args:
         folder: an exported model, pinned.
         gpu: the process's.
-        graphs: "encoder", "decoder" and "decoder_single", one of the latter two at least.
+        graphs: "encoder" and "decoder"; "decoder_single" and "decoder_mask" where there are.
         buckets: numbers of images, and of boxes, that graphs are captured for, ascending.
         made_by: what runs the graphs, for the stamp and in its own words.
 
@@ -147,51 +148,60 @@ class CudaBackend(Backend):
         return kept_features
 
     def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
-        """Decode P prompts: boxes in captured graphs, points and mask prompts without."""
+        """Decode P prompts."""
         return self.decode_later(features, prompts).wait()
 
     def decode_later(self, features: Features, prompts: Prompts) -> PendingMasks:
         """Queue P prompts; whoever needs the result waits for it."""
-        if prompts.mask_logits is not None or prompts.labels.shape[1] != BOX_POINTS:
-            found = self._on_device(partial(self._decode_freely, features, prompts))
-            return PendingMasks(len(prompts), lambda: found)
         parts = self._on_device(lambda: list(self._parts(features, prompts)))
         return PendingMasks(len(prompts), partial(collect, parts, self._grid))
 
     def _parts(
         self, features: Features, prompts: Prompts
     ) -> Iterator[tuple[npt.NDArray[np.int64], PendingMasks]]:
-        """Queue boxes in calls of at most the largest buckets of images and boxes."""
+        """Queue prompts in calls of at most the largest buckets of images and boxes."""
         name = "decoder" if features.batch > 1 else self._single
+        most = self._box_buckets[-1]
+        if prompts.mask_logits is not None:
+            name, most = "decoder_mask", FREE_PROMPTS
+            self.folder.graph(name)  # says so where there is none
+        elif prompts.labels.shape[1] != BOX_POINTS:
+            most = FREE_PROMPTS
+        graph = self._graphs[name]
         for first in range(0, features.batch, self._most_images):
             group = prompts.image_index // self._most_images == first // self._most_images
             rows = np.flatnonzero(group)
-            for start in range(0, len(rows), self._box_buckets[-1]):
-                some = rows[start : start + self._box_buckets[-1]]
-                yield some, self._queue(self._graphs[name], features, prompts, some)
+            for start in range(0, len(rows), most):
+                some = rows[start : start + most]
+                yield some, self._queue(graph, features, prompts, some)
 
     def _queue(
         self, graph: Graph, features: Features, prompts: Prompts, rows: npt.NDArray[np.int64]
     ) -> PendingMasks:
-        """Queue boxes of at most the largest image bucket's images, at most the largest bucket."""
+        """Queue prompts of the largest image bucket's images, at most its bucket of boxes."""
         first = int(prompts.image_index[rows[0]]) // self._most_images * self._most_images
         shown = min(features.batch - first, self._most_images)
         bucket = bucket_for(len(rows), self._box_buckets)
         images = bucket_for(shown, self._image_buckets)
         padded = np.concatenate([rows, np.repeat(rows[-1:], bucket - len(rows))])
-        bound = graph.bound({n: images if n in FEATURES else bucket for n in graph.declared})
+        bound = graph.bound(
+            {n: images if n in FEATURES else bucket for n in graph.declared},
+            prompts.labels.shape[1],
+        )
         for name, slot in features.data[first // self._most_images].items():
             nbytes = shown * self._image_bytes[name]
             self.gpu.device.copy(bound.tensors[name].address, slot.address, nbytes, self.gpu.stream)
-        given: tuple[npt.NDArray[Any], ...] = (
+        given: list[npt.NDArray[Any]] = [
             prompts.points_model, prompts.labels, prompts.image_index - first,
-        )  # fmt: skip
+        ]  # fmt: skip
+        if prompts.mask_logits is not None:
+            given.append(prompts.mask_logits[:, None])
         kept = [
             self.gpu.upload(
                 bound.tensors[name].address,
                 values[padded].astype(bound.tensors[name].dtype, copy=False),
             )
-            for name, values in zip(PROMPTS, given, strict=True)
+            for name, values in zip((*PROMPTS, "mask_input"), given, strict=False)
             if name in bound.tensors
         ]
         bound.run()
@@ -212,48 +222,3 @@ class CudaBackend(Backend):
     def _masks(self, outputs: Mapping[str, npt.NDArray[Any]]) -> LowResMasks:
         scores = [outputs[name].astype(np.float32) for name in SCORES]
         return LowResMasks(outputs["logits"][:, 0], *scores)
-
-    def _features_on_host(self, features: Features) -> dict[str, npt.NDArray[Any]]:
-        """Copy features to this machine's memory."""
-        found = {}
-        for name in FEATURES:
-            one = self._graphs["encoder"].declared[name]
-            parts = [
-                self.gpu.download(
-                    features.data[image // self._most_images][name].address
-                    + image % self._most_images * self._image_bytes[name],
-                    one.dtype, one.row,
-                )
-                for image in range(features.batch)
-            ]  # fmt: skip
-            self.gpu.device.synchronize(self.gpu.stream)
-            found[name] = np.stack(parts)
-        return found
-
-    def _decode_freely(self, features: Features, prompts: Prompts) -> LowResMasks:
-        """Decode any prompts: features go through the host, nothing is captured. Rarely used."""
-        name = "decoder" if prompts.mask_logits is None else "decoder_mask"
-        self.folder.graph(name)  # says so where there is none
-        on_host = self._features_on_host(features)
-        parts = []
-        for first in range(0, features.batch, self._most_images):
-            group = prompts.image_index // self._most_images == first // self._most_images
-            rows = np.flatnonzero(group)
-            if not len(rows):
-                continue
-            inputs: dict[str, Any] = {
-                part: array[first : first + self._most_images] for part, array in on_host.items()
-            }
-            inputs |= {
-                "points": prompts.points_model[rows].astype(np.float32),
-                "labels": prompts.labels[rows].astype(np.int32),
-                "image_index": (prompts.image_index[rows] - first).astype(np.int64),
-            }
-            if prompts.mask_logits is not None:
-                inputs["mask_input"] = prompts.mask_logits[rows, None].astype(np.float32)
-            parts.append((rows, self._masks(self._run_freely(name, inputs))))
-        return gather(parts, self._grid)
-
-    @abstractmethod
-    def _run_freely(self, name: str, inputs: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """Run a decoder on any number of points, and mask prompts; returns what is `DECODED`."""

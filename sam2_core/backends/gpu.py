@@ -18,7 +18,7 @@ from sam2_core.backends.cuda_device import FLOAT, INT, POINTER, CudaDevice, Even
 from sam2_core.backends.device_owner import DeviceOwner, device_owner
 from sam2_core.backends.pixel_kernels import SOURCE
 from sam2_core.preprocess import StagedFrame, View, checked_image
-from sam2_core.types import ImageArray
+from sam2_core.types import BOX_POINTS, ImageArray
 
 
 class Slot:
@@ -172,6 +172,14 @@ class Tensor(Declared):
     address: int
 
 
+def sized(rows: Mapping[str, Declared], counts: Mapping[str, int], points: int) -> dict[str, Shape]:
+    """Return whole shapes of inputs and outputs for first sizes, and points of each prompt."""
+    return {
+        name: (counts[name], *((points, *one.row[1:]) if name in ("points", "labels") else one.row))
+        for name, one in rows.items()
+    }
+
+
 class Bound(Protocol):
     """A graph at one shape: its buffers, and what queues a run."""
 
@@ -197,8 +205,8 @@ class Graph(Protocol):
         """Inputs and outputs by name, inputs first."""
         ...
 
-    def bound(self, counts: Mapping[str, int]) -> Bound:
-        """Return the graph for these first sizes of its inputs and outputs.
+    def bound(self, counts: Mapping[str, int], points: int = BOX_POINTS) -> Bound:
+        """Return the graph for these first sizes of its inputs and outputs, and points a prompt.
 
         Raises:
             DeviceMemoryError: there is no memory for its buffers.

@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from sam2_core.backend_choice import preload_cuda
 from sam2_core.backends.cuda_backend import CudaBackend
-from sam2_core.backends.gpu import Declared, Gpu, Graph, Shape, Tensor, process_gpu
+from sam2_core.backends.gpu import Declared, Gpu, Graph, Shape, Tensor, process_gpu, sized
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.onnxruntime_backend import is_out_of_memory, open_session, run_session
+from sam2_core.backends.onnxruntime_backend import is_out_of_memory, open_session
 from sam2_core.machine import how_to_install
-from sam2_core.types import BOX_POINTS, DECODED, FEATURES, AutolabelError, DeviceMemoryError
+from sam2_core.types import BOX_POINTS, FEATURES, AutolabelError, DeviceMemoryError
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class FixedGraph:
     ) -> None:
         self._open, self._gpu, self._row_shapes = open_session, gpu, row_shapes
         self._session: Any = None
-        self._bound: dict[tuple[tuple[str, int], ...], BoundGraph] = {}
+        self._bound: dict[tuple[tuple[str, Shape], ...], BoundGraph] = {}
         self.declared: dict[str, Declared] = {}
         self._opened()
 
@@ -145,17 +145,17 @@ class FixedGraph:
             }
         return self._session
 
-    def bound(self, counts: Mapping[str, int]) -> BoundGraph:
-        """Return the graph for first sizes of all inputs and outputs.
+    def bound(self, counts: Mapping[str, int], points: int = BOX_POINTS) -> BoundGraph:
+        """Return the graph for first sizes of all inputs and outputs, and points of each prompt.
 
         Raises:
             DeviceMemoryError: there is no memory for its buffers.
 
         """
         session = self._opened()
-        key = tuple(sorted((name, counts[name]) for name in self.declared))
+        shapes = sized(self.declared, counts, points)
+        key = tuple(sorted(shapes.items()))
         if key not in self._bound:
-            shapes = {name: (counts[name], *one.row) for name, one in self.declared.items()}
             self._bound[key] = BoundGraph(session, self._gpu, shapes, len(self._bound) + 1)
         return self._bound[key]
 
@@ -189,7 +189,6 @@ class OnnxRuntimeCudaBackend(CudaBackend):
             preload_cuda()
             gpu = process_gpu()
         self.folder, self.gpu, self._providers = folder.pinned(), gpu, providers
-        self._free: dict[str, Any] = {}
         graphs = gpu.run(self._opened)
         # Every close-up has one box: as many boxes as images.
         whole, crops = (IMAGE_BUCKETS, BOX_BUCKETS), (CLOSE_UP_BUCKETS, CLOSE_UP_BUCKETS)
@@ -223,22 +222,13 @@ class OnnxRuntimeCudaBackend(CudaBackend):
         folder, gpu, grid = self.folder, self.gpu, self.folder.image_size // 4
         prompts: dict[str, Shape] = {
             "points": (BOX_POINTS, 2), "labels": (BOX_POINTS,), "logits": (1, grid, grid),
+            "mask_input": (1, grid, grid),
         }  # fmt: skip
         graphs: dict[str, Graph] = {}
-        for name in ("decoder", "decoder_single"):
+        for name in ("decoder", "decoder_single", "decoder_mask"):
             if folder.has(name):
                 graphs[name] = FixedGraph(partial(self._open, name), gpu, prompts)
         # The decoder declares the shapes of features in full.
         rows = {name: graphs["decoder"].declared[name].row for name in FEATURES}
         graphs["encoder"] = FixedGraph(partial(self._open, "encoder"), gpu, rows)
         return graphs
-
-    def _release(self) -> None:
-        self._free.clear()
-        super()._release()
-
-    def _run_freely(self, name: str, inputs: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        if name not in self._free:
-            self._free[name] = self._open(name, captured=False)
-        found = run_session(self._free[name], DECODED, inputs)
-        return dict(zip(DECODED, found, strict=True))

@@ -8,10 +8,7 @@ import logging
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from sam2_core.backends.cuda_backend import CudaBackend
 from sam2_core.backends.gpu import Gpu, process_gpu
@@ -20,7 +17,7 @@ from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork, in_batc
 from sam2_core.cache import cache_folder, write_whole
 from sam2_core.machine import how_to_install
 from sam2_core.machine_errors import first_line
-from sam2_core.types import DECODED, FEATURES, AutolabelError
+from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from sam2_core.backends.tensorrt_build import Buckets
@@ -51,27 +48,6 @@ class TensorRTBackend(CudaBackend):
         )
         made_by = (f"tensorrt-{trt.__version__}", "TensorRT")
         super().__init__(folder, gpu, self._engines, buckets, made_by)
-
-    def _run_freely(self, name: str, inputs: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        engine, parts = self._engines[name], []
-        count, most = len(inputs["points"]), engine.most_free("points")
-        for start in range(0, count, most):
-            shapes, kept = {}, []
-            for key, values in inputs.items():
-                some = values if key in FEATURES else values[start : start + most]
-                target = engine.tensors[key]
-                kept.append(self.gpu.upload(target.address, some.astype(target.dtype)))
-                shapes[key] = some.shape
-            outputs = engine.run(shapes)
-            found = {
-                key: self.gpu.download(
-                    engine.tensors[key].address, engine.tensors[key].dtype, outputs[key]
-                )
-                for key in DECODED
-            }
-            self.gpu.device.synchronize(self.gpu.stream)
-            parts.append(found)
-        return {key: np.concatenate([part[key] for part in parts]) for key in DECODED}
 
 
 def require_tensorrt() -> None:

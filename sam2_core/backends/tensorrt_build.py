@@ -18,6 +18,7 @@ from typing import Any
 
 import tensorrt as trt
 
+from sam2_core.backends.cuda_backend import FREE_PROMPTS
 from sam2_core.backends.gpu import Shape
 from sam2_core.cache import file_sha256, only_one, write_whole
 from sam2_core.machine import how_to_install
@@ -25,8 +26,8 @@ from sam2_core.types import BOX_POINTS, AutolabelError
 
 # A graph that is not the mask model's: one input of images, one output.
 NETWORK = "network"
-# Most prompts with clicked points or masks in one call, and most points of one.
-_FREE_PROMPTS, _FREE_POINTS = 16, 16
+# Most points of a prompt.
+_MOST_POINTS = 16
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def profiles_for(
     free = [
         {"B": 1, "P": 1, "K": 1},
         {"B": 1, "P": 1, "K": BOX_POINTS},
-        {"B": most, "P": _FREE_PROMPTS, "K": _FREE_POINTS},
+        {"B": most, "P": FREE_PROMPTS, "K": _MOST_POINTS},
     ]
     profiles.append(Profile("points", _ranges(declared, free)))
     return profiles

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import tensorrt as trt
 
-from sam2_core.backends.gpu import Declared, Gpu, Graph, Shape, Tensor
+from sam2_core.backends.gpu import Declared, Gpu, Graph, Shape, Tensor, sized
 from sam2_core.backends.tensorrt_build import Profile
-from sam2_core.types import AutolabelError
+from sam2_core.types import BOX_POINTS, AutolabelError
 
 # Inputs whose shape is the bucket: a profile that fixes them has few shapes (image counts).
 ONE_CONTEXT_EACH = ("image", "points")
@@ -81,11 +81,6 @@ class LoadedEngine(Graph):
         fixed = [profile for profile in self._profiles if profile.fixes((name,))]
         return tuple(sorted({profile.shapes[name][2][0] for profile in fixed}))
 
-    def most_free(self, name: str) -> int:
-        """Return the largest first size among the profiles that leave it open; 0 without any."""
-        free = [profile for profile in self._profiles if not profile.fixes((name,))]
-        return max((profile.shapes[name][2][0] for profile in free), default=0)
-
     @property
     def declared(self) -> Mapping[str, Declared]:
         """Inputs and outputs by name; rows are those of the first profile, of boxes."""
@@ -110,9 +105,9 @@ class LoadedEngine(Graph):
                 # A warm-up must not gather at whatever index the memory happens to hold.
                 self._device.clear(address, nbytes, self._stream)
 
-    def bound(self, counts: Mapping[str, int]) -> BoundEngine:
-        """Return the buffers, and what runs them at these first sizes."""
-        shapes = {name: (counts[name], *self.tensors[name].row) for name in self._inputs}
+    def bound(self, counts: Mapping[str, int], points: int = BOX_POINTS) -> BoundEngine:
+        """Return the buffers, and what runs them at these first sizes, and points of a prompt."""
+        shapes = sized({name: self.tensors[name] for name in self._inputs}, counts, points)
         return BoundEngine(self.tensors, lambda: self.run(shapes))
 
     def release(self) -> None:

@@ -52,8 +52,10 @@ def test_any_number_of_images_and_boxes(backend, reference, batch, count):
     index = np.random.default_rng(1).integers(0, batch, count)
     masks = np.random.default_rng(0).normal(0, 2, (count, 32, 32)).astype(np.float32)
     mask_logits = masks if count == 7 else None
-    labels = np.int32([[1, 0, 1]] * count) if count == 20 else prompts.labels  # clicks
-    prompts = Prompts(prompts.points_model, labels, index, mask_logits)
+    points, labels = prompts.points_model, prompts.labels
+    if count == 20:  # clicks
+        points, labels = points[:, [0, 1, 0, 1, 2]], np.int32([[1, 0, 1, 1, -1]] * count)
+    prompts = Prompts(points, labels, index, mask_logits)
     features = backend.encode(frames)
     backend.encode(images(batch, seed=9))  # other frames overwrite nothing
     expected = reference.decode(reference.encode(frames), prompts)

@@ -29,7 +29,7 @@ from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.small_graphs import SIZE, with_close_ups, write_model
 
 MODULES = ("build", "engine", "backend")
-BOXES, IMAGES = (1, 4, 16), (1, 2)
+BOXES, IMAGES = (1, 8, 16), (1, 2)
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_nothing_is_allocated_after_the_first_frame_and_graphs_are_replayed(trt,
         del result
     assert len(device.blocks) == allocated
     assert len(device.graphs) == graphs
-    assert device.launches == launched + 5 * 3  # encoder, 16 boxes, 4 boxes
+    assert device.launches == launched + 5 * 3  # encoder, 16 boxes, 8 boxes
 
 
 def test_what_cannot_be_loaded_or_read_is_named(trt, model, tmp_path):
