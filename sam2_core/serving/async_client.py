@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sam2_core.prompts import PointPrompts
 from sam2_core.serving.client import Requests, SentImage, as_prompts
 from sam2_core.serving.contract import DEFAULT_URL, ServedModel
-from sam2_core.serving.transport import Access, Cancellation, DeadlineError
+from sam2_core.serving.transport import Cancellation, DeadlineError
 from sam2_core.types import AutolabelError, ImageArray, Masks
 
 Result = TypeVar("Result")
@@ -51,7 +51,6 @@ class AsyncSam2Client:
     Args:
         urls: address of a server, or several in the order in which they are tried.
         model: as it was given to `autolabel serve`.
-        access: TLS and headers.
         most_at_once: requests on their way at once, of all sessions.
         deadline_s: how long to wait for an answer, from when it was asked for.
         grace_s: how long a request of a session may be on its way before a newer one cancels it.
@@ -66,12 +65,11 @@ class AsyncSam2Client:
         urls: str | Sequence[str] = DEFAULT_URL,
         model: str | Path = "compact",
         *,
-        access: Access | None = None,
         most_at_once: int = 8,
         deadline_s: float = 10.0,
         grace_s: float = 0.25,
     ) -> None:
-        self._requests = Requests(urls, model, access, deadline_s, (deadline_s, deadline_s))
+        self._requests = Requests(urls, model, deadline_s, (deadline_s, deadline_s))
         self._threads = ThreadPoolExecutor(most_at_once, "sam2-client")
         self._deadline_s, self.grace_s, self.counts = deadline_s, grace_s, Counts()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()

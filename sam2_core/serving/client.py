@@ -27,7 +27,6 @@ from sam2_core.serving.contract import (
     text_tensor,
 )
 from sam2_core.serving.transport import (
-    Access,
     Call,
     Cancellation,
     ExpiredOnServerError,
@@ -160,18 +159,18 @@ class Requests:
     """Requests about images that a server may have forgotten; nothing is sent before the first.
 
     Args:
-        urls, model, access: as `Sam2Client` takes them.
+        urls, model: as `Sam2Client` takes them.
         deadline_s: how long to wait for an answer.
         patience_s: how long to go on while no server answers; at first and later.
 
     """
 
     def __init__(
-        self, urls: str | Sequence[str], model: str | Path, access: Access | None,
+        self, urls: str | Sequence[str], model: str | Path,
         deadline_s: float, patience_s: tuple[float, float],
     ) -> None:  # fmt: skip
         every = [urls] if isinstance(urls, str) else urls
-        transports = [Transport(url, access) for url in every]
+        transports = [Transport(url) for url in every]
         first, later = patience_s
         self._servers = Servers(
             transports, served_as(model), patience_s=later, first_patience_s=first
@@ -240,7 +239,6 @@ class Sam2Client(Requests):
         urls: address of a server, or several in the order in which they are tried: grpc://HOST:PORT
             or grpcs://.
         model: as it was given to `autolabel serve`.
-        access: TLS and headers.
         deadline_s: how long to wait for an answer.
         patience_s: how long to go on while no server answers.
 
@@ -254,11 +252,10 @@ class Sam2Client(Requests):
         urls: str | Sequence[str] = DEFAULT_URL,
         model: str | Path = "compact",
         *,
-        access: Access | None = None,
         deadline_s: float = 30.0,
         patience_s: float = 10.0,
     ) -> None:
-        super().__init__(urls, model, access, deadline_s, (min(patience_s, 5.0), patience_s))
+        super().__init__(urls, model, deadline_s, (min(patience_s, 5.0), patience_s))
         _ = self.served
 
     def predict(

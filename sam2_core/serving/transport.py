@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -116,67 +115,38 @@ class Call:
     cancellation: Cancellation = field(default_factory=Cancellation)
 
 
-@dataclass(frozen=True)
-class Access:
-    """How to reach servers: TLS, headers. What is left out is the environment's, if it has it.
+def _tls_files() -> tuple[str | None, str | None, str | None]:
+    """Return the environment's PEM files: certificates to trust, one to show, and its key.
 
-    Attributes:
-        token: sent as `Authorization: Bearer ...`; else `AUTOLABEL_TRITON_TOKEN`.
-        headers: more of them.
-        root_certificates: PEM file with the certificates to trust, of servers behind grpcs and
-            https; else `AUTOLABEL_TRITON_CA`, else those that this machine trusts.
-        client_certificate, client_key: PEM files, where the server asks for them; else
-            `AUTOLABEL_TRITON_CERTIFICATE` and `AUTOLABEL_TRITON_KEY`.
+    Raises:
+        AutolabelError: one cannot be used, or a certificate has no key.
 
     """
-
-    token: str = field(default="", repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    root_certificates: Path | None = None
-    client_certificate: Path | None = None
-    client_key: Path | None = None
-
-    def all_headers(self) -> dict[str, str]:
-        """Return the headers of every request."""
-        token = self.token or os.environ.get(TOKEN_VARIABLE, "")
-        signed = {"authorization": f"Bearer {token}"} if token else {}
-        return signed | {name.lower(): value for name, value in self.headers.items()}
-
-    def tls_files(self) -> tuple[str | None, str | None, str | None]:
-        """Return PEM files: certificates to trust, a certificate to show, and its key.
-
-        Raises:
-            AutolabelError: one cannot be used, or a certificate has no key.
-
-        """
-        given = {
-            CA_VARIABLE: self.root_certificates, CERTIFICATE_VARIABLE: self.client_certificate,
-            KEY_VARIABLE: self.client_key,
-        }  # fmt: skip
-        roots, certificate, key = (
-            str(path or os.environ.get(name, "")) or None for name, path in given.items()
+    roots, certificate, key = (
+        os.environ.get(name) or None for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE)
+    )
+    if (certificate is None) != (key is None):
+        raise AutolabelError(
+            "a client's certificate and its key go together: "
+            f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE}"
         )
-        if (certificate is None) != (key is None):
-            raise AutolabelError(
-                "a client's certificate and its key go together: "
-                f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE}"
-            )
-        try:
-            context = ssl.create_default_context(cafile=roots)
-            if certificate is not None:
-                context.load_cert_chain(certificate, key)
-        except (ssl.SSLError, OSError) as error:
-            names = ", ".join(filter(None, (roots, certificate, key)))
-            raise AutolabelError(f"the files of TLS ({names}) cannot be used: {error}") from error
-        return roots, certificate, key
+    try:
+        context = ssl.create_default_context(cafile=roots)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+    except (ssl.SSLError, OSError) as error:
+        names = ", ".join(filter(None, (roots, certificate, key)))
+        raise AutolabelError(f"the files of TLS ({names}) cannot be used: {error}") from error
+    return roots, certificate, key
 
 
 class Transport:
     """A connection to one server, made with the first request; any thread may use it.
 
+    Its token (`Authorization: Bearer ...`) and the files of TLS are the environment's.
+
     Args:
         url: grpc://HOST:PORT or grpcs://HOST:PORT, without secrets.
-        access: TLS and headers.
 
     Raises:
         AutolabelError: it is no such address, the client is not installed, or the files of TLS
@@ -184,8 +154,8 @@ class Transport:
 
     """
 
-    def __init__(self, url: str, access: Access | None = None) -> None:
-        parts, access = _split_url(url), access or Access()
+    def __init__(self, url: str) -> None:
+        parts, token = _split_url(url), os.environ.get(TOKEN_VARIABLE, "")
         try:
             import tritonclient.grpc
         except ImportError as error:
@@ -194,9 +164,10 @@ class Transport:
                 f"{how_to_install('triton', 'triton')}"
             ) from error
         self._grpc: Any = tritonclient.grpc
-        self.url, self._headers = url, access.all_headers()
+        self.url = url
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
         secure = parts.scheme == "grpcs"
-        roots, certificate, key = access.tls_files() if secure else (None, None, None)
+        roots, certificate, key = _tls_files() if secure else (None, None, None)
         self._client = self._grpc.InferenceServerClient(
             parts.netloc, ssl=secure, root_certificates=roots, private_key=key,
             certificate_chain=certificate,

@@ -11,7 +11,6 @@ from sam2_core.load import load_backend
 from sam2_core.serving.client import Sam2Client
 from sam2_core.serving.contract import DESCRIBE
 from sam2_core.serving.transport import (
-    Access,
     Call,
     ServerAbsentError,
     ServerError,
@@ -34,6 +33,13 @@ def stranger(tmp_path_factory):
     return PrivateCa(tmp_path_factory.mktemp("tls") / "stranger")
 
 
+def trust(monkeypatch, ca, certificate="", key=""):
+    """Have clients trust a CA, and show a certificate."""
+    given = {"CA": ca.certificate, "CERTIFICATE": certificate, "KEY": key}
+    for name, path in given.items():
+        monkeypatch.setenv(f"AUTOLABEL_TRITON_{name}", str(path))
+
+
 @pytest.mark.ci
 def test_the_server_s_own_tls_lets_in_who_shows_a_certificate_of_the_ca(ca, stranger, monkeypatch):
     certificate, key = ca.issue("server")
@@ -41,31 +47,25 @@ def test_the_server_s_own_tls_lets_in_who_shows_a_certificate_of_the_ca(ca, stra
     options += ["--tls-clients", str(ca.certificate), "--host", "0.0.0.0"]
     with serving("compact", *options) as server:
         assert server["grpc"].startswith("grpcs://")
-        mine = Access("", {}, ca.certificate, *ca.issue("me"))
-        with Sam2Client(server["grpc"], "compact", access=mine) as client:
+        mine = ca.issue("me")
+        trust(monkeypatch, ca, *mine)
+        with Sam2Client(server["grpc"], "compact") as client:
             image = client.set_image(street())
             expected = client.predict(image, boxes_xyxy_px=BOXES)
-        assert asyncio.run(_asked(server["grpc"], mine)) == expected.rle
-        for access in (
-            Access("", {}, ca.certificate),
-            Access("", {}, ca.certificate, *stranger.issue("me")),
-            Access("", {}, stranger.certificate, *ca.issue("me")),
-        ):
-            transport = Transport(server["grpc"], access)
+        assert asyncio.run(_asked(server["grpc"])) == expected.rle
+        for trusted, *shown in ((ca,), (ca, *stranger.issue("me")), (stranger, *mine)):
+            trust(monkeypatch, trusted, *shown)
+            transport = Transport(server["grpc"])
             with pytest.raises((UntrustedError, ServerAbsentError), match="AUTOLABEL_TRITON_C"):
                 transport.infer(Call("sam2_compact", DESCRIBE, ["info"], 20.0))
             transport.close()
         # The certificate names 127.0.0.1 alone.
-        transport = Transport(server["grpc"].replace("127.0.0.1", "localhost"), mine)
+        trust(monkeypatch, ca, *mine)
+        transport = Transport(server["grpc"].replace("127.0.0.1", "localhost"))
         with pytest.raises(UntrustedError, match="must name this host"):
             transport.infer(Call("m", DESCRIBE, ["info"], 20.0))
         transport.close()
-        # Labeling takes the files from the environment.
-        with monkeypatch.context() as patched:
-            for name, path in zip(("CA", "CERTIFICATE", "KEY"), (ca.certificate, *ca.issue("me")),
-                                  strict=True):  # fmt: skip
-                patched.setenv(f"AUTOLABEL_TRITON_{name}", str(path))
-            load_backend("compact", "triton", triton_urls=[server["grpc"]]).close()
+        load_backend("compact", "triton", triton_urls=[server["grpc"]]).close()
         # HTTP and metrics are no way around.
         trusting = ssl.create_default_context(cafile=ca.certificate)
         for url in (server["metrics"], f"{server['http']}/v2/health/ready"):
@@ -75,10 +75,10 @@ def test_the_server_s_own_tls_lets_in_who_shows_a_certificate_of_the_ca(ca, stra
                     httpx.get(other, verify=trusting, trust_env=False)
 
 
-async def _asked(url, access):
+async def _asked(url):
     from sam2_core.serving.async_client import AsyncSam2Client, SupersededError
 
-    async with AsyncSam2Client(url, "compact", access=access) as client:
+    async with AsyncSam2Client(url, "compact") as client:
         image = await client.set_image(street())
         asked = [client.predict(image, boxes_xyxy_px=BOXES, session="a tab") for _ in range(3)]
         _, second, last = await asyncio.gather(*asked, return_exceptions=True)
@@ -123,7 +123,7 @@ def test_files_of_tls_that_are_none_are_refused_by_name(tmp_path, monkeypatch, c
         Transport("grpcs://127.0.0.1:9")
 
 
-def test_a_token_reaches_what_stands_before_the_server_and_its_refusal_is_told():
+def test_a_token_reaches_what_stands_before_the_server_and_its_refusal_is_told(monkeypatch):
     pytest.importorskip("tritonclient.grpc", reason="no Triton client: make torch installs it")
     import grpc
 
@@ -139,7 +139,8 @@ def test_a_token_reaches_what_stands_before_the_server_and_its_refusal_is_told()
     proxy = grpc.server(ThreadPoolExecutor(1), [Refusing()])
     port = proxy.add_insecure_port("127.0.0.1:0")
     proxy.start()
-    transport = Transport(f"grpc://127.0.0.1:{port}", Access("word-of-mine"))
+    monkeypatch.setenv("AUTOLABEL_TRITON_TOKEN", "word-of-mine")
+    transport = Transport(f"grpc://127.0.0.1:{port}")
     with pytest.raises(ServerError, match="who are you") as caught:
         transport.infer(Call("m", DESCRIBE, ["info"], 20.0))
     transport.close()

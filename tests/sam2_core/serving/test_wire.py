@@ -18,7 +18,6 @@ from sam2_core.serving.repository import RepositoryOptions, config_of, write_rep
 from sam2_core.serving.request import RequestTensors
 from sam2_core.serving.server_model import ModelSettings
 from sam2_core.serving.transport import (
-    Access,
     Call,
     DeadlineError,
     ModelReplacedError,
@@ -207,12 +206,3 @@ def test_an_address_that_is_none_is_refused_without_its_password(url, says):
     with pytest.raises(AutolabelError, match=says) as caught:
         Transport(url)
     assert "secret-word" not in str(caught.value)
-
-
-def test_a_token_is_sent_and_shown_nowhere(monkeypatch):
-    assert Access("abc").all_headers() == {"authorization": "Bearer abc"}
-    monkeypatch.setenv("AUTOLABEL_TRITON_TOKEN", "of-the-environment")
-    assert Access(headers={"X-A": "1"}).all_headers() == {
-        "authorization": "Bearer of-the-environment", "x-a": "1"
-    }  # fmt: skip
-    assert "abc" not in repr(Access("abc"))
