@@ -77,16 +77,15 @@ _BACKENDS = {
         "backends.pixel_kernels",
     ),
     "tensorrt": (
-        "backends.cuda_backend", "backends.tensorrt_backend", "backends.tensorrt_build",
-        "backends.tensorrt_engine", "backends.gpu",
-        "backends.pixel_kernels",
+        "backends.cuda_backend", "backends.tensorrt_backend", "backends.tensorrt_engines",
+        "backends.gpu", "backends.pixel_kernels",
     ),
     "torch": (
-        "backends.torch_backend", "backends.torch_compiled", "backends.torch_modules",
+        "backends.torch_backend", "backends.torch_compiled",
         "architecture.hiera", "architecture.lean_attention",
         "architecture.lean_decoder", "architecture.lean_encoder", "architecture.mask_decoder",
         "architecture.model", "architecture.prompt_encoder", "architecture.published",
-        "architecture.token_grid", "checkpoints",
+        "checkpoints",
     ),
 }  # fmt: skip
 

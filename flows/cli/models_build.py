@@ -65,9 +65,9 @@ def build(model: str, precision: str, index: int, cache: Path | None, as_json: b
 
 
 def _build(folder: ModelFolder, index: int, note: Any) -> list[dict[str, Any]]:
-    from sam2_core.backends.cuda_device import CudaDevice
+    from sam2_core.backends.gpu import CudaDevice
     from sam2_core.backends.tensorrt_backend import buckets_for, engines_folder, graphs_of
-    from sam2_core.backends.tensorrt_build import build_engine, engine_path
+    from sam2_core.backends.tensorrt_engines import build_engine, engine_path
 
     gpu, buckets = CudaDevice(index).name, buckets_for(folder)
     engines = engines_folder(folder.cache)

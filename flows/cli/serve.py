@@ -77,10 +77,10 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     """
     from flows.cli.display import stderr_console
     from sam2_core.images import open_image
-    from sam2_core.serving.installed_server import find_server
     from sam2_core.serving.server_process import (
         ServerOptions,
         SupervisedServer,
+        find_server,
         new_prefix,
         own_folder,
         remove_left_over,

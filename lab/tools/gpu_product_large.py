@@ -45,7 +45,7 @@ def copied_product(run: Run) -> Path:
     if not target.exists():
         for name in ("sam2_core", "tasks", "flows", "lab", "deploy"):
             shutil.copytree(here / name, target / name)
-        with (target / "sam2_core/backends/torch_modules.py").open("a") as file:
+        with (target / "sam2_core/backends/torch_compiled.py").open("a") as file:
             file.write(OUTLINES)
     return target
 

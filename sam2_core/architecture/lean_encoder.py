@@ -20,9 +20,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from sam2_core.architecture.hiera import Hiera, MultiScaleBlock
+from sam2_core.architecture.hiera import (
+    Hiera,
+    MultiScaleBlock,
+    attend,
+    attend_on_cpu,
+    cut,
+    joined,
+    pooled,
+)
 from sam2_core.architecture.model import Sam2
-from sam2_core.architecture.token_grid import attend, attend_on_cpu, cut, joined, pooled
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

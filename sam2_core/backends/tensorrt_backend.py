@@ -20,7 +20,7 @@ from sam2_core.machine_errors import first_line
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
-    from sam2_core.backends.tensorrt_build import Buckets
+    from sam2_core.backends.tensorrt_engines import Buckets
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class TensorRTBackend(CudaBackend):
         require_tensorrt()
         import tensorrt as trt
 
-        from sam2_core.backends.tensorrt_engine import load_engines
+        from sam2_core.backends.tensorrt_engines import load_engines
 
         self._engines = gpu.run(lambda: load_engines(engine_paths, gpu))
         buckets = (
@@ -84,7 +84,7 @@ def load_tensorrt(folder: ModelFolder) -> TensorRTBackend:
 
     """
     require_tensorrt()
-    from sam2_core.backends.tensorrt_build import build_engine
+    from sam2_core.backends.tensorrt_engines import build_engine
 
     gpu, folder = process_gpu(), folder.pinned()
 
@@ -106,7 +106,7 @@ def load_tensorrt(folder: ModelFolder) -> TensorRTBackend:
 
 def buckets_for(folder: ModelFolder) -> Buckets:
     """Return the sizes that engines of a model folder are built for."""
-    from sam2_core.backends.tensorrt_build import CLOSE_UP_BUCKETS, Buckets
+    from sam2_core.backends.tensorrt_engines import CLOSE_UP_BUCKETS, Buckets
 
     return CLOSE_UP_BUCKETS if folder.close_ups else Buckets()
 
@@ -130,8 +130,13 @@ def tensorrt_network(path: Path, data: bytes, gpu: Gpu, engines: Path) -> CudaNe
         AutolabelError: TensorRT cannot build or load it.
 
     """
-    from sam2_core.backends.tensorrt_build import NETWORK, Buckets, build_engine
-    from sam2_core.backends.tensorrt_engine import LoadedEngine, load_engines
+    from sam2_core.backends.tensorrt_engines import (
+        NETWORK,
+        Buckets,
+        LoadedEngine,
+        build_engine,
+        load_engines,
+    )
 
     model = in_batches(data)
     graph = engines / "networks" / f"{hashlib.sha256(model).hexdigest()[:16]}.onnx"

@@ -30,10 +30,11 @@ from sam2_core.backends.torch_compiled import (
     Buckets,
     Captured,
     Tensors,
+    build_modules,
+    modules_for,
     out_of_memory,
     streams_of,
 )
-from sam2_core.backends.torch_modules import build_modules, modules_for
 from sam2_core.batching import bucket_for
 from sam2_core.cache import cache_folder
 from sam2_core.decisive_code import mask_code

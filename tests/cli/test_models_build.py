@@ -15,7 +15,7 @@ from tests.sam2_core import fake_tensorrt
 from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.small_graphs import write_model
 
-MODULES = [f"sam2_core.backends.tensorrt_{part}" for part in ("versions", "build", "engine")]
+MODULES = [f"sam2_core.backends.tensorrt_{part}" for part in ("engines",)]
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt", fake_tensorrt.module())
     for name in MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    cuda = importlib.import_module("sam2_core.backends.cuda_device")
+    cuda = importlib.import_module("sam2_core.backends.gpu")
     monkeypatch.setattr(cuda, "CudaDevice", lambda index: FakeDevice())
     yield
     for name in MODULES:

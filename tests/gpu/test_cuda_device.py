@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sam2_core.backends.cuda_device import CudaDevice
-from sam2_core.backends.gpu import SlotPool
+from sam2_core.backends.gpu import CudaDevice, SlotPool
 from sam2_core.types import DeviceMemoryError
 
 pytestmark = pytest.mark.gpu

@@ -27,7 +27,6 @@ MICRO = ROOT / "tests" / "data" / "micro"
 # Reached when masks are made, and no mask depends on them. Why:
 NOT_DECISIVE = {
     "arrays": "refuses values; changes none",
-    "backends.cuda_device": "buffers and streams; which bytes go where is in the backends",
     "backends.device_owner": "which thread works",
     "backends.model_folder": "finds files; their content is in the stamp",
     "backends.onnxruntime_network": "runs detectors; boxes have a stamp of their own",

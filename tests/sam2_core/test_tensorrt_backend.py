@@ -28,7 +28,7 @@ from tests.sam2_core import fake_tensorrt
 from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.small_graphs import SIZE, with_close_ups, write_model
 
-MODULES = ("build", "engine", "backend")
+MODULES = ("engines", "backend")
 BOXES, IMAGES = (1, 8, 16), (1, 2)
 
 
@@ -49,9 +49,9 @@ def model(tmp_path):
 
 
 def build(trt, model, tmp_path, buckets=None):
-    buckets = buckets or trt.build.Buckets(BOXES, IMAGES)
+    buckets = buckets or trt.engines.Buckets(BOXES, IMAGES)
     return {
-        kind: trt.build.build_engine(
+        kind: trt.engines.build_engine(
             model.graph(kind), kind, gpu="Fake GPU 9000", engines_dir=tmp_path / "engines",
             buckets=buckets,
         )
@@ -61,8 +61,8 @@ def build(trt, model, tmp_path, buckets=None):
 
 def test_an_engine_s_file_is_of_everything_that_it_depends_on(trt, model, tmp_path):
     def path(gpu, boxes=BOXES):
-        buckets = trt.build.Buckets(boxes)
-        return trt.build.engine_path(model.graph("encoder"), gpu, tmp_path, buckets)
+        buckets = trt.engines.Buckets(boxes)
+        return trt.engines.engine_path(model.graph("encoder"), gpu, tmp_path, buckets)
 
     assert path("NVIDIA H200").parent.name == "nvidia-h200-trt11.4.0.106"
     paths = {path("NVIDIA H200"), path("NVIDIA L40S"), path("NVIDIA H200", (1, 8))}
@@ -192,9 +192,9 @@ def test_a_full_device_is_a_device_memory_error_and_keeps_nothing(trt, model, tm
 
 
 def test_an_old_tensorrt_is_refused(monkeypatch, trt):
-    monkeypatch.setattr(trt.build.trt, "__version__", "10.3.0")
+    monkeypatch.setattr(trt.engines.trt, "__version__", "10.3.0")
     with pytest.raises(AutolabelError, match=r"10\.3\.0 is too old: at least 10\.13"):
-        trt.build.strongly_typed_network_flags()
+        trt.engines.strongly_typed_network_flags()
 
 
 def test_without_tensorrt_the_error_says_what_to_do(monkeypatch, model):
@@ -228,11 +228,11 @@ DECODER = [
 
 def test_an_input_outside_the_contract_is_refused(trt):
     with pytest.raises(AutolabelError, match=r"'extra'.*not part of the ONNX contract"):
-        trt.build.profiles_for([*DECODER, ("extra", (-1,))], "decoder", trt.build.Buckets())
+        trt.engines.profiles_for([*DECODER, ("extra", (-1,))], "decoder", trt.engines.Buckets())
 
 
 def test_decoders_of_close_ups_are_tuned_for_an_image_of_each_box(trt):
-    buckets = trt.build.Buckets((8, 64), (1, 32), own_images=True)
-    eight, many, _ = trt.build.profiles_for(DECODER, "decoder", buckets)
+    buckets = trt.engines.Buckets((8, 64), (1, 32), own_images=True)
+    eight, many, _ = trt.engines.profiles_for(DECODER, "decoder", buckets)
     assert [shape[0] for shape in eight.shapes["embedding"]] == [1, 8, 32]
     assert [shape[0] for shape in many.shapes["embedding"]] == [1, 32, 32]

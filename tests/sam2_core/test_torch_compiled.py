@@ -138,7 +138,7 @@ ENCODE = """
 import sys, torch
 from pathlib import Path
 from sam2_core.backends import torch_compiled
-from sam2_core.backends.torch_modules import Modules
+from sam2_core.backends.torch_compiled import Modules
 from torch._dynamo.utils import counters
 from tests.sam2_core.test_torch_compiled import HostGraph
 

@@ -19,7 +19,7 @@ MICRO = REPOSITORY / "tests" / "data" / "micro"
 @contextmanager
 def serving(*arguments, ports=(0, 0, 0)):
     """Run `autolabel serve` and yield what it tells when it is ready, with its process."""
-    from sam2_core.serving.installed_server import find_server
+    from sam2_core.serving.server_process import find_server
     from sam2_core.types import AutolabelError
 
     pytest.importorskip("tritonclient.grpc", reason="no Triton client: make torch installs it")

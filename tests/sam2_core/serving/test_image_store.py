@@ -5,7 +5,7 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from sam2_core.serving.store import ImageStore
+from sam2_core.serving.server_model import ImageStore
 from sam2_core.types import AutolabelError
 
 

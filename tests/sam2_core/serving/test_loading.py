@@ -2,10 +2,9 @@
 
 import pytest
 
-from sam2_core.serving.installed_server import find_server
 from sam2_core.serving.repository import RepositoryOptions, write_repository
 from sam2_core.serving.server_model import ModelSettings
-from sam2_core.serving.server_process import ServerOptions, new_prefix, start_server
+from sam2_core.serving.server_process import ServerOptions, find_server, new_prefix, start_server
 from sam2_core.types import AutolabelError
 from tests.integration.cluster import free_port
 from tests.sam2_core.serving.conftest import MICRO

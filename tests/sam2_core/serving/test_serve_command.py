@@ -99,7 +99,7 @@ def test_what_cannot_be_served_is_refused_before_a_server_starts(given, says, mo
     from click.testing import CliRunner
 
     from flows.cli.serve import command
-    from sam2_core.serving.installed_server import find_server
+    from sam2_core.serving.server_process import find_server
     from sam2_core.types import AutolabelError
 
     try:
