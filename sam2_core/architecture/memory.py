@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from sam2_core.architecture.hiera import MLP, LayerNorm2d
+from sam2_core.architecture.hiera import MLP, ROWS, LayerNorm2d
 from sam2_core.architecture.model import fill_randomly
-from sam2_core.architecture.token_grid import ROWS
 from sam2_core.presets import Preset
 
 LAYERS = 4  # of memory attention
