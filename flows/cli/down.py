@@ -17,8 +17,9 @@ def command() -> None:
     from tasks.dataset.database import running_server
 
     def tell(names: Sequence[str]) -> None:
-        what = "running shards finish their chunk and go back to the queue"
-        click.echo(f"waiting for {', '.join(names)}: {what}", err=True)
+        shards = any(one.startswith("worker-") for one in names)
+        what = ": running shards finish their chunk and go back to the queue" if shards else ""
+        click.echo(f"waiting for {', '.join(names) or 'the supervisor'}{what}", err=True)
 
     stopped = stop_all(tell)
     database = running_server()

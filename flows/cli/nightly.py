@@ -56,7 +56,7 @@ def command(at: tuple[int, int], timezone: str, **options: Any) -> None:
     """
     from flows.machine.programs import CPU_POOL
     from flows.plan.names import refuse_other_names
-    from flows.server.fleet import doubt, refuse_what_nobody_will_tell
+    from flows.server.fleet import doubt
     from flows.server.schedules import plan_nights, turn_on
     from flows.server.submit import workers_online
     from tasks.dataset.loaded import refuse_before_labeling
@@ -66,7 +66,7 @@ def command(at: tuple[int, int], timezone: str, **options: Any) -> None:
     if params.label.dataset_name:
         refuse_before_labeling(params.label.dataset_name, params.label.out)
     refuse_other_names(params.label)
-    refuse_what_nobody_will_tell(params.label)
+    refusal = doubt(params.label)
     hour, minute = at
     before = turn_on(params, f"{minute} {hour} * * *", timezone).get("label", {})
     if instead := replaced(before, params.label):
@@ -78,7 +78,7 @@ def command(at: tuple[int, int], timezone: str, **options: Any) -> None:
         click.echo(f"  {moment.astimezone(ZoneInfo(timezone)):%a %Y-%m-%d %H:%M %Z}")
     if not workers_online(CPU_POOL):
         click.echo(f"no worker of pool {CPU_POOL} is online: `autolabel up` starts one", err=True)
-    if refusal := doubt(params.label):
+    if refusal:
         click.echo(f"with the workers online now every night would fail: {refusal}", err=True)
 
 

@@ -43,6 +43,7 @@ from tasks.store.shared_server import socket_folder
 START_S, STOP_S = 180.0, 150.0
 SUPERVISOR_S = 30.0
 POLL_S = 0.2
+SOON_S = 2.0  # what takes no longer needs no word
 LAST_BYTES, LONGEST = 1 << 16, 300
 LIVES = {"STARTING", "RUNNING", "STOPPING", "BACKOFF"}
 LINKS = "sign-in.html"  # what `up` has printed
@@ -216,11 +217,12 @@ def stop_all(tell: Callable[[Sequence[str]], object] = lambda _: None) -> list[s
     with contextlib.suppress(OSError, Error):
         pid: int = _rpc(folder()).getPID()
         _rpc(folder()).shutdown()
-        deadline = time.monotonic() + (1 + len(known)) * STOP_S
+        began = time.monotonic()
+        deadline = began + (1 + len(known)) * STOP_S
         while processes.born(pid) is not None:
             time.sleep(POLL_S)
             before, left = left, [name for name in sorted(known) if processes.born(known[name].pid)]
-            if left and left != before:
+            if left != before and time.monotonic() - began > SOON_S:
                 tell(left)
             if time.monotonic() > deadline:
                 raise AutolabelError(f"supervisord (process {pid}) does not stop; end it by hand")

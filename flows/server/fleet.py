@@ -165,37 +165,21 @@ def _said_by(pool: WorkPool) -> tuple[str, ...]:
     return tuple(one for one in text.split("+") if one in BEST_FIRST)
 
 
-def refuse_what_nobody_will_tell(label: LabelParams) -> None:
-    """Refuse parameters for later whose backend no worker of this pool's kind can tell then.
-
-    Raises:
-        UntoldError: they name none, and workers of this kind do not tell.
-
-    """
-    if label.backend in {*BEST_FIRST, TRITON}:
-        return
-    try:
-        pool = pool_of_shards()
-    except AutolabelError:  # there is no deployment of shards, as yet: `doubt` says so
-        return
-    if pool.type != "process" and not _said_by(pool):
-        raise UntoldError(
-            f"workers of pool {pool.name} ({pool.type}) do not tell what they can label with: say "
-            f"it with --backend, for instance --backend {CUDA}"
-        )
-
-
 def doubt(label: LabelParams) -> str:
     """Say why a run would be refused if the pool's workers stayed as they are.
 
     Returns:
         The reason; "" where there is none, or none of them has come yet.
 
+    Raises:
+        UntoldError: no backend was named, and workers of the pool's kind never tell theirs.
+
     """
     try:
         decided(label, wait_s=0)
     except UntoldError:
-        return ""
+        if pool_of_shards().type != "process":
+            raise
     except AutolabelError as error:  # or Prefect has no deployment of shards, as yet
         return str(error)
     return ""

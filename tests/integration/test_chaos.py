@@ -25,19 +25,19 @@ DEADLINE_S = 2400
 
 
 class Chaos:
-    """Kills workers, the server and both databases at random moments, and starts them again."""
+    """Kills workers, their supervisors, the server and both databases, and starts them again."""
 
     def __init__(self, cluster: Cluster, database: Path, seed: int):
         self.cluster, self.database = cluster, database
         self.random = random.Random(seed)
-        self.done = {"worker": 0, "server": 0, "mongod": 0, "postgres": 0}
+        self.done = dict.fromkeys(("worker", "supervisor", "server", "mongod", "postgres"), 0)
         self.pause_s = float(os.environ.get("AUTOLABEL_CHAOS_PAUSE_S", "12"))
         self.over = threading.Event()
         self.thread = threading.Thread(target=self.rage, daemon=True)
 
     def rage(self):
         events = ["worker"] * KILLS + ["server"] * SERVER_RESTARTS + ["mongod"]
-        events += ["postgres"] * SERVER_RESTARTS
+        events += ["postgres", "supervisor"] * SERVER_RESTARTS
         self.random.shuffle(events)
         for event in events:
             time.sleep(self.random.uniform(0.5, 1.5) * self.pause_s)
@@ -53,6 +53,16 @@ class Chaos:
         victim = self.random.choice(working or alive)
         self.cluster.kill(victim)
         self.cluster.workers.remove(victim)
+        self.cluster.start_worker()
+
+    def kill_supervisor(self):
+        """What it runs, and the command around it, have to end by themselves."""
+        command = self.random.choice([one for one in self.cluster.workers if one.poll() is None])
+        everything = tree(command.pid)
+        (supervisor,) = psutil.Process(command.pid).children()
+        supervisor.kill()
+        assert psutil.wait_procs(everything, 60)[1] == []
+        self.cluster.workers.remove(command)
         self.cluster.start_worker()
 
     def kill_server(self):
@@ -123,7 +133,7 @@ def test_chaos(s3_endpoint, upload, s3, tmp_path):
         labeled_s = time.monotonic() - started
         chaos.thread.join(DEADLINE_S)
         shards = cluster.runs(done["run_key"])
-    restarts = {"server": SERVER_RESTARTS, "postgres": SERVER_RESTARTS}
+    restarts = dict.fromkeys(("server", "postgres", "supervisor"), SERVER_RESTARTS)
     assert chaos.done == {"worker": KILLS, "mongod": 1} | restarts
     assert every_frame_once(f"{s3}/in", f"{s3}/out", done["run_key"]) == SEQUENCES
     bad = sum(bool(fault) for _, _, fault in proxy.requests)

@@ -108,18 +108,15 @@ def test_a_pool_of_containers_tells_in_its_template_or_is_not_waited_for(says):
     says("", "kubernetes", KUBERNETES)
     found = decided(label())
     assert (found.backend, found.precision) == ("onnxruntime-cuda", "fp16")
-    fleet.refuse_what_nobody_will_tell(label())
+    assert fleet.doubt(label()) == ""
     says("", "docker")
     began = time.monotonic()
     with pytest.raises(UntoldError):
         decided(label())
     assert time.monotonic() - began < 5
-    # Nights would end so, each of them: said when they are set up.
-    with pytest.raises(UntoldError, match=r"pool gpu \(docker\) do not tell"):
-        fleet.refuse_what_nobody_will_tell(label())
-    fleet.refuse_what_nobody_will_tell(label(backend="torch"))
-    says("")
-    fleet.refuse_what_nobody_will_tell(label())
+    with pytest.raises(UntoldError):  # nights would end so, each of them: said when they are set up
+        fleet.doubt(label())
+    assert fleet.doubt(label(backend="torch")) == ""
 
 
 def test_a_worker_whose_gpu_is_gone_says_so(monkeypatch):
