@@ -10,12 +10,14 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from flows.cli.common_options import json_option, print_json
 from flows.cli.display import as_typed, spinning, stderr_console
 from tasks.evaluate.truths import EXAMPLES, example_truths
 
 DATASET = "demo"
+REAL, PICTURES = "real-3-cameras", 6  # of each drive at least one
 
 
 @click.command(short_help="Label and load a few drives.")
@@ -26,6 +28,8 @@ def command(as_json: bool) -> None:
 
     Needs no data, no network and no GPU. A second run finds everything there.
     """  # noqa: D205
+    from flows.cli.label import leave_overlays
+
     console = stderr_console()
     summary = run_demo(console)
     console.print(
@@ -34,9 +38,14 @@ def command(as_json: bool) -> None:
         f"{summary['box_recall']:.0%} that the detector found), box AP50 "
         f"[bold]{summary['box_ap50']:.3f}[/]"
     )
+    pictures = leave_overlays(summary, PICTURES)
+    real = next((one for one in pictures if REAL in one), pictures[0])
+    console.print(f"took {summary['seconds']['total']:.0f} s; look at a frame of the real drive:")
+    console.print(f"  {escape(real)}", soft_wrap=True)
     console.print(
-        f"took {summary['seconds']['total']:.0f} s; `{as_typed('review', 'demo')}` shows both"
+        f"and at everything, with the truth: [bold]{escape(as_typed('review', 'demo'))}[/]"
     )
+    summary["overlays"] = pictures
     print_json(as_json, summary)
     sys.exit(1 if summary["failed"] else 0)
 

@@ -1,6 +1,9 @@
 """The demo: drives of the package, labeled with what it carries, measured against their truth."""
 
+import re
 import shutil
+
+import cv2
 
 from tasks.evaluate import truths
 from tests.integration.dataset_rows import held
@@ -24,6 +27,8 @@ def test_demo_twice(terminal, monkeypatch, tmp_path):
     assert first["mask_miou_of_found"] > 0.5
     assert first["box_ap50"] > 0.3
     assert "autolabel review demo" in told
+    (picture,) = re.findall(r"look at a frame of the real drive:\n  (\S+)", told)
+    assert cv2.imread(picture).shape[2] == 3
     second, _ = terminal.run("demo", "--json")
     assert second["skipped"] == 8
     numbers = ("mask_miou", "box_ap50", "instances", "true_instances")
