@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -22,13 +22,11 @@ from flows.cli.common_options import (
 )
 from flows.cli.display import print_table, results_console, spinning, stderr_console
 from flows.cli.writable import check_writable
+from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.machine_errors import first_line
 from sam2_core.trust.certify import Certificate, certificate_path, engine_facts
 from sam2_core.types import AutolabelError
 from tasks.wording import counted, one_line
-
-if TYPE_CHECKING:
-    from sam2_core.backends.model_folder import ModelFolder
 
 
 @click.command("build")

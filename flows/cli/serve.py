@@ -11,17 +11,26 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from flows.cli.common_options import FILE, load_timeout_option, numbers
 from sam2_core.serving.http_front import answering, demo_page, listen, triton_http
+from sam2_core.serving.server_process import (
+    RunningServer,
+    ServerOptions,
+    SupervisedServer,
+    find_server,
+    new_prefix,
+    own_folder,
+    remove_left_over,
+    remove_shared_memory,
+    socket_of,
+    start_server,
+)
 from sam2_core.types import AutolabelError
 from tasks.review.door import NAMES, TOKEN, Door, bind
-
-if TYPE_CHECKING:
-    from sam2_core.serving.server_process import RunningServer
 
 _TLS_FILES = ("certificate", "key", "clients")
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -77,17 +86,6 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     """
     from flows.cli.display import stderr_console
     from sam2_core.images import open_image
-    from sam2_core.serving.server_process import (
-        ServerOptions,
-        SupervisedServer,
-        find_server,
-        new_prefix,
-        own_folder,
-        remove_left_over,
-        remove_shared_memory,
-        socket_of,
-        start_server,
-    )
 
     _refuse_wrong_options(models, options)
     console, prefix = stderr_console(), new_prefix()

@@ -12,9 +12,10 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cv2
 import numpy as np
@@ -24,9 +25,6 @@ from PIL import Image, ImageDraw, ImageFont
 from tasks.export.types import ExportFrame, Instance, Sink, Writer, bitmap
 from tasks.frames.images import BadImageError, as_jpeg, decode_image
 from tasks.wording import counted
-
-if TYPE_CHECKING:
-    from PIL import ImageFont
 
 Picture = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float64]
@@ -58,9 +56,6 @@ class Caption:
 @functools.lru_cache(maxsize=16)
 def font(size_px: int) -> ImageFont.FreeTypeFont:
     """DejaVu Sans, which comes with Matplotlib: letters of most of the world's languages."""
-    from importlib.util import find_spec
-    from pathlib import Path
-
     spec = find_spec("matplotlib")
     folder = Path((spec and spec.origin) or "").parent
     return ImageFont.truetype(folder / "mpl-data/fonts/ttf/DejaVuSans.ttf", size_px)

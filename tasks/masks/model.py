@@ -6,11 +6,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sam2_core.model_download import checkpoint_path
 from sam2_core.presets import PRESETS, preset_named
 from sam2_core.resolve import Wanted, resolve_model, resolve_weights
+from sam2_core.segmenter import Segmenter
 from sam2_core.trust.certify import (
     Certificate,
     UncertifiedEngineError,
@@ -18,10 +19,6 @@ from sam2_core.trust.certify import (
     versions_of,
 )
 from sam2_core.types import AutolabelError, ModelStamp
-
-if TYPE_CHECKING:
-    from sam2_core.resolve import Wanted
-    from sam2_core.segmenter import Segmenter
 
 ONNXRUNTIME = "onnxruntime"
 # What `auto` takes, best masks first, if it has been exported on this machine.
@@ -231,7 +228,6 @@ def load_segmenter(choice: ModelChoice) -> Segmenter:
 
     """
     from sam2_core.load import load_backend
-    from sam2_core.segmenter import Segmenter
 
     backend = load_backend(
         choice.source, choice.backend, choice.precision, close_ups=choice.close_ups,

@@ -26,6 +26,7 @@ def job_of(out, gap_frames):
     context = SimpleNamespace(
         device=None,
         processes=None,
+        loader=None,
         fresh={},
         segmenters=SimpleNamespace(load=lambda model: SimpleNamespace(model=model)),
     )
