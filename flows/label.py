@@ -10,8 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.label_sequences import THREADS, label_sequences
 from flows.params import LabelParams
-from flows.plan.plan import Plan, job_of, make_plan
-from flows.plan.summary import summary_of
+from flows.plan.plan import Plan, job_of, make_plan, summary_of
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import dated, frames_counted, publish
 from flows.server.watching import signs_of_life
@@ -29,7 +28,7 @@ def label_flow(plan: Plan | None = None, job: Job | None = None) -> LabelFlow:
     def label(params: LabelParams) -> dict[str, Any]:
         """Label every sequence of the sources that is not labeled yet, and load them into FiftyOne.
 
-        Returns the summary (`flows.plan.summary.summary_of`): failures are in it,
+        Returns the summary (`flows.plan.plan.summary_of`): failures are in it,
         and never fail the flow.
         """
         with redacted_errors(), signs_of_life(), contextlib.ExitStack() as stack:

@@ -18,9 +18,8 @@ from flows.machine.launched import tie_to_parent
 from flows.machine.self_test import NOTE_VARIABLE, note_sick, noted_sick
 from flows.plan.backfill import refuse_other_run
 from flows.plan.names import names_of
-from flows.plan.plan import Plan, job_of, model_of, stamp_of
+from flows.plan.plan import Plan, job_of, model_of, stamp_of, summary_of
 from flows.plan.shards import Piece, ShardParams
-from flows.plan.summary import summary_of
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import frames_counted, publish, readable_key
 from flows.server.fleet import refuse_unless_offered

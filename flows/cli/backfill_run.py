@@ -19,8 +19,7 @@ from flows.backfill import plan_in_flight, submit_plan
 from flows.cli.display import as_typed, clock, print_table, stderr_console, telling
 from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill, plan_rows
-from flows.plan.plan import check_writable
-from flows.plan.summary import failure_row, unlabeled_frames
+from flows.plan.plan import check_writable, failure_row, unlabeled_frames
 from flows.server import submit, watching
 from flows.server.api import use_api
 from flows.server.artifacts import failed_frames, percent_done

@@ -54,7 +54,7 @@ def command(
 
     Without a SOURCE: the frames of the demo.
     """
-    from flows.cli.writable import check_writable
+    from flows.cli.common_options import check_writable
     from tasks.evaluate.truths import EXAMPLES
 
     if plot:

@@ -1,13 +1,21 @@
-"""Kinds of values, and options, that several commands have."""
+"""Values and options that several commands have, and places that results are written to."""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import click
+
+from sam2_core.redaction import redact
+from sam2_core.types import AutolabelError
 
 
 class FloatRange(click.FloatRange):
@@ -66,3 +74,63 @@ load_timeout_option = click.option(
 precision_option = click.option(
     "--precision", type=PRECISION, default="auto", help="By default fp16 on a GPU, else fp32."
 )
+
+
+def check_writable(*, folders: Iterable[Path] = (), files: Iterable[Path] = ()) -> None:
+    """Refuse places that cannot be written; folders, and those of files, are made.
+
+    Raises:
+        AutolabelError: naming the first such place.
+
+    """
+    files = list(files)
+    for folder in (*folders, *(file.parent for file in files)):
+        if url := re.match(r"(\w\w+):/+(.*)", str(folder)):
+            named = redact(f"{url[1]}://{url[2]}")
+            raise AutolabelError(f"{named}: reports are written to this machine, not to URLs")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise AutolabelError(f"cannot write to {folder}: {error.strerror}") from error
+    for file in files:
+        if file.exists() and not os.access(file, os.W_OK):
+            raise AutolabelError(f"cannot write {file}: {os.strerror(errno.EACCES)}")
+
+
+def check_own(file: Path, is_own: Callable[[Path], bool], what: str) -> None:
+    """Refuse to write over a file that is not of the kind that would be written.
+
+    Raises:
+        AutolabelError: it is there, not empty, and of another kind.
+
+    """
+    if file.is_file() and file.stat().st_size and not is_own(file):
+        raise AutolabelError(
+            f"{file} is no {what} and would be overwritten: name another, or remove it"
+        )
+
+
+def check_report(folder: Path, page: str, mark: str, files: Iterable[str]) -> None:
+    """Refuse a folder with files that a report would write over, and that are of no report.
+
+    Args:
+        folder: for the report.
+        page: name of its page.
+        mark: what the page of such a report has, and other pages have not.
+        files: patterns of all that is written beside the page.
+
+    Raises:
+        AutolabelError: naming the first such file.
+
+    """
+    check_writable(folders=[folder])
+
+    def is_own(file: Path) -> bool:
+        return mark in file.read_text(encoding="utf-8", errors="replace")
+
+    check_own(folder / page, is_own, "page of such a report")
+    if not (folder / page).exists():
+        for other in sorted(one for pattern in files for one in folder.glob(pattern)):
+            check_own(other, lambda _: False, f"part of a report, {page} is not beside it")

@@ -79,7 +79,7 @@ def command(
     compact:torch --images canary/`. Each labels the pictures as `label` does. With --report the
     labels stay in its folders a and b and are reused.
     """
-    from flows.cli.writable import check_report
+    from flows.cli.common_options import check_report
 
     if boxes and not images:
         raise click.UsageError("--boxes goes with --images; a run has its boxes")

@@ -14,8 +14,7 @@ from typing import Literal
 
 import click
 
-from flows.cli.common_options import json_option, print_json
-from flows.cli.writable import check_writable
+from flows.cli.common_options import check_writable, json_option, print_json
 from flows.machine.services import running_api
 from flows.server.api import configured_api
 from sam2_core.cache import cache_folder

@@ -17,12 +17,14 @@ from flows.cli.common_options import (
     FILE,
     FOLDER,
     FloatRange,
+    check_own,
+    check_report,
+    check_writable,
     json_option,
     precision_option,
     print_json,
 )
 from flows.cli.display import print_table, results_console, stderr_console, tracked
-from flows.cli.writable import check_own, check_report, check_writable
 from sam2_core.machine import product_version
 from sam2_core.trust.calibration import write_difference
 from sam2_core.types import AutolabelError, Boxes, ImageArray

@@ -22,8 +22,7 @@ from flows.cli.options import label_options, label_params
 from flows.label_sequences import label_sequences
 from flows.params import LabelParams
 from flows.pipeline import do_now
-from flows.plan.plan import Plan, check_writable, job_of, make_plan
-from flows.plan.summary import summary_of, tracks_told
+from flows.plan.plan import Plan, check_writable, job_of, make_plan, summary_of, tracks_told
 from flows.server.api import Api, configured_api
 from tasks.dataset.database import ensure_database, release_database
 from tasks.masks.model import NOT_CHECKED, verdict_on

@@ -14,6 +14,7 @@ import click
 from flows.cli.common_options import (
     FOLDER,
     cache_option,
+    check_writable,
     json_option,
     load_timeout_option,
     numbers,
@@ -21,7 +22,6 @@ from flows.cli.common_options import (
     print_json,
 )
 from flows.cli.display import print_table, results_console, spinning, stderr_console
-from flows.cli.writable import check_writable
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.machine_errors import first_line
 from sam2_core.trust.certify import Certificate, certificate_path, engine_facts

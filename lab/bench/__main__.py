@@ -70,8 +70,8 @@ def command(**given: Any) -> None:
 
     Everything is timed until its result is on the host; times are medians.
     """
+    from flows.cli.common_options import check_writable
     from flows.cli.display import stderr_console, telling
-    from flows.cli.writable import check_writable
     from lab.bench.run import run_benchmark
 
     if given["plot"]:

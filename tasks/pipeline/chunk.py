@@ -20,8 +20,7 @@ from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
 from tasks.pipeline.run_context import DeviceTurn, Job
 from tasks.store import artifacts
 from tasks.store.artifacts import Chunk, StoredChunk
-from tasks.store.manifests import ChunkRecord
-from tasks.store.reports import Seen
+from tasks.store.manifests import ChunkRecord, Seen
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
 

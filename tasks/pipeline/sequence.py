@@ -40,9 +40,9 @@ from tasks.store.manifests import (
     Manifest,
     add_to_report,
     declare_again,
+    report_of,
     withdrawn_if_damaged,
 )
-from tasks.store.reports import report_of
 from tasks.store.tracks import FrameTracks, read_tracks, write_tracks
 from tasks.tracks.linking import make_tracks
 from tasks.types import FrameFailure, FrameRef

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from sam2_core.types import Boxes, Masks
-from tasks.store.reports import Seen, report_of
+from tasks.store.manifests import Seen, report_of
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
 
