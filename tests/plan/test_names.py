@@ -19,7 +19,7 @@ from tests.integration.runs import MICRO, write_sequence
 
 @pytest.fixture
 def label(tmp_path, monkeypatch):
-    monkeypatch.setattr(backfill, "submit", lambda shards, **_: None)
+    monkeypatch.setattr(backfill, "submit", lambda *_, **__: None)
     for name in ("05-01/a", "05-01/b", "05-02/c"):
         write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 2)
     return lambda *sources, **more: LabelParams(
