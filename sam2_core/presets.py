@@ -26,7 +26,8 @@ class Preset:
         global_blocks: indices of blocks that attend to the whole grid instead of windows.
         window_sizes: attention window side of each stage, in tokens.
         position_grid_hw: size of the learned background position embedding.
-        image_size: side S of the square input, pixels; divisible by 32 and by 4 * window_sizes[0].
+        image_size: side S of the square input, pixels; divisible by 32 and by 4 * window_sizes[0],
+            as close_up_size is.
         close_up_size: the same of a close-up (see `close_ups`), 0 where boxes are segmented in
             whole frames only: its weights were not trained for crops.
         width: channels of neck and decoder.
@@ -57,25 +58,6 @@ class Preset:
     checkpoint_sha256: str = ""
     checkpoint_bytes: int = 0
     hugging_face: str = ""
-
-    def __post_init__(self) -> None:
-        for name in ("image_size", "close_up_size"):
-            size = getattr(self, name)
-            if size % 32 or size % (4 * self.window_sizes[0]):
-                raise AutolabelError(
-                    f"preset {self.name}: {name} {size} must be divisible by 32 and by "
-                    f"{4 * self.window_sizes[0]} (4 x the first window)"
-                )
-        if any(window % 2 for window in self.window_sizes[:3]):
-            raise AutolabelError(
-                f"preset {self.name}: windows {self.window_sizes[:3]} must be even: queries are "
-                "pooled 2x2 inside them"
-            )
-        if self.width % (2 * self.decoder_heads) or self.width % 8:
-            raise AutolabelError(
-                f"preset {self.name}: width {self.width} must be divisible by 8 and by "
-                f"{2 * self.decoder_heads} (2 x the decoder's heads)"
-            )
 
     @property
     def grid(self) -> int:

@@ -406,13 +406,6 @@ class LoadedEngine(Graph):
     def release(self) -> None:
         """Keep the buffers: they are fixed, and the next frames need them."""
 
-    def free(self) -> None:
-        """Free inputs and outputs; the engine runs no more."""
-        self._device.synchronize(self._stream)
-        self._bound.clear()
-        while self.tensors:
-            self._device.release(self.tensors.popitem()[1].address)
-
     def _dtype(self, name: str) -> np.dtype[np.generic]:
         dtype: np.dtype[np.generic] = np.dtype(trt.nptype(self._engine.get_tensor_dtype(name)))
         return dtype
@@ -489,17 +482,10 @@ class LoadedEngine(Graph):
 def load_engines(paths: Mapping[str, Path], gpu: Gpu) -> dict[str, LoadedEngine]:
     """Load engines that never run at the same time, on the device's thread.
 
-    One block of scratch memory serves them all. Where they cannot be loaded, nothing of them stays
-    on the device.
+    One block of scratch memory serves them all.
     """
     engines = {kind: LoadedEngine(path, gpu) for kind, path in paths.items()}
     scratch = gpu.device.allocate(max(engine.scratch_bytes for engine in engines.values()))
-    try:
-        for engine in engines.values():
-            engine.attach(scratch)
-    except Exception:
-        for engine in engines.values():
-            engine.free()
-        gpu.device.release(scratch)
-        raise
+    for engine in engines.values():
+        engine.attach(scratch)
     return engines

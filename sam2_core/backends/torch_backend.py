@@ -28,7 +28,6 @@ from sam2_core.backends.torch_compiled import (
     CLOSE_UP_BUCKETS,
     IMAGE_BUCKETS,
     Buckets,
-    Captured,
     Tensors,
     build_modules,
     modules_for,
@@ -177,7 +176,6 @@ class TorchBackend(Backend):
         self._device = torch.device(device)
         self._owner = device_owner()
         self._graphs: Buckets | None = None
-        self._last: tuple[Captured, Features] | None = None
         on_gpu = device.startswith("cuda")
         build = partial(build_modules, model, wanted.graph, dtype, device)
         if on_gpu:
@@ -260,7 +258,6 @@ class TorchBackend(Backend):
                 with torch.cuda.stream(self._stream):
                     return work()
             except torch.OutOfMemoryError as error:
-                self._last = None
                 if self._graphs is not None:
                     self._graphs.release()
                 if (gpu := opened_gpu()) is not None:  # the detector's
@@ -330,7 +327,8 @@ class TorchBackend(Backend):
         if self._graphs is not None and boxes:
             bucket = bucket_for(count, BOX_BUCKETS)
             graph = self._graphs.decoder(features, bucket)
-            self._load_features(graph, features)
+            for target, value in zip(graph.inputs[:3], features.data, strict=True):
+                target[: features.batch].copy_(value, non_blocking=True)
             for target, given in zip(
                 graph.inputs[3:], self._prompt_tensors(prompts, bucket), strict=True
             ):
@@ -344,14 +342,6 @@ class TorchBackend(Backend):
             ]
             outputs = self._run(features, prompts, given)
         return self._download(outputs, count)
-
-    def _load_features(self, graph: Captured, features: Features) -> None:
-        """Copy features into a graph's inputs, unless the last call already did."""
-        if self._last is not None and self._last[0] is graph and self._last[1] is features:
-            return
-        for target, value in zip(graph.inputs[:3], features.data, strict=True):
-            target[: features.batch].copy_(value, non_blocking=True)
-        self._last = (graph, features)
 
     def _download(self, outputs: Sequence[torch.Tensor], count: int) -> PendingMasks:
         """Copy results to pinned memory behind the computation, beside what comes next."""

@@ -14,7 +14,7 @@ import numpy as np
 from sam2_core.arrays import read_only
 from sam2_core.prompts import PointPrompts
 from sam2_core.serving.contract import MOST_PIXELS, MOST_POINTS, MOST_PROMPTS, text_in
-from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
+from sam2_core.types import AutolabelError, Boxes, ImageArray
 
 # Returns a tensor of the request, None where it has none of that name.
 Tensors = Callable[[str], np.ndarray[Any, Any] | None]
@@ -80,47 +80,36 @@ class RequestTensors:
         self._refuse_many("boxes_xyxy_px", len(found), MOST_PROMPTS)
         return Boxes(found, np.ones(len(found), np.float32), ("object",) * len(found))
 
-    def _check_points(self, points: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> None:
-        self._refuse_many("labels", len(labels), MOST_PROMPTS)
-        if labels.ndim != 2 or points.shape != (*labels.shape, 2):
-            raise AutolabelError(
-                f"points is {(1, *points.shape)} and labels {(1, *labels.shape)}: expected "
-                "(1, P, K, 2) and (1, P, K)"
-            )
-        if labels.shape[1] > MOST_POINTS:
-            raise AutolabelError(f"{labels.shape[1]} points: at most {MOST_POINTS} a prompt")
-
-    def _logits(self, count: int, grid: int) -> FloatArray | None:
-        logits = self._tensor("mask_logits")
-        if logits is None:
-            return None
-        if logits.shape != (count, grid, grid):
-            raise AutolabelError(
-                f"mask_logits is {(1, *logits.shape)}: expected (1, {count}, {grid}, {grid})"
-            )
-        if not np.isfinite(logits).all():
-            raise AutolabelError("mask_logits: a value is not a finite number")
-        return logits.astype(np.float32, copy=False)
-
     def point_prompts(self, grid: int) -> PointPrompts:
-        """Return prompts in the image's pixels, of boxes_xyxy_px, points, labels, mask_logits."""
-        boxes, points = self._tensor("boxes_xyxy_px"), self._tensor("points")
-        labels = self._tensor("labels")
-        if boxes is None and points is None:
-            raise AutolabelError("the request has no prompt: give boxes_xyxy_px, or points, labels")
-        if boxes is not None:
-            self._refuse_many("boxes_xyxy_px", len(boxes), MOST_PROMPTS)
-            boxes = boxes.reshape(-1, 4)
+        """Return prompts in the image's pixels, of boxes_xyxy_px, points, labels, mask_logits.
+
+        Raises:
+            AutolabelError, ValueError: they are none, too many, or do not fit each other.
+
+        """
+        boxes, points, labels, logits = map(
+            self._tensor, ("boxes_xyxy_px", "points", "labels", "mask_logits")
+        )
+        if (points is None) != (labels is None):
+            raise AutolabelError("points and labels go together")
         if points is None or labels is None:
-            if (points is None) != (labels is None):
-                raise AutolabelError("points and labels go together")
-            count = len(boxes) if boxes is not None else 0
+            if boxes is None:
+                raise AutolabelError(
+                    "the request has no prompt: give boxes_xyxy_px, or points, labels"
+                )
+            count = len(boxes)
             points, labels = np.zeros((count, 0, 2), np.float32), np.zeros((count, 0), np.int32)
-        else:
-            self._check_points(points, labels)
-        if boxes is not None and len(boxes) != len(labels):
-            raise AutolabelError(f"{len(boxes)} boxes and {len(labels)} sets of points")
-        return PointPrompts(points, labels, boxes, self._logits(len(labels), grid))
+        self._refuse_many("the request", len(labels), MOST_PROMPTS)
+        if labels.ndim == 2 and labels.shape[1] > MOST_POINTS:
+            raise AutolabelError(f"{labels.shape[1]} points: at most {MOST_POINTS} a prompt")
+        if logits is not None and (
+            logits.shape[1:] != (grid, grid) or not np.isfinite(logits).all()
+        ):
+            raise AutolabelError(
+                f"mask_logits is {(1, *logits.shape)}: expected finite numbers (1, P, {grid}, "
+                f"{grid})"
+            )
+        return PointPrompts(points, labels, boxes, logits)
 
 
 def _refuse_large(width: int, height: int) -> None:

@@ -11,7 +11,6 @@ from lab.bench.peers import transformers_config  # noqa: E402
 from sam2_core.architecture import build_model, random_weights, select_mask  # noqa: E402
 from sam2_core.checkpoints import from_hugging_face, is_hugging_face  # noqa: E402
 from sam2_core.presets import (  # noqa: E402
-    COMPACT,
     MICRO,
     PRESETS,
     TINY,
@@ -152,7 +151,5 @@ def test_preset_names():
     assert preset_named("base-plus") is preset_named("base_plus") is PRESETS["base_plus"]
     with pytest.raises(AutolabelError, match=r"unknown model 'huge'.*compact, tiny"):
         preset_named("huge")
-    with pytest.raises(AutolabelError, match="divisible"):
-        COMPACT.sized(image_size=500)
     assert PRESETS["tiny"].meta_url.endswith("/092824/sam2.1_hiera_tiny.pt")
     assert PRESETS["tiny"].hugging_face_url.startswith("https://huggingface.co/facebook/sam2.1")
