@@ -19,7 +19,7 @@ from flows.server.fleet import decided
 from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import ensure_queue, submit, turn_of, workers_online
 from flows.server.watching import signs_of_life
-from tasks.dataset.loaded import refuse_before_labeling
+from tasks.dataset.schema import refuse_before_labeling
 from tasks.errors import redacted_errors
 from tasks.store import quarantine
 from tasks.store.manifests import declare_again

@@ -96,6 +96,6 @@ def rebuild_dataset(dataset: str, out_uri: str, run_key: str) -> tuple[int, list
 
 def find_missing(dataset: str, out_uri: str, run_key: str) -> tuple[list[Manifest], list[str]]:
     """Find out what the dataset lacks; see `missing_manifests`."""
-    from tasks.dataset.loaded import missing_manifests
+    from tasks.dataset.schema import missing_manifests
 
     return patiently(lambda: missing_manifests(dataset, out_uri, run_key), "looking for labels")

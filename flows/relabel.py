@@ -9,14 +9,8 @@ from flows.server.artifacts import dated
 from flows.server.watching import signs_of_life
 from tasks.errors import redacted_errors
 from tasks.masks.model import Segmenters
-from tasks.observe.progress import LOAD, SEGMENT
-from tasks.review.relabel import (
-    RelabelRequest,
-    Remade,
-    bring_back,
-    segment_request,
-    waiting_requests,
-)
+from tasks.observe.progress import SEGMENT
+from tasks.review.relabel import remake, waiting_requests
 from tasks.wording import counted, plain
 
 
@@ -44,26 +38,18 @@ def relabel(dataset: str, out: str = "", request_id: str = "", backend: str = "a
 def _relabel(dataset: str, out: str, request_id: str, backend: str) -> int:
     segmenters = Segmenters()
     out, waiting = waiting_requests(dataset, out, request_id)
-
-    def submit(request: RelabelRequest):  # type: ignore[no-untyped-def]
-        name = request.request_id
-        remade = submit_step(SEGMENT, name, segment_request, request, segmenters, backend)
-        return remade, submit_step(LOAD, name, bring_remade_back, request, out, remade)
-
-    submitted = [submit(one) for one in waiting]
-    results = [(remade.result(), loaded.result()) for remade, loaded in submitted]
-    labels: int = sum(count for _, count in results)
+    submitted = [
+        submit_step(SEGMENT, one.request_id, remake, one, out, segmenters, backend)
+        for one in waiting
+    ]
+    remade = [one.result() for one in submitted]
+    labels: int = sum(count for count, _ in remade)
     create_markdown_artifact(
         key="relabel",
         markdown=f"{counted(labels, 'label')} of {counted(len(waiting), 'request')} made again in "
         + plain(dataset),
     )
-    for remade, _ in results:
-        if remade.error:
-            raise remade.error
+    for _, error in remade:
+        if error:
+            raise error
     return labels
-
-
-def bring_remade_back(request: RelabelRequest, out_uri: str, remade: Remade) -> int:
-    """Bring labels that were made again back into the dataset; returns how many."""
-    return bring_back(request, out_uri, remade.outcomes, remade.stamp)

@@ -27,7 +27,7 @@ from flows.server.shard_runs import MOST_STARTS, ending, give_back, pause_after
 from flows.server.watching import signs_of_life
 from sam2_core.trust.certify import UncertifiedEngineError
 from sam2_core.types import AutolabelError
-from tasks.dataset.loaded import refuse_before_labeling
+from tasks.dataset.schema import refuse_before_labeling
 from tasks.errors import error_text, redacted_errors
 from tasks.frames.discover import Discovered, discover
 from tasks.observe import metrics_server, tracing

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.types import Boxes, ImageArray, Masks
-from tasks.evaluate.evaluate import Asked, evaluate
-from tasks.evaluate.truths import open_truth
+from tasks.evaluate.evaluate import Asked, evaluate, open_truth
 
 # GrabCut works on the box and this share of its size around it: it needs some background, and
 # the whole image would take seconds per box.

@@ -16,7 +16,7 @@ from PIL import Image
 
 from lab.scenes import write_sequence
 from sam2_core.types import ImageArray
-from tasks.evaluate.truths import EXAMPLES
+from tasks.evaluate.evaluate import EXAMPLES
 
 # Name, seed, moments, cameras.
 RENDERED = (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import IntArray
-from tasks.risk.calibration import calibration_error, reliability
+from tasks.risk.compute_risk import calibration_error, reliability
 from tasks.risk.geometry import Numbers
 
 SHARE = 0.1  # of all labels that a reviewer has time for

@@ -19,9 +19,18 @@ import numpy as np
 
 from lab.risk_figures import figures, figures_by_size
 from sam2_core.types import IntArray
-from tasks.risk.calibration import Calibration, calibration_error, reliability_picture, sigmoid
-from tasks.risk.compute_risk import BAD_IOU, WEIGHTS_PATH, RiskModel
-from tasks.risk.features import COLUMN, FEATURES, measure_frames
+from tasks.risk.compute_risk import (
+    BAD_IOU,
+    COLUMN,
+    FEATURES,
+    WEIGHTS_PATH,
+    Calibration,
+    RiskModel,
+    calibration_error,
+    measure_frames,
+    reliability_picture,
+    sigmoid,
+)
 from tasks.risk.geometry import Numbers, box_areas
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from sam2_core.types import ImageArray
 from tasks.dataset.coco_truth import TruthImage
-from tasks.evaluate.truths import EXAMPLES, example_truths
+from tasks.evaluate.evaluate import EXAMPLES, example_truths
 from tasks.frames.images import decode_image
 
 DRIVE = EXAMPLES / "street-a" / "images"

@@ -55,7 +55,7 @@ def command(
     Without a SOURCE: the frames of the demo.
     """
     from flows.cli.common_options import check_writable
-    from tasks.evaluate.truths import EXAMPLES
+    from tasks.evaluate.evaluate import EXAMPLES
 
     if plot:
         if plot.suffix.lower() not in {"", ".png"}:

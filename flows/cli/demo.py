@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from flows.cli.common_options import json_option, print_json
 from flows.cli.display import as_typed, spinning, stderr_console
-from tasks.evaluate.truths import EXAMPLES, example_truths
+from tasks.evaluate.evaluate import EXAMPLES, example_truths
 
 DATASET = "demo"
 REAL, PICTURES = "real-3-cameras", 6  # of each drive at least one
@@ -86,7 +86,7 @@ def run_demo(console: Console) -> dict[str, Any]:
 def compare(out_uri: str, run_key: str, folder: Path) -> dict[str, Any]:
     """Put the truth beside the labels in FiftyOne, and measure the labels against it."""
     from tasks.evaluate.metrics import Scores
-    from tasks.load.ground_truth import load_truth
+    from tasks.load.into_fiftyone import load_truth
     from tasks.store.manifests import labels_of, list_complete, read_manifest
 
     for path in folder.glob("*/truth.json"):

@@ -16,20 +16,22 @@ from flows.cli.display import print_table, results_console, stderr_console, tell
 from flows.plan.plan import Plan, make_plan
 from sam2_core.backend_choice import BACKENDS, PRECISIONS
 from sam2_core.types import AutolabelError
-from tasks.evaluate.diff_report import (
+from tasks.evaluate.run_diff import (
     CHANGED,
     CHANGES,
     FILES,
     MARK,
     PAGE,
+    Change,
+    Side,
     change_line,
+    diff_runs,
     figures,
     kinds_of,
     not_in_both,
     uncertified,
     write_report,
 )
-from tasks.evaluate.run_diff import Change, Side, diff_runs
 from tasks.wording import counted, one_line
 
 

@@ -30,19 +30,30 @@ from sam2_core.trust.calibration import write_difference
 from sam2_core.types import AutolabelError, Boxes, ImageArray
 from tasks.dataset.coco_truth import Truth
 from tasks.evaluate.evaluate import (
+    OBJECT,
     Asked,
     Detect,
     clicked_masks,
     evaluate,
     find_image,
     jittered_boxes,
+    open_truth,
     read_rgb,
     true_boxes,
 )
-from tasks.evaluate.metrics import match_boxes
-from tasks.evaluate.records import Record, is_run, paired, read_run, write_run
-from tasks.evaluate.report import FILES, MARK, PAGE, against_named, write_report
-from tasks.evaluate.truths import OBJECT, open_truth
+from tasks.evaluate.metrics import (
+    FILES,
+    MARK,
+    PAGE,
+    Record,
+    against_named,
+    is_run,
+    match_boxes,
+    paired,
+    read_run,
+    write_report,
+    write_run,
+)
 from tasks.wording import counted, one_line
 
 NUMBERS = {

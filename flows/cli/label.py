@@ -189,7 +189,7 @@ def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
     if plan.missing or (plan.params.tracks and not all(one.tracked for one in plan.sequences)):
         return None
     if plan.params.dataset_name:
-        from tasks.dataset.loaded import loaded_manifests
+        from tasks.dataset.schema import loaded_manifests
 
         loaded = loaded_manifests(plan.params.dataset_name)
         if any(one.manifest and one.manifest.version not in loaded for one in plan.sequences):

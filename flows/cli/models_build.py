@@ -188,7 +188,7 @@ def certify_model(**options: Any) -> None:
 def _certified(options: dict[str, Any]) -> Certificate:
     from sam2_core.trust.calibration import bundled_calibration
     from sam2_core.trust.certify import certify, recorded_answers, with_pictures
-    from tasks.evaluate.certifying import NoJudgeError, answers_to, more_pictures
+    from tasks.evaluate.evaluate import NoJudgeError, answers_to, more_pictures
     from tasks.masks.model import choose_model, load_segmenter
 
     close_ups = False if options["whole_frames"] else None

@@ -59,7 +59,7 @@ def command(at: tuple[int, int], timezone: str, **options: Any) -> None:
     from flows.server.fleet import doubt
     from flows.server.schedules import plan_nights, turn_on
     from flows.server.submit import workers_online
-    from tasks.dataset.loaded import refuse_before_labeling
+    from tasks.dataset.schema import refuse_before_labeling
 
     params = backfill_params(options)
     use_api()

@@ -103,7 +103,7 @@ def command() -> None:
 def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
     """Open the queue in the App on this machine; Ctrl-C stops App and database."""
     from flows.server.api import use_api
-    from tasks.dataset.database_access import end_without_waiting
+    from tasks.dataset.database import end_without_waiting
     from tasks.review.app import DEFAULT_PORT, open_in_browser, run_app
     from tasks.review.queue import (
         LABEL_BY_LABEL,
@@ -117,8 +117,8 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
     end_without_waiting()
     aside = compare_files(opened)
     queue = build_queue(opened, budget)
-    views = f"in the views '{NEEDS_REVIEW}' and '{LABEL_BY_LABEL}'" if queue.decisions else ""
-    click.echo(f"{dataset}: {queue.text()} {views}".rstrip(), err=True)
+    views = f"; see the views '{NEEDS_REVIEW}' and '{LABEL_BY_LABEL}'" if queue.decisions else ""
+    click.echo(f"{dataset}: {queue.text()}{views}", err=True)
     frames = everything(opened).count()
     click.echo(
         f"{dataset}: {counted(frames, 'frame')} in all, "
@@ -173,7 +173,7 @@ def export(dataset: str, out: str | None, as_json: bool) -> None:
 @click.argument("dataset")
 def calibrate(dataset: str) -> None:
     """Fit the risk to your own decisions; needs 200 of them."""
-    from tasks.review.calibrate import calibrate as run
+    from tasks.review.stats import calibrate as run
 
     done = run(open_dataset(dataset))
     click.echo(
@@ -190,7 +190,7 @@ def calibrate(dataset: str) -> None:
 @click.option("--iou", default=0.5, help="Lowest mask IoU of a match.")
 def evaluate(dataset: str, iou: float) -> None:
     """Compare labels with ground truth, if there is any; saves patch views."""
-    from tasks.load.ground_truth import evaluate as run
+    from tasks.load.into_fiftyone import evaluate as run
 
     figures = run(dataset, iou)
     click.echo(", ".join(f"{name} {value:.4g}" for name, value in figures.items()))

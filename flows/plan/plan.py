@@ -14,7 +14,7 @@ from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.types import AutolabelError
 from tasks.boxes.detectors import resolve_detector
 from tasks.boxes.imported import Matching
-from tasks.dataset.loaded import refuse_before_labeling
+from tasks.dataset.schema import refuse_before_labeling
 from tasks.frames.decisive_code import box_code
 from tasks.frames.discover import Discovered, discover, refuse_output_inside
 from tasks.frames.naming import Names

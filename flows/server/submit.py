@@ -164,9 +164,8 @@ def sign_off(pool: str, workers: Sequence[str]) -> None:
 
 def lacked(label: LabelParams, run_key: str) -> set[str] | None:
     """Ids of labeled sequences of a run that its dataset lacks; None where nobody here can tell."""
-    from tasks.dataset.database import is_at_hand
-    from tasks.dataset.database_access import reach_database
-    from tasks.dataset.loaded import missing_manifests
+    from tasks.dataset.database import is_at_hand, reach_database
+    from tasks.dataset.schema import missing_manifests
 
     if not label.dataset_name:
         return set()

@@ -11,7 +11,7 @@ from lab.risk_fit import calibrate, collect, fit, fit_calibration, report
 from lab.tests.scene_labels import scene_sequence
 from tasks.boxes.detectors import load_detector
 from tasks.masks.model import choose_model, load_segmenter
-from tasks.risk.calibration import calibration_error, reliability, sigmoid
+from tasks.risk.compute_risk import calibration_error, reliability, sigmoid
 from tests.conftest import REPOSITORY
 
 RNG = np.random.default_rng(0)

@@ -66,12 +66,12 @@ def sample_collection(dataset: Any) -> Any:
 
     """
     refuse_other_layout()
-    return _database()[dataset._sample_collection_name]
+    return database()[dataset._sample_collection_name]
 
 
 def frame_collection(dataset: Any) -> Any:
     """Return the MongoDB collection that holds the frames of a dataset of videos."""
-    return _database()[dataset._frame_collection_name]
+    return database()[dataset._frame_collection_name]
 
 
 def stored_dataset(name: str) -> Any | None:
@@ -80,7 +80,7 @@ def stored_dataset(name: str) -> Any | None:
     FiftyOne's object takes 50 ms to load, and each load writes when it was. This one goes wherever
     only samples are read and written. None where there is no such dataset.
     """
-    found = _database().datasets.find_one({"name": name})
+    found = database().datasets.find_one({"name": name})
     if found is None:
         return None
     try:
@@ -101,7 +101,7 @@ def default_slice_of(dataset: Any) -> str:
     Asks the database: another process may have made groups of the dataset since it was opened.
     """
     wanted = {"group_field": 1, "default_group_slice": 1}
-    found = _database().datasets.find_one({"_id": dataset_id(dataset)}, wanted) or {}
+    found = database().datasets.find_one({"_id": dataset_id(dataset)}, wanted) or {}
     return str(found.get("default_group_slice") or "") if found.get("group_field") else ""
 
 
@@ -178,7 +178,8 @@ def _other_layout(what: str) -> AutolabelError:
     )
 
 
-def _database() -> Any:
+def database() -> Any:
+    """FiftyOne's database, as pymongo knows it."""
     import fiftyone.core.odm as foo
 
     return foo.get_db_conn()

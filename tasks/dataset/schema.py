@@ -13,16 +13,134 @@ import hashlib
 import logging
 import os
 import re
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset import layout
-from tasks.dataset.appearance import arrange_app
-from tasks.dataset.database_access import database_lock, reach_database, waits_for_database
+from tasks.dataset.database import (
+    URI_VARIABLE,
+    database_lock,
+    is_at_hand,
+    reach_database,
+    waits_for_database,
+)
+from tasks.dataset.layout import dataset_id
+from tasks.errors import error_text
 from tasks.store import storage
+from tasks.store.manifests import PARTIAL, Manifest, list_manifests, newest_of
 from tasks.store.roots import first_root
+
+# Distinct on dark and light pictures; by class name, so that a class keeps its colour everywhere.
+CLASS_COLOURS = {
+    "person": "#ff4d6d", "bicycle": "#ffd166", "car": "#3fa7ff", "motorcycle": "#ff9f1c",
+    "bus": "#b388ff", "truck": "#2ee6a6", "traffic light": "#f15bb5", "fire hydrant": "#ff6b35",
+    "stop sign": "#ef233c", "traffic sign": "#00d4d8", "rider": "#ffadad", "train": "#9bf6ff",
+}  # fmt: skip
+COLOUR_POOL = [*CLASS_COLOURS.values(), "#caffbf", "#fdffb6", "#a0c4ff", "#ffc6ff"]
+# For all other classes, chosen by their names; none is like a decision's colour.
+OTHER_COLOURS = (
+    "#00bbf9", "#4361ee", "#7aa2ff", "#00f5d4", "#f72585", "#ff70a6", "#e0aaff", "#b5838d",
+    "#a0c4ff", "#5e60ce", "#80ffdb", "#ffc8dd",
+)  # fmt: skip
+# What is in no group is in the closed one "other".
+SIDEBAR = {
+    "review": ["reasons", "risk", "review_status", "relabel"],
+    "labels": ["detections", "reviewed", "ground_truth", "previous"],
+    "frame": ["sequence_id", "camera", "frame_number", "instances"],
+    "origin": ["model", "previous_model", "run_key", "frame_uri", "frame_key", "stamp"],
+}
+# What a view that shows label by label has instead of a frame's own: there a sample is a label.
+OF_PATCHES = ["detections.risk", "detections.reasons", "detections.decision"]
+EDITABLE = "reviewed"
+# FiftyOne 1.22 saves an edit by the label's place in the list that the view shows, and most of our
+# views show a part of the machine's labels: the edit would land on another one.
+_NEVER_EDITABLE = "detections"
+_LABEL_SCHEMA: dict[str, Any] = {
+    "type": "detections", "component": "dropdown", "attributes": [
+        {"name": name, "type": kind, "component": "text", "read_only": True}
+        for name, kind in (("confidence", "float"), ("risk", "float"), ("reasons", "list<str>"))
+    ],
+}  # fmt: skip
+_CLOSED = ("origin", "metadata", "other")
+
+
+def arrange_app(dataset: Any) -> None:
+    """Set colours, sidebar and visible fields of a dataset; a person's own choices stay."""
+    import fiftyone as fo
+
+    config = dataset.app_config
+    if config.color_scheme is None:
+        colours = [{"value": name, "color": colour} for name, colour in CLASS_COLOURS.items()]
+        by_class = {"colorByAttribute": "label", "valueColors": colours}
+        config.color_scheme = fo.ColorScheme(
+            color_by="value",
+            color_pool=COLOUR_POOL,
+            opacity=0.55,
+            fields=[{"path": field, **by_class} for field in SIDEBAR["labels"]],
+        )
+    if config.sidebar_groups is None:
+        config.sidebar_groups = _sidebar(dataset)
+    if config.active_fields is None:
+        config.active_fields = fo.ActiveFields(exclude=False, paths=["detections", "reviewed"])
+
+
+def colour_classes(dataset: Any, classes: Iterable[str]) -> None:
+    """Give classes that have no colour yet the one of their names; FiftyOne's own vary by page."""
+    scheme = dataset.app_config.color_scheme
+    for field in (scheme.fields or ()) if scheme else ():
+        if field.get("colorByAttribute") == "label":
+            colours = list(field.get("valueColors") or ())
+            for name in sorted({*classes} - {one["value"] for one in colours}):
+                number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+                colour = OTHER_COLOURS[number % len(OTHER_COLOURS)]
+                colours.append({"value": name, "color": colour})
+            field["valueColors"] = colours
+
+
+def offer_classes(dataset: Any, classes: Iterable[str]) -> None:
+    """Let the App's own annotation tools offer these classes, and those that they offer already.
+
+    They edit reviewed labels only. Measurements are shown and cannot be changed; whatever else
+    somebody has set stays.
+    """
+    schema = dict(dataset.label_schemas.get(EDITABLE) or _LABEL_SCHEMA)
+    wanted = sorted({*classes, *(schema.get("classes") or ())})
+    if wanted != schema.get("classes"):
+        dataset.update_label_schema(EDITABLE, {**schema, "classes": wanted})
+    dataset.activate_label_schemas(EDITABLE)
+    if _NEVER_EDITABLE in dataset.active_label_schemas:
+        dataset.deactivate_label_schemas(_NEVER_EDITABLE)
+
+
+def offered_classes(dataset: Any) -> list[str]:
+    """Classes that the App's own tools offer; none before a queue was built."""
+    return list((dataset.label_schemas.get(EDITABLE) or {}).get("classes") or ())
+
+
+def _sidebar(dataset: Any) -> list[Any]:
+    import fiftyone as fo
+
+    known = set(dataset.get_field_schema())
+    placed = {path for paths in SIDEBAR.values() for path in paths}
+    groups = [fo.SidebarGroupDocument(name="tags")]
+    for name, paths in SIDEBAR.items():
+        present = [path for path in paths if path in known]
+        groups.append(_group(name, [*present, *(OF_PATCHES if name == "review" else ())]))
+    inner = [f"metadata.{name}" for name in ("size_bytes", "mime_type", "width", "height")]
+    groups.append(_group("metadata", [*inner, "metadata.num_channels"]))
+    groups.append(_group("other", sorted(known - placed - {"tags", "metadata"})))
+    return groups
+
+
+def _group(name: str, paths: list[str]) -> Any:
+    import fiftyone as fo
+
+    return fo.SidebarGroupDocument(name=name, paths=paths, expanded=name not in _CLOSED)
+
 
 MACHINE_FIELD, PREVIOUS_FIELD, TRUTH_FIELD = "detections", "previous", "ground_truth"
 REVIEWED_FIELD, STATUS_FIELD, LOG_FIELD = "reviewed", "review_status", "review_log"
@@ -57,7 +175,6 @@ def bootstrap_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "")
     check_name(name)
     reach_database()
     import fiftyone as fo
-    import fiftyone.core.odm as foo
 
     with dataset_lock(name):
         if fo.dataset_exists(name):
@@ -71,7 +188,7 @@ def bootstrap_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "")
         _create_indexes(dataset)
         arrange_app(dataset)
         if out_uri:
-            refuse_other_out(foo.get_db_conn(), name, out_uri)
+            refuse_other_out(layout.database(), name, out_uri)
             # Read again from whatever folder a process starts in.
             dataset.info["out_uris"] = [storage.canonical(out_uri)]
             dataset.info["first_root"] = first_root(out_uri)
@@ -277,3 +394,107 @@ def dataset_lock(name: str) -> Iterator[None]:
     lock = database_lock(name, f"dataset '{name}'", LOCK_SECONDS, 3 * LOCK_SECONDS)
     with _DATASET_OBJECTS, lock:
         yield
+
+
+LOADS = "autolabel_loads"
+
+
+def refuse_before_labeling(dataset_name: str, out_uri: str, advice: str = OTHER_DATASET) -> None:
+    """Refuse to label for a dataset that belongs to another storage.
+
+    Labels do not wait for a database: where none is here or answers, the load will refuse.
+
+    Raises:
+        AutolabelError: as `refuse_other_out`.
+
+    """
+    from pymongo.errors import PyMongoError
+
+    if not is_at_hand():
+        return
+    try:
+        reach_database()
+    except AutolabelError:
+        return
+    with contextlib.suppress(PyMongoError), _database() as database:
+        refuse_other_out(database, dataset_name, out_uri, advice)
+
+
+@waits_for_database
+def loaded_manifests(dataset_name: str) -> set[str]:
+    """Manifests (`Manifest.version`) whose labels the dataset holds; {} for no dataset."""
+    reach_database()
+    with _database() as database:
+        dataset = database["datasets"].find_one({"name": dataset_name}, {"_id": 1})
+        if dataset is None:
+            return set()
+        found = database[LOADS].find({"dataset": dataset["_id"]})
+        return {one["manifest"] for one in found}
+
+
+def missing_manifests(
+    dataset_name: str, out_uri: str, run_key: str = ""
+) -> tuple[list[Manifest], list[str]]:
+    """Read the manifests that are not loaded; for most, the name alone is enough.
+
+    Only the newest of each sequence counts.
+
+    Args:
+        dataset_name: the dataset.
+        out_uri: the runs' storage.
+        run_key: only this run's, and none where the dataset has newer ones of another; by default
+            whichever run they are of.
+
+    Returns:
+        Them, and which could not be read and why.
+
+    Raises:
+        AutolabelError: neither storage nor the database may be away.
+
+    """
+    loaded = loaded_manifests(dataset_name)
+    paths = {one.rpartition("#")[0] if one.startswith(PARTIAL) else one for one in loaded}
+    listed = list_manifests(out_uri)
+    held = newest_of(one for one in listed if one.path in paths)
+    wanted = newest_of(one for one in listed if run_key in {"", one.run_key})
+    missing, failed = [], []
+    for name, newest in sorted(wanted.items()):
+        if newest.path in loaded or (name in held and held[name] > newest):
+            continue
+        try:
+            manifest = newest.read(out_uri)
+        except AutolabelError as error:
+            failed.append(f"{name}: {error_text(error)}")
+            continue
+        if manifest.version not in loaded:
+            missing.append(manifest)
+    return missing, failed
+
+
+def remember_load(dataset: Any, manifest: Manifest, *, whole: bool) -> None:
+    """Remember whether a sequence's labels, as this manifest lists them, all are in the dataset."""
+    loads = layout.database()[LOADS]
+    key = {"dataset": dataset_id(dataset), "sequence_id": manifest.sequence_id}
+    if whole:
+        loads.update_one(key, {"$set": {"manifest": manifest.version}}, upsert=True)
+    else:
+        loads.delete_one(key)
+
+
+@contextlib.contextmanager
+def _database() -> Iterator[Any]:
+    """FiftyOne's database, without FiftyOne where it is not imported yet: that takes seconds."""
+    if "fiftyone" in sys.modules or _is_configured():
+        yield layout.database()
+        return
+    import pymongo
+
+    with pymongo.MongoClient(os.environ[URI_VARIABLE]) as client:
+        yield client["fiftyone"]
+
+
+def _is_configured() -> bool:
+    """Whether a user's settings may name another database of the server."""
+    names = ("FIFTYONE_DATABASE_NAME", "FIFTYONE_CONFIG_PATH")
+    config = Path.home() / ".fiftyone" / "config.json"
+    return config.exists() or any(name in os.environ for name in names)

@@ -2,21 +2,245 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
+from pydantic import BaseModel, Field
 
-from sam2_core.mask_geometry import SIZES, boundary_f, boundary_tolerance_px, mask_iou
-from sam2_core.types import Boxes, Masks
+from sam2_core.mask_geometry import SIZES, boundary_f, boundary_tolerance_px, mask_iou, size_class
+from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import TruthImage, areas_px, rle_box_xyxy_px
-from tasks.evaluate.records import Record, by_size, grouped, more_results, summary
 from tasks.risk.geometry import box_ious
+from tasks.wording import counted, one_line, plain
+
+RESAMPLES = 1000
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Record:
+    """How well one true instance was segmented.
+
+    Attributes:
+        image: file name of its picture.
+        row: of the truth's instances there.
+        label: class.
+        area_px: of the true mask.
+        box_xyxy_px: the true box.
+        iou, boundary_f: of the predicted mask, 0 where it was not found.
+        found: whether it was.
+        predicted_iou: what the model said.
+        visible: share of the object that is not hidden, None where unknown.
+        sequence, track_id: of frames of sequences; "" and -1 elsewhere.
+        davis_f: boundary F as DAVIS defines it, of frames of sequences, else None.
+
+    """
+
+    image: str
+    row: int
+    label: str
+    area_px: int
+    box_xyxy_px: tuple[Finite, Finite, Finite, Finite]
+    iou: Share
+    boundary_f: Share
+    found: bool = True
+    predicted_iou: Finite = 0.0
+    visible: Share | None = None
+    sequence: str = ""
+    track_id: int = -1
+    davis_f: Share | None = None
+
+    @property
+    def instance(self) -> tuple[str, str, int, tuple[float, ...]]:
+        """What the annotation is: picture, class, area and box."""
+        box = tuple(round(side, 2) for side in self.box_xyxy_px)
+        return self.image, self.label, self.area_px, box
+
+
+def occlusion_of(visible: float | None) -> str:
+    """Name how hidden an object is; "" where nobody knows."""
+    if visible is None or np.isnan(visible):
+        return ""
+    return "whole" if visible >= 0.95 else "partly hidden" if visible >= 0.7 else "mostly hidden"
+
+
+OCCLUSIONS = ("whole", "partly hidden", "mostly hidden")
+
+
+def grouped(
+    records: Iterable[Record], key: Callable[[Record], str], order: Sequence[str] = ()
+) -> dict[str, list[Record]]:
+    """Group records by a name, in an order, those without a name left out."""
+    groups: dict[str, list[Record]] = {name: [] for name in order}
+    for one in records:
+        name = key(one)
+        if name:
+            groups.setdefault(name, []).append(one)
+    return {name: some for name, some in groups.items() if some}
+
+
+def by_size(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Group by COCO's classes of size."""
+    return grouped(records, lambda one: size_class(one.area_px), SIZES)
+
+
+def by_occlusion(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Group by how hidden the objects are."""
+    return grouped(records, lambda one: occlusion_of(one.visible), OCCLUSIONS)
+
+
+def interval(
+    records: Sequence[Record], value: Callable[[Record], float], seed: int = 0
+) -> tuple[float, float] | None:
+    """Return the 95% interval of a mean, by bootstrap over pictures; None for less than two.
+
+    Whole pictures are drawn, because objects of one picture are alike.
+    """
+    return _resampled([(one.image, value(one)) for one in records], seed)
+
+
+def _resampled(values: Sequence[tuple[str, float]], seed: int) -> tuple[float, float] | None:
+    """Return the interval of the mean of values, each of a picture."""
+    pictures: dict[str, list[float]] = {}
+    for picture, value in values:
+        pictures.setdefault(picture, []).append(value)
+    if len(pictures) < 2:
+        return None
+    sums = np.array([sum(some) for some in pictures.values()])
+    counts = np.array([len(some) for some in pictures.values()])
+    drawn = np.random.default_rng(seed).integers(0, len(sums), (RESAMPLES, len(sums)))
+    low, high = np.percentile(sums[drawn].sum(1) / counts[drawn].sum(1), [2.5, 97.5])
+    return round(float(low), 4), round(float(high), 4)
+
+
+def summary(records: Sequence[Record]) -> dict[str, Any]:
+    """Return means over instances with the interval of the IoU's, None where there is no instance.
+
+    One that was not found counts 0, and nothing in `_matched`.
+    """
+    found = [one for one in records if one.found]
+    means: dict[str, list[Any]] = {
+        "miou": [one.iou for one in records],
+        "boundary_f": [one.boundary_f for one in records],
+        "miou_matched": [one.iou for one in found],
+        "boundary_f_matched": [one.boundary_f for one in found],
+        "recall": [one.found for one in records],
+    }
+    return {
+        **{name: round(float(np.mean(some)), 4) if some else None for name, some in means.items()},
+        "instances": len(records), "miou_interval": interval(records, lambda one: one.iou),
+    }  # fmt: skip
+
+
+def more_results(records: Sequence[Record]) -> dict[str, Any]:
+    """Return more numbers: means by occlusion and, for sequences, J and F: JSON-able."""
+    kept = ("instances", "miou", "boundary_f", "miou_interval")
+    hidden = {name: summary(some) for name, some in by_occlusion(records).items()}
+    found: dict[str, Any] = {
+        "boundary_f_interval": interval(records, lambda one: one.boundary_f),
+        "by_occlusion": {name: {key: row[key] for key in kept} for name, row in hidden.items()},
+    }
+    davis = _j_and_f(records)
+    return found | ({"davis": davis} if davis else {})
+
+
+def _j_and_f(records: Sequence[Record]) -> dict[str, Any]:
+    """Average DAVIS's J and F over an object's frames, and then over objects; {} without any.
+
+    Returns:
+        `j`, `f`, `j_and_f`, and how many `objects` and `sequences` there are.
+
+    """
+    objects: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for one in records:
+        if one.davis_f is not None:
+            objects.setdefault((one.sequence, one.track_id), []).append((one.iou, one.davis_f))
+    if not objects:
+        return {}
+    j, f = np.mean([np.mean(frames, axis=0) for frames in objects.values()], axis=0).tolist()
+    return {
+        "j": round(j, 4), "f": round(f, 4), "j_and_f": round((j + f) / 2, 4),
+        "objects": len(objects), "sequences": len({sequence for sequence, _ in objects}),
+    }  # fmt: skip
+
+
+def write_run(path: Path, result: Mapping[str, Any], records: Sequence[Record]) -> None:
+    """Keep an evaluation, for reports and comparisons."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = {"format": 1, "result": dict(result), "records": [asdict(one) for one in records]}
+    path.write_text(json.dumps(values) + "\n", encoding="utf-8")
+
+
+def is_run(path: Path) -> bool:
+    """Whether a file is what `write_run` keeps."""
+    try:
+        read_run(path)
+    except AutolabelError:
+        return False
+    return True
+
+
+class _Run(BaseModel):
+    """What `write_run` keeps."""
+
+    format: Literal[1]
+    result: dict[str, Any]
+    records: list[Record] = Field(min_length=1)
+
+
+def read_run(path: Path) -> tuple[dict[str, Any], list[Record]]:
+    """Read what `write_run` kept; `AutolabelError` when it is something else."""
+    try:
+        run = _Run.model_validate_json(path.read_text(encoding="utf-8"), strict=True)
+    except (OSError, ValueError) as error:
+        why = one_line(f"{type(error).__name__}: {error}")[:120]
+        raise AutolabelError(f"{path} is no evaluation that --save wrote: {why}") from error
+    return run.result, run.records
+
+
+def paired(first: Sequence[Record], second: Sequence[Record], seed: int = 0) -> dict[str, Any]:
+    """Compare two runs over the same truth, instance by instance.
+
+    Instances are the same where picture, class, true area and true box are; what only one of the
+    runs has is counted.
+
+    Returns:
+        The mean difference of IoU (second less first) with its 95% interval by bootstrap over
+        pictures, the p value of Wilcoxon's signed-rank test, and how many got better and worse by
+        more than 0.01.
+
+    Raises:
+        AutolabelError: they have no instance in common.
+
+    """
+    from scipy.stats import wilcoxon
+
+    before: dict[object, list[Record]] = {}
+    for one in first:
+        before.setdefault(one.instance, []).append(one)
+    pairs = [(before[one.instance].pop(0), one) for one in second if before.get(one.instance)]
+    if not pairs:
+        raise AutolabelError("the two runs have no instance in common: evaluate the same truth")
+    gain = np.array([after.iou - old.iou for old, after in pairs])
+    values = [(old.image, one) for (old, _), one in zip(pairs, gain.tolist(), strict=True)]
+    return {
+        "instances": len(pairs), "only_in_one": len(first) + len(second) - 2 * len(pairs),
+        "miou_gain": round(float(gain.mean()), 4), "miou_gain_interval": _resampled(values, seed),
+        "better": int((gain > 0.01).sum()), "worse": int((gain < -0.01).sum()),
+        # Two-sided; without any difference there is nothing to test.
+        "p_value": float(f"{wilcoxon(gain).pvalue:.3g}") if np.any(gain != 0) else None,
+    }  # fmt: skip
+
 
 BoolArray = npt.NDArray[np.bool_]
 MATCH_BOX_IOU = 0.5
@@ -275,3 +499,188 @@ def _davis_f(found: bytes, true: bytes, size_hw: tuple[int, int]) -> float:
 def _xywh(box: npt.NDArray[np.float32]) -> list[float]:
     x1, y1, x2, y2 = (float(value) for value in box)
     return [x1, y1, x2 - x1, y2 - y1]
+
+
+WORST = 12
+# What a report is known by, and all that is written.
+PAGE, MARK = "report.md", "![IoU](plots.png)"
+FILES = ("plots.png", "worst-[0-9][0-9].png")
+_FOUND, _OTHER = "#2a6f97", "#e07a5f"
+# Draws a record's masks into a file: the picture, and the predicted mask beside the true one.
+Draw = Callable[[Record, Path], None]
+
+
+def write_report(
+    folder: Path,
+    result: Mapping[str, Any],
+    records: Sequence[Record],
+    draw: Draw | None = None,
+    comparison: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write `report.md` with its plots and pictures.
+
+    Args:
+        folder: where to; made if it is not there.
+        result: what `autolabel evaluate --json` prints.
+        records: every instance.
+        draw: draws the worst cases; left out when None.
+        comparison: with another run; see `tasks.evaluate.metrics.paired`.
+
+    Returns:
+        The page's path.
+
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob(FILES[1]):
+        old.unlink()
+    _plots(folder / FILES[0], records)
+    lines = [
+        f"# {plain(result['model'])}, prompted by {result['prompt']}", "",
+        *(_measured(result["run"]) if "run" in result else []),
+        f"{result['images']} pictures, {result['instances']} instances. Intervals are of 95%, by "
+        "bootstrap over pictures.", "", MARK, "",
+        *_numbers(result), "", *_table("size", by_size(records)), "",
+        *_table("class", grouped(records, lambda one: one.label)), "",
+    ]  # fmt: skip
+    hidden = by_occlusion(records)
+    lines += [*_table("visible", hidden), ""] if hidden else []
+    lines += _compared(comparison) if comparison else []
+    lines += _failed(result)
+    if draw:
+        lines += _worst(folder, records, draw)
+    page = folder / PAGE
+    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return page
+
+
+def _numbers(result: Mapping[str, Any]) -> list[str]:
+    names = {
+        "miou": "mean mask IoU", "boundary_f": "boundary F", "recall": "recall", "ap": "box AP",
+        "ap50": "box AP50", "mask_ap": "mask AP", "mask_ap50": "mask AP50",
+    }  # fmt: skip
+    rows = [(title, result.get(key)) for key, title in names.items()]
+    davis = result.get("davis") or {}
+    rows += [(name, davis.get(key)) for key, name in (("j_and_f", "J&F"), ("j", "J"), ("f", "F"))]
+    shown = [f"| {name} | {value:.4f} |" for name, value in rows if value is not None]
+    return ["| | |", "|---|---|", *shown]
+
+
+def _table(what: str, groups: Mapping[str, Sequence[Record]]) -> list[str]:
+    lines = [
+        f"| {what} | instances | mean IoU | | boundary F | found |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, some in groups.items():
+        row = summary(some)
+        span = row["miou_interval"]
+        between = f"{span[0]:.3f} to {span[1]:.3f}" if span else ""
+        lines.append(
+            f"| {plain(name)} | {len(some)} | {row['miou']:.4f} | {between} | "
+            f"{row['boundary_f']:.4f} | {row['recall']:.3f} |"
+        )
+    return lines
+
+
+def _compared(found: Mapping[str, Any]) -> list[str]:
+    span, p_value = found["miou_gain_interval"], found["p_value"]
+    between = f" ({span[0]:+.4f} to {span[1]:+.4f})" if span else ""
+    test = f", Wilcoxon's p = {p_value:g}" if p_value is not None else ""
+    alone = found["only_in_one"]
+    more = f" {counted(alone, 'instance')} of only one run not compared." if alone else ""
+    other = plain(against_named(found))
+    return [
+        f"Against {other}, on {found['instances']} instances of both: mean IoU "
+        f"{found['miou_gain']:+.4f}{between}{test}; {found['better']} better and {found['worse']} "
+        f"worse by more than 0.01.{more}", "",
+    ]  # fmt: skip
+
+
+def against_named(found: Mapping[str, Any]) -> str:
+    """Name the other run of a comparison."""
+    if not found.get("model"):
+        return "the other run"
+    run = found.get("run") or {}
+    how = engine_named(run.get("engine") or {})
+    when = f", {run['made'][:10]}" if run.get("made") else ""
+    return f"{found['model']}{f' ({how})' if how else ''}, prompted by {found['prompt']}{when}"
+
+
+def engine_named(engine: Mapping[str, Any]) -> str:
+    """Name what ran a model: backend, precision, device and the weights."""
+    if not engine:
+        return ""
+    weights = str(engine["checkpoint_sha256"])[:12]
+    return f"{engine['backend']}, {engine['precision']}, {engine['device']}, weights {weights}"
+
+
+def _measured(run: Mapping[str, Any]) -> list[str]:
+    """Say what was measured, and with what."""
+    how = engine_named(run.get("engine") or {})
+    told = {name: value for name, value in run.items() if name not in {"engine", "made", "version"}}
+    words = ", ".join(f"{name} {value}".replace("_", " ") for name, value in told.items())
+    by = f"{how}; " if how else ""
+    return [f"{plain(by + words)}; sam2-autolabel {run['version']}, {run['made'][:10]}.", ""]
+
+
+def _failed(result: Mapping[str, Any]) -> list[str]:
+    failed = result["failed_images"]
+    lines = ["- " + plain(f"{one['file_name']}: {one['reason']}") for one in failed]
+    return ["Not measured:", "", *lines, ""] if lines else []
+
+
+def _worst(folder: Path, records: Sequence[Record], draw: Draw) -> list[str]:
+    there = sorted((one for one in records if one.found), key=lambda one: one.iou)
+    chosen, lost = there[:WORST], len(records) - len(there)
+    lines = ["## The worst masks", "", "Green: both. Red: predicted only. Blue: true only.", ""]
+    if lost:
+        lines[2] += f" {counted(lost, 'instance')} without a mask not among them: not found."
+    if chosen and chosen[0].iou == 1:
+        return [*lines[:1], "", "None: all are the true ones to the last pixel.", ""]
+    for number, one in enumerate(chosen, 1):
+        name = f"worst-{number:02d}.png"
+        draw(one, folder / name)
+        label, image = plain(one.label), plain(one.image)
+        lines += [f"![{label}]({name})", "", f"{image}, {label}, IoU {one.iou:.3f}", ""]
+    return lines
+
+
+def _plots(path: Path, records: Sequence[Record]) -> None:
+    """Draw how IoU is distributed, by class, by size, and beside what the model predicted."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 7.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, 2)
+    iou = np.array([one.iou for one in records])
+    axes[0, 0].hist(iou, bins=np.linspace(0, 1, 41), color=_FOUND)
+    axes[0, 0].yaxis.get_major_locator().set_params(integer=True)
+    axes[0, 0].set(xlabel="mask IoU", ylabel="instances", title="all instances")
+    classes = sorted(grouped(records, lambda one: one.label).items(), key=lambda one: -len(one[1]))
+    # A dollar would begin a formula.
+    names = [one_line(name).replace("$", r"\$") for name, _ in classes[:15]]
+    axes[0, 1].boxplot(
+        [[one.iou for one in some] for _, some in classes[:15]], vert=False, showfliers=False,
+        patch_artist=True, boxprops={"facecolor": _FOUND, "alpha": 0.4},
+        medianprops={"color": _OTHER},
+    )  # fmt: skip
+    axes[0, 1].set_yticks(range(1, len(names) + 1), names)
+    axes[0, 1].set(
+        xlim=(-0.03, 1.03), xlabel="mask IoU", title="by class: quartiles, 1.5 times their distance"
+    )
+    dot = float(np.clip(20_000 / max(len(records), 1), 4, 36))
+    side = np.sqrt([max(one.area_px, 1) for one in records])
+    axes[1, 0].scatter(side, iou, s=dot, alpha=0.3, color=_FOUND, linewidths=0)
+    if side.max() > 4 * side.min():  # an octave or two would have a tick at most
+        axes[1, 0].set_xscale("log", base=2)
+    axes[1, 0].xaxis.set_major_formatter("{x:.0f}")
+    axes[1, 0].set(ylim=(-0.03, 1.03))
+    axes[1, 0].set(xlabel="root of the true mask's area, px", ylabel="mask IoU", title="by size")
+    found = np.array([one.found for one in records], bool)  # of the others nothing was predicted
+    said = np.array([one.predicted_iou for one in records])[found]
+    axes[1, 1].scatter(said, iou[found], s=dot, alpha=0.3, color=_FOUND, linewidths=0)
+    axes[1, 1].plot([0, 1], [0, 1], color=_OTHER, linewidth=1)
+    axes[1, 1].set(xlabel="IoU that the model predicts", ylabel="mask IoU", title="what it knows")
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)

@@ -36,7 +36,7 @@ from tasks.frames.identity import frame_key
 from tasks.frames.images import as_jpeg
 from tasks.review.actions import frame_of
 from tasks.review.export import is_decided, rows_of
-from tasks.review.set_aside import compare_files, last_decisions
+from tasks.review.set_aside import compare_files, harvest, last_decisions
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
 from tasks.store import storage
 from tasks.store.addresses import checked
@@ -79,8 +79,6 @@ UNDECIDED = Decided((), (), frozenset(), reviewed=False)
 
 def take_in(dataset: Any) -> None:
     """Bring what people decided elsewhere into a dataset, and set aside what counts no more."""
-    from tasks.review.harvest import harvest
-
     harvest(dataset)
     compare_files(dataset)
 

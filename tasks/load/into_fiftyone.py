@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,9 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.database_access import waits_for_database
+from tasks.dataset.coco_truth import TruthImage
+from tasks.dataset.coco_truth import load_truth as read_truth
+from tasks.dataset.database import waits_for_database
 from tasks.dataset.documents import (
     Document,
     ObjectNames,
@@ -34,27 +36,45 @@ from tasks.dataset.documents import (
     log_of,
     machine_fields,
     mask_of,
+    object_id,
     sample_id,
     window_of,
 )
-from tasks.dataset.layout import default_slice_of, detections, group_element, sample_collection
-from tasks.dataset.loaded import loaded_manifests, refuse_before_labeling, remember_load
+from tasks.dataset.layout import (
+    default_slice_of,
+    detection,
+    detections,
+    group_element,
+    sample_collection,
+)
 from tasks.dataset.recorded_frames import Placement, placement_of, recorded_frames, recorded_parts
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,
     MACHINE_FIELD,
     PREVIOUS_FIELD,
+    TRUTH_FIELD,
     bootstrap_dataset,
+    dataset_lock,
+    loaded_manifests,
     open_dataset,
+    refuse_before_labeling,
+    remember_load,
     stored_dataset,
 )
 from tasks.frames.identity import frame_key
-from tasks.masks.crops import crops_of_frames
-from tasks.review.calibrate import recalibration_of, recall_calibration
+from tasks.masks.crops import crops_of, crops_of_frames, npy_zlib, segments_of
 from tasks.review.events import apply_events, read_events
-from tasks.review.harvest import harvest
-from tasks.review.set_aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
+from tasks.review.queue import F, everything
+from tasks.review.set_aside import (
+    CHANGED,
+    forget,
+    harvest,
+    peoples_fields,
+    set_aside,
+    set_aside_unlisted,
+)
+from tasks.review.stats import recalibration_of, recall_calibration
 from tasks.risk.compute_risk import Judgement, compute_risk_of_parts, recalibrated
 from tasks.risk.geometry import Numbers, best_pairs, shared_box_areas
 from tasks.store import storage
@@ -70,6 +90,121 @@ from tasks.store.manifests import (
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
 from tasks.tracks.linking import make_tracks
+from tasks.wording import counted
+
+EVALUATION = "truth"
+
+
+def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> int:
+    """Put the instances of a COCO file onto the frames that they belong to.
+
+    Args:
+        dataset_name: a dataset with its frames loaded.
+        truth_path: COCO instances json; images are found by file name.
+        sequence_id: look among this sequence's frames only.
+
+    Returns:
+        How many instances found their frame.
+
+    Raises:
+        AutolabelError: no image of the file is in the dataset.
+
+    """
+    dataset = open_dataset(dataset_name)
+    truth = read_truth(truth_path)
+    collection = sample_collection(dataset)
+    wanted = {"sequence_id": sequence_id} if sequence_id else {}
+    frames: dict[str, list[tuple[Any, tuple[str, ...]]]] = {}
+    for sample in collection.find(wanted, {"frame_uri": 1}):
+        parts = PurePosixPath(sample["frame_uri"].replace("\\\\", "/")).parts
+        frames.setdefault(parts[-1], []).append((sample["_id"], parts))
+    now = datetime.datetime.now(datetime.UTC)
+    writes, instances = [], 0
+    for image in truth.images:
+        identity = _frame_of(image.file_name, frames)
+        if identity is None:
+            continue
+        documents = truth_documents(image, str(identity))
+        instances += len(documents)
+        fields = {
+            TRUTH_FIELD: detections(documents), "last_modified_at": now,
+        }  # fmt: skip
+        writes.append(UpdateOne({"_id": identity}, {"$set": fields}))
+    if not writes:
+        raise AutolabelError(
+            f"{truth_path}: none of its {counted(len(truth.images), 'image')} is in dataset "
+            f"'{dataset_name}'; file names must end like the frames' names"
+        )
+    collection.bulk_write(writes, ordered=False)
+    return instances
+
+
+def evaluate(dataset_name: str, iou: float = 0.5) -> dict[str, float]:
+    """Compare `detections` with `ground_truth` by mask IoU inside FiftyOne, and save patch views.
+
+    The views `wrong labels` and `missed objects` show one patch each; labels with empty masks count
+    as wrong.
+
+    Returns:
+        precision, recall, fscore, and the counts tp, fp, fn.
+
+    Raises:
+        AutolabelError: no such dataset, or it has no ground truth.
+
+    """
+    dataset = open_dataset(dataset_name)  # it chooses the database, before fiftyone is there
+    if not dataset.count(f"{TRUTH_FIELD}.detections"):
+        raise AutolabelError(f"dataset '{dataset_name}' has no ground truth to compare with")
+    flat = everything(dataset).match(F(f"{TRUTH_FIELD}.detections").length() > 0)
+    with_mask = flat.filter_labels(MACHINE_FIELD, F("area_px") > 0, only_matches=False)
+    results = with_mask.evaluate_detections(
+        MACHINE_FIELD, gt_field=TRUTH_FIELD, eval_key=EVALUATION, iou=iou, use_masks=True,
+        classwise=False,
+    )  # fmt: skip
+    empty = flat.count(f"{MACHINE_FIELD}.detections") - with_mask.count(
+        f"{MACHINE_FIELD}.detections"
+    )
+    patches = dataset.load_evaluation_view(EVALUATION).to_evaluation_patches(EVALUATION)
+    with dataset_lock(dataset.name):
+        wrong, missed = (patches.match(F("type") == kind) for kind in ("fp", "fn"))
+        dataset.save_view("wrong labels", wrong, overwrite=True)
+        dataset.save_view("missed objects", missed, overwrite=True)
+    counts = {kind: float(patches.match(F("type") == kind).count()) for kind in ("tp", "fp", "fn")}
+    counts["fp"] += empty
+    metrics = results.metrics()
+    right, labels = counts["tp"], counts["tp"] + counts["fp"]
+    precision, recall = right / max(labels, 1), float(metrics["recall"])
+    fscore = 2 * precision * recall / max(precision + recall, 1e-9)
+    return {"precision": precision, "recall": recall, "fscore": fscore, **counts}
+
+
+def _frame_of(name: str, frames: dict[str, list[tuple[Any, tuple[str, ...]]]]) -> Any | None:
+    """Find the frame whose path ends like the name does; with several, the longest common end."""
+    path = PurePosixPath(name)
+    found: dict[int, list[Any]] = {}  # by how many parts at the end are the same
+    for identity, parts in frames.get(path.name, []):
+        common = os.path.commonprefix([parts[::-1], path.parts[::-1]])  # noqa: RUF071 - of parts
+        found.setdefault(len(common), []).append(identity)
+    best = found[max(found)] if found else []
+    return best[0] if len(best) == 1 else None
+
+
+def truth_documents(image: TruthImage, owner: str) -> list[dict[str, Any]]:
+    """Make the documents of one image's true instances."""
+    if not len(image):
+        return []
+    crops = crops_of(image.boxes_xyxy_px, segments_of(image.rle, image.size_hw))
+    scale = np.array([image.size_hw[1], image.size_hw[0]] * 2, np.float64)
+    xywhs = crops.windows_xyxy_px / scale
+    xywhs[:, 2:] -= xywhs[:, :2]
+    rows = zip(image.labels, xywhs.tolist(), crops.masks, crops.areas_px.tolist(), strict=True)
+    return [
+        detection(
+            object_id("truth", owner, str(index)), label, bounding_box=xywh,
+            **({"mask": npy_zlib(mask)} if area else {}),
+        )
+        for index, (label, xywh, mask, area) in enumerate(rows)
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -388,18 +523,13 @@ def _overlaps(
         np.array([window_of(one["bounding_box"], size_hw) for one in side], np.float64)
         for side in (now, before)
     ]
-    masks: dict[int, Any] = {}
+    masks = [[mask_of(one, size_hw) for one in side] for side in (now, before)]
     found = {}
     for i, j in np.argwhere(shared_box_areas(*windows) > 0).tolist():
-        one, other = now[i], before[j]
-        if all(one.get(name) == other.get(name) for name in _SHAPE):
+        if all(now[i].get(name) == before[j].get(name) for name in _SHAPE):
             found[i, j] = 1.0
             continue
-        for label in (one, other):
-            if id(label) not in masks:
-                masks[id(label)] = mask_of(label, size_hw)
-        pair = [(masks[id(one)], windows[0][i]), (masks[id(other)], windows[1][j])]
-        iou = _iou(*pair)
+        iou = _iou((masks[0][i], windows[0][i]), (masks[1][j], windows[1][j]))
         if iou > 0:
             found[i, j] = iou
     return found

@@ -17,15 +17,13 @@ from tasks.pipeline.outcome import NotFetchedError
 from tasks.pipeline.run_context import DeviceTurn, Job
 from tasks.store import storage
 from tasks.store.tables import LabeledFrame
-from tasks.tracks.gaps import Gap
-from tasks.tracks.shapes import shapes_of
-from tasks.tracks.sightings import tracker_settings
+from tasks.tracks.linking import Gap, shapes_of, tracker_settings
 from tasks.types import FrameRef
 
 INTERPOLATED = "interpolated"
 _CODE = (
     "tasks.pipeline.fill_gaps", "tasks.masks.segment", "tasks.masks.crops", "tasks.risk.geometry",
-    "tasks.tracks.gaps", "tasks.tracks.shapes", "tasks.tracks.sightings", "tasks.tracks.linking",
+    "tasks.tracks.linking",
 )  # fmt: skip
 
 

@@ -45,8 +45,7 @@ def open_boxes(address: str, names_uri: str = "") -> ImportedBoxes:
         return import_boxes(address, names_uri)
     if names_uri:
         raise AutolabelError(f"{address} names its classes: leave out --box-names")
-    from tasks.dataset.database import ensure_database
-    from tasks.dataset.database_access import reach_database
+    from tasks.dataset.database import ensure_database, reach_database
     from tasks.dataset.layout import frame_collection, sample_collection
 
     name, field = dataset_and_field(address)

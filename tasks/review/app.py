@@ -23,13 +23,12 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.dataset.database import ensure_database
-from tasks.dataset.database_access import end_without_waiting
+from tasks.dataset.database import end_without_waiting, ensure_database
 from tasks.review.door import TOKEN, Door, bind, bind_next, page
 from tasks.store.private_files import close_file, private_folder, write_private
 
@@ -272,13 +271,11 @@ def has_sample(path: str) -> bool | None:
 
     A file that was rewritten is not shown, or the old labels would be seen on the new picture.
     """
-    from fiftyone.core.odm import get_db_conn
-
+    from tasks.dataset.layout import database
     from tasks.review.set_aside import VERSION, difference
 
-    database: Any = get_db_conn()
-    names = database.datasets.distinct("sample_collection_name")
-    found = [database[name].find_one({"filepath": path}, VERSION) for name in names if name]
+    names = database().datasets.distinct("sample_collection_name")
+    found = [database()[name].find_one({"filepath": path}, VERSION) for name in names if name]
     samples = [one for one in found if one]
     return any(not difference(one) for one in samples) if samples else None
 

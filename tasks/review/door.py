@@ -85,7 +85,7 @@ class Door:
         elif scope["type"] == "websocket":
             await WebSocket(scope, receive, send).close(1008)
         else:
-            body = page("Not for you", f"<p>{html.escape(reason)}</p>")
+            body = page("Access refused", f"<p>{html.escape(reason)}</p>")
             await HTMLResponse(body, 403, PRIVATE_HEADERS)(scope, receive, send)
 
     def _cookie(self) -> tuple[str, str]:

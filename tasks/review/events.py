@@ -23,10 +23,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
-from pymongo import UpdateOne
+from pymongo import UpdateMany, UpdateOne
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.database_access import database_lock, show_stored
+from tasks.dataset.database import database_lock, show_stored
 from tasks.dataset.documents import (
     Values,
     detections_of,
@@ -35,7 +35,7 @@ from tasks.dataset.documents import (
     to_document,
     to_values,
 )
-from tasks.dataset.layout import detections, sample_collection
+from tasks.dataset.layout import database, detections, sample_collection
 from tasks.dataset.schema import (
     LOG_FIELD,
     MACHINE_FIELD,
@@ -162,25 +162,21 @@ def record(
     with database_lock(lock, what, LEASE_S, PATIENCE_S):
         if check:
             check()
-        return _record(dataset, events, reversible)
-
-
-def _record(dataset: Any, events: Sequence[Event], reversible: bool) -> list[Event]:
-    at, by = now_text(), reviewer()
-    before = states_before(dataset, events) if reversible else [{} for _ in events]
-    complete = [
-        replace(one, at=one.at or at, by=one.by or by, before=held,
-                event_id=one.event_id or uuid.uuid4().hex)
-        for one, held in zip(events, before, strict=True)
-    ]  # fmt: skip
-    out_uri = storage_of(dataset)
-    if out_uri:
-        name = f"{at.replace(':', '').replace('+0000', 'Z')}-{complete[0].event_id[:8]}.json"
-        uri = storage.join(reviews_uri(out_uri, dataset.name), "events", name)
-        content = {"dataset": dataset.name, "events": [asdict(one) for one in complete]}
-        storage.write_bytes(uri, encode_json(content))
-    show_stored(lambda: apply_events(dataset, complete))
-    return complete
+        at, by = now_text(), reviewer()
+        before = states_before(dataset, events) if reversible else [{} for _ in events]
+        complete = [
+            replace(one, at=one.at or at, by=one.by or by, before=held,
+                    event_id=one.event_id or uuid.uuid4().hex)
+            for one, held in zip(events, before, strict=True)
+        ]  # fmt: skip
+        out_uri = storage_of(dataset)
+        if out_uri:
+            name = f"{at.replace(':', '').replace('+0000', 'Z')}-{complete[0].event_id[:8]}.json"
+            uri = storage.join(reviews_uri(out_uri, dataset.name), "events", name)
+            content = {"dataset": dataset.name, "events": [asdict(one) for one in complete]}
+            storage.write_bytes(uri, encode_json(content))
+        show_stored(lambda: apply_events(dataset, complete))
+        return complete
 
 
 def read_events(out_uri: str, dataset_name: str) -> list[Event]:
@@ -228,7 +224,6 @@ def apply_events(dataset: Any, events: Iterable[Event]) -> None:
 
     Events on frames that it does not have are set aside.
     """
-    from tasks.review.app_samples import show_decisions
     from tasks.review.set_aside import hold_events
 
     events, samples = list(events), sample_collection(dataset)
@@ -249,6 +244,31 @@ def apply_events(dataset: Any, events: Iterable[Event]) -> None:
         decided = {label for event in events for label in event.decisions}
         show_decisions(decisions_on(dataset, wanted, decided))
     hold_events(dataset, others, update_of)
+
+
+_COLLECTIONS = r"^patches\."  # what FiftyOne calls the collections of generated patches
+
+
+def show_decisions(decisions: Mapping[str, str]) -> None:
+    """Show decisions (machine label id -> decision) in all patches that there are at the moment.
+
+    A view of patches is a copy: without this it would show what was decided as undecided until
+    FiftyOne makes the copy anew.
+    """
+    if not decisions:
+        return
+    by_decision: dict[str, list[Any]] = {}
+    for label, decision in decisions.items():
+        by_decision.setdefault(decision, []).append(ObjectId(label))
+    has_it = {f"{MACHINE_FIELD}.decision": {"$exists": True}}
+    writes = [
+        UpdateMany(
+            {"_id": {"$in": labels}, **has_it}, {"$set": {f"{MACHINE_FIELD}.decision": decision}}
+        )
+        for decision, labels in by_decision.items()
+    ]
+    for name in database().list_collection_names(filter={"name": {"$regex": _COLLECTIONS}}):
+        database()[name].bulk_write(writes, ordered=False)
 
 
 def show_again(dataset: Any) -> None:

@@ -16,8 +16,13 @@ from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, open_dataset
 from tasks.review.actions import frame_of
 from tasks.review.events import RELABEL, reviews_uri, storage_of
-from tasks.review.harvest import harvest
-from tasks.review.set_aside import SetAside, compare_files, last_decisions, samples_set_aside
+from tasks.review.set_aside import (
+    SetAside,
+    compare_files,
+    harvest,
+    last_decisions,
+    samples_set_aside,
+)
 from tasks.store import storage
 from tasks.wording import counted
 

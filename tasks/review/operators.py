@@ -7,42 +7,190 @@ after a question. The page draws what the answer says and shows its message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import fiftyone.operators as foo
 from bson import ObjectId
+from fiftyone.operators import types
 
 from sam2_core.machine_errors import is_machine_error
 from sam2_core.types import AutolabelError
-from tasks.dataset.appearance import offered_classes
-from tasks.dataset.database_access import DatabaseAwayError, await_answer
-from tasks.dataset.documents import sample_id
-from tasks.dataset.schema import MACHINE_FIELD, open_dataset
+from tasks.dataset.database import DatabaseAwayError, await_answer
+from tasks.dataset.documents import detections_of, sample_id
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, offered_classes, open_dataset
 from tasks.review import actions
 from tasks.review.actions import Chosen, as_corrected, choose
-from tasks.review.app_samples import (
-    frames_of,
-    is_patches,
-    labels_as_stored,
-    labels_of_patches,
-    redrawn,
-)  # fmt: skip
 from tasks.review.events import Event, decided_by_now, last_act, redo, undo
 from tasks.review.export import export_reviews
 from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
-from tasks.review.objects import spread
 from tasks.review.queue import (
+    CONTROL,
     MOST_LISTED,
+    NEEDS_REVIEW,
     build_queue,
     everything,
     known_classes,
     list_sequences,
     sequence_view,
+    spread,
 )  # fmt: skip
 from tasks.review.relabel import request_relabel, sent_back, submit_relabel
+from tasks.review.stats import (
+    NO_CONTROL,
+    decisions_plot,
+    rates_plot,
+    review_stats,
+    risks_plot,
+    shown_names,
+    summary,
+)
 from tasks.wording import counted
+
+
+def is_patches(view: Any) -> bool:
+    """Whether the samples of a view are labels."""
+    from fiftyone.core.patches import EvaluationPatchesView, PatchesView
+
+    return isinstance(view, (PatchesView, EvaluationPatchesView))
+
+
+def frames_of(view: Any, sample_ids: Sequence[str]) -> dict[str, str]:
+    """Lead sample ids of a view back to the frames: id -> id of the frame's sample, in order.
+
+    Ids that are those of frames already stay as they are, and so do all ids of a view of frames.
+    """
+    found: dict[str, str] = {}
+    if is_patches(view):
+        from bson import ObjectId
+
+        wanted = {"_id": {"$in": [ObjectId(one) for one in sample_ids]}}
+        patches = sample_collection(view._patches_dataset)
+        found = {
+            str(one["_id"]): str(one["_sample_id"])
+            for one in patches.find(wanted, {"_sample_id": 1})
+        }
+    return {one: found.get(one, one) for one in map(str, sample_ids)}
+
+
+def labels_of_patches(view: Any, sample_ids: Sequence[str]) -> list[str]:
+    """Label ids of patches: one each, or those that an evaluation has put together."""
+    found: list[str] = []
+    for field in view._label_fields:
+        _, path = view._get_label_field_path(field)
+        found += view.select(list(sample_ids)).values(f"{path}.id", unwind=True)
+    return [str(one) for one in found if one]
+
+
+SHOWN = ("risk", "reasons", "review_status", "relabel")
+
+
+def redrawn(dataset: Any, events: Sequence[Event]) -> dict[str, Any]:
+    """Return what events changed, by sample id, as the App's own samples are written.
+
+    `labels` has the labels by field, `gone` the ids of those that are no more, `values` the frame's
+    other fields.
+    """
+    wanted: dict[Any, set[str]] = {}
+    for event in events:
+        made = {str(one["id"]) for one in event.upserts}
+        changed = {*event.decisions, *event.overrides, *event.removed} | made
+        wanted.setdefault(sample_id(event.frame_key), set()).update(changed)
+    return labels_as_stored(dataset, wanted)
+
+
+def labels_as_stored(dataset: Any, wanted: Mapping[Any, Collection[str]]) -> dict[str, Any]:
+    """Return the same of labels by their samples' ids, whatever has happened to them."""
+    from fiftyone.core.json import stringify
+
+    projection = dict.fromkeys((MACHINE_FIELD, REVIEWED_FIELD, *SHOWN), 1)
+    found = sample_collection(dataset).find({"_id": {"$in": list(wanted)}}, projection)
+    return {str(one["_id"]): stringify(_change(one, wanted[one["_id"]])) for one in found}
+
+
+def _change(sample: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:
+    labels = {
+        field: [one for one in detections_of(sample, field) if str(one["_id"]) in touched]
+        for field in (MACHINE_FIELD, REVIEWED_FIELD)
+    }
+    present = {str(one["_id"]) for rows in labels.values() for one in rows}
+    values = {name: sample[name] for name in SHOWN if name in sample}
+    return {"labels": labels, "gone": sorted(set(touched) - present), "values": values}
+
+
+WHOLE_UP_TO = 10  # below it Plotly would divide an axis of counts into fractions
+
+
+class ReviewProgress(foo.Panel):  # type: ignore[misc]
+    """How the review goes; reads the database when it opens and on demand."""
+
+    @property
+    def config(self) -> Any:
+        """Name and looks."""
+        return foo.PanelConfig(
+            name="review_progress", label="Review progress", icon="fact_check", surfaces="grid"
+        )
+
+    def refresh(self, ctx: Any) -> None:
+        """Count everything again."""
+        stats = review_stats(ctx.dataset)
+        ctx.panel.set_state("summary", summary(stats))
+        plots = {
+            "decisions": decisions_plot(stats),
+            "by_class": rates_plot(stats.by_class),
+            "by_reason": rates_plot(stats.by_reason),
+            "by_sequence": risks_plot(stats.by_sequence),
+        }
+        ctx.panel.set_state("most_decided", max(plots["decisions"][0]["x"], default=0))
+        for name, plot in plots.items():
+            ctx.panel.set_data(name, plot)
+            ctx.panel.set_state(f"names_{name}", shown_names(plot))
+
+    on_load = on_change_dataset = refresh
+
+    def open_queue(self, ctx: Any) -> None:
+        """Show what needs review."""
+        ctx.ops.set_view(name=NEEDS_REVIEW)
+
+    def open_control(self, ctx: Any) -> None:
+        """Show the control sample."""
+        if ctx.dataset.has_saved_view(CONTROL):
+            ctx.ops.set_view(name=CONTROL)
+        else:
+            ctx.ops.notify(NO_CONTROL, variant="info")
+
+    def render(self, ctx: Any) -> Any:
+        """Lay the panel out."""
+        panel = types.Object()
+        buttons = panel.h_stack("buttons", gap=2)
+        buttons.btn("queue", label="Needs review", on_click=self.open_queue, variant="contained")
+        buttons.btn("control", label="Control sample", on_click=self.open_control)
+        buttons.btn("refresh", label="Refresh", on_click=self.refresh)
+        panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
+        titles = {
+            "decisions": "Decisions", "by_class": "Error rate by class (labels decided)",
+            "by_reason": "Error rate by reason (labels decided)",
+            "by_sequence": "Risk of the sequences that are open",
+        }  # fmt: skip
+        for name, title in titles.items():
+            layout = _layout(title, percent=name in {"by_class", "by_reason"})
+            if name == "decisions" and (ctx.panel.get_state("most_decided") or 0) < WHOLE_UP_TO:
+                layout["xaxis"] = {"dtick": 1}
+            layout["yaxis"] |= ctx.panel.get_state(f"names_{name}") or {}
+            panel.plot(name, layout=layout, config={"displayModeBar": False})
+        return types.Property(panel, view=types.GridView(orientation="vertical", gap=3, padding=2))
+
+
+def _layout(title: str, percent: bool) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "font": {"size": 14}}, "height": 340 if percent else 260,
+        "bargap": 0.3, "yaxis": {"dtick": 1},
+        "margin": {"l": 150, "r": 20, "t": 40, "b": 30}, "showlegend": False,
+        "xaxis": {"tickformat": ".0%"} if percent else {},
+    }  # fmt: skip
+
 
 MOST_UNSELECTED_FRAMES = 20
 Answer = dict[str, Any]

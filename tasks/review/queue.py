@@ -6,7 +6,8 @@ The queue holds decisions: of each of the riskiest objects, the label that is th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +15,230 @@ import numpy as np
 from bson import ObjectId
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.appearance import colour_classes, offer_classes
+from tasks.dataset.documents import detections_of, sample_id
 from tasks.dataset.layout import sample_collection
-from tasks.dataset.schema import MACHINE_FIELD, OPEN, PREVIOUS_FIELD, REASONS_FIELD, dataset_lock
-from tasks.review.actions import FIELDS
-from tasks.review.objects import (
-    count_labels,
-    decided_objects,
-    few_of_each_place,
-    object_of,
-    riskiest_objects,
-)  # fmt: skip
+from tasks.dataset.schema import (
+    LOG_FIELD,
+    MACHINE_FIELD,
+    OBJECT_PATH,
+    OPEN,
+    PREVIOUS_FIELD,
+    REASONS_FIELD,
+    REVIEWED_FIELD,
+    colour_classes,
+    dataset_lock,
+    offer_classes,
+)
+from tasks.review.actions import FIELDS, Chosen, accept, choose, delete, fix_class, reject
+from tasks.review.events import ACCEPTED, CORRECTED, DELETED, REJECTED, Event
 from tasks.risk.compute_risk import DESCRIPTIONS, REASONS, sequence_risk
+from tasks.risk.geometry import shared_box_areas
 from tasks.wording import counted
+
+_INNER = f"{MACHINE_FIELD}.detections"
+_FRAMES_BETWEEN_LOOKS = 64
+_MOST_OF_A_PLACE = 0.1  # of the decisions
+_CANDIDATES = 8  # objects looked at for each decision
+
+
+@dataclass(frozen=True, order=True)
+class Doubt:
+    """The riskiest undecided label of an object.
+
+    Attributes:
+        risk: of the label.
+        label_id: of the label.
+        frame_key: its frame.
+        object_name: its object.
+        kind: sequence, camera and class.
+        bounding_box: x, y, width, height, relative to the picture.
+
+    """
+
+    risk: float
+    label_id: str
+    frame_key: str
+    object_name: str
+    kind: tuple[str, str, str] = ("", "", "")
+    bounding_box: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
+
+
+def object_of(label: Mapping[str, Any]) -> str:
+    """Name of a stored label's object; a label that was never linked is one of its own."""
+    return str(label.get("object") or label["_id"])
+
+
+def decided_objects(dataset: Any) -> set[str]:
+    """Objects that somebody has decided on, by any of their labels."""
+    fields = {f"{_INNER}._id": 1, f"{_INNER}.object": 1, f"{_INNER}.decision": 1}
+    with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
+    return {
+        object_of(label)
+        for sample in sample_collection(dataset).find(with_log, fields)
+        for label in detections_of(sample, MACHINE_FIELD)
+        if label.get("decision")
+    }
+
+
+def few_of_each_place(doubts: Sequence[Doubt], count: int) -> list[Doubt]:
+    """Choose `count` of doubts that come riskiest first; more of a place only if there is room."""
+    most = max(1, round(_MOST_OF_A_PLACE * count))
+    chosen: list[Doubt] = []
+    rest: list[Doubt] = []
+    taken: Counter[int] = Counter()
+    for doubt, place in zip(doubts, _places(doubts), strict=True):
+        taken[place] += 1
+        (chosen if taken[place] <= most else rest).append(doubt)
+    return sorted([*chosen, *rest][:count], reverse=True)
+
+
+def _places(doubts: Sequence[Doubt]) -> list[int]:
+    """Give each doubt's place a number: boxes of one kind overlap, or others do in between."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    if not doubts:
+        return []
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for row, doubt in enumerate(doubts):
+        rows.setdefault(doubt.kind, []).append(row)
+    near = np.zeros((len(doubts), len(doubts)), np.bool_)
+    for kind in rows.values():
+        xywh = np.array([doubts[row].bounding_box for row in kind], np.float64)
+        corners = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
+        near[np.ix_(kind, kind)] = shared_box_areas(corners, corners) > 0
+    return [int(one) for one in connected_components(csr_array(near), directed=False)[1]]
+
+
+def riskiest_objects(dataset: Any, decided: Collection[str], budget: int) -> list[Doubt]:
+    """Find the riskiest objects that nobody has decided on, a few for each decision of a budget.
+
+    A frame's risk is that of its riskiest undecided label and has an index: frames are read from
+    the riskiest one on, until no other can have a label that belongs here.
+    """
+    count = _CANDIDATES * budget
+    fields = {"frame_key": 1, "risk": 1, "sequence_id": 1, "camera": 1}
+    names = ("_id", "object", "risk", "decision", "label", "bounding_box")
+    fields |= {f"{_INNER}.{name}": 1 for name in names}
+    found = sample_collection(dataset).find({"review_status": OPEN}, fields).sort("risk", -1)
+    best: dict[str, Doubt] = {}
+    for read, sample in enumerate(found):
+        if read % _FRAMES_BETWEEN_LOOKS == 0 and len(best) >= count:
+            limit = sample.get("risk") or 0.0
+            if sum(one.risk > limit for one in best.values()) >= count:
+                break
+        for doubt in _doubts(sample):
+            known = best.get(doubt.object_name)
+            if doubt.object_name not in decided and (known is None or doubt > known):
+                best[doubt.object_name] = doubt
+    return sorted(best.values(), reverse=True)[:count]
+
+
+def _doubts(sample: Mapping[str, Any]) -> list[Doubt]:
+    where = (sample.get("sequence_id") or "", sample.get("camera") or "")
+    return [
+        Doubt(
+            float(one["risk"]), str(one["_id"]), str(sample["frame_key"]), object_of(one),
+            (*where, one.get("label") or ""), tuple(one.get("bounding_box") or (0.0,) * 4),
+        )
+        for one in detections_of(sample, MACHINE_FIELD)
+        if not one.get("decision") and one.get("risk") is not None
+    ]  # fmt: skip
+
+
+def count_labels(dataset: Any, objects: Collection[str]) -> int:
+    """Count the labels that objects have in all frames, those of a label that was never linked too.
+
+    Reads the frames that have them through an index.
+    """
+    counted = sample_collection(dataset).aggregate([
+        {"$match": {OBJECT_PATH: {"$in": sorted(objects)}}},
+        {"$unwind": f"${_INNER}"},
+        {"$match": {OBJECT_PATH: {"$in": sorted(objects)}}},
+        {"$group": {"_id": f"${OBJECT_PATH}", "labels": {"$sum": 1}}},
+    ])  # fmt: skip
+    linked = {one["_id"]: int(one["labels"]) for one in counted}
+    return sum(linked.get(name, 1) for name in objects)
+
+
+_DECIDE: Mapping[str, Callable[[Any, Sequence[Chosen]], list[Event]]] = {
+    ACCEPTED: accept, REJECTED: reject, DELETED: delete,
+}  # fmt: skip
+
+
+def spread(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
+    """Decide on the other undecided labels of the same objects as on these; return the events.
+
+    Raises:
+        AutolabelError: none of these labels is decided, or none of their objects has another label
+            that is not; or their decision holds for one frame only.
+
+    """
+    rulings = {
+        object_of(label): _ruling(dataset, frame, label)
+        for frame in chosen
+        for field, label in frame.labels
+        if field == MACHINE_FIELD and label.get("decision")
+    }
+    if not rulings:
+        raise AutolabelError("decide on a label first, then on the rest of its object")
+    frames, labels = _undecided_of(dataset, rulings)
+    events: list[Event] = []
+    for ruling in sorted(set(rulings.values())):
+        mine = {one: label for one, (name, label) in labels.items() if rulings[name] == ruling}
+        events += _decide(dataset, frames, mine, *ruling)
+    if not events:
+        raise AutolabelError("these objects have no other label that is undecided")
+    return events
+
+
+def _ruling(dataset: Any, frame: Chosen, label: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what was decided on a label: the decision, and the class that the label has now."""
+    decision = str(label["decision"])
+    if decision in _DECIDE:
+        return decision, str(label["label"])
+    if decision == CORRECTED:
+        wanted = {"_id": sample_id(frame.frame_key)}
+        sample = sample_collection(dataset).find_one(wanted, {REVIEWED_FIELD: 1}) or {}
+        for one in detections_of(sample, REVIEWED_FIELD):
+            if str(label["_id"]) in one.get("sources", ()):
+                return decision, str(one["label"])
+    raise AutolabelError(f"what was {decision} in one frame cannot be spread to others")
+
+
+def _decide(
+    dataset: Any, frames: Sequence[str], labels: Mapping[str, str], decision: str, name: str
+) -> list[Event]:
+    """Decide on labels, given with their classes, as on one that is of class `name` now."""
+    same = [one for one, label in labels.items() if label == name]
+    others = [one for one, label in labels.items() if label != name]
+    events: list[Event] = []
+    if same:
+        alike = ACCEPTED if decision == CORRECTED else decision
+        events += _DECIDE[alike](dataset, choose(dataset, frames, same))
+    if others and decision in {ACCEPTED, CORRECTED}:
+        events += fix_class(dataset, choose(dataset, frames, others), name)
+    return events
+
+
+def _undecided_of(
+    dataset: Any, objects: Mapping[str, Any]
+) -> tuple[list[str], dict[str, tuple[str, str]]]:
+    """Find undecided labels of objects on open frames: samples' ids, label id -> object, class."""
+    inner = f"{MACHINE_FIELD}.detections"
+    fields = {f"{inner}.{name}": 1 for name in ("_id", "object", "decision", "label")}
+    wanted = {OBJECT_PATH: {"$in": sorted(objects)}, "review_status": OPEN}
+    frames: list[str] = []
+    labels: dict[str, tuple[str, str]] = {}
+    for sample in sample_collection(dataset).find(wanted, fields).sort("_id", 1):
+        frames.append(str(sample["_id"]))
+        labels |= {
+            str(one["_id"]): (object_of(one), str(one["label"]))
+            for one in detections_of(sample, MACHINE_FIELD)
+            if object_of(one) in objects and not one.get("decision")
+        }
+    return frames, labels
+
 
 NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
 LABEL_BY_LABEL = "label by label"
@@ -61,8 +273,8 @@ class Queue:
             return "nothing to decide"
         return (
             f"{counted(self.decisions, 'decision')} on {counted(self.frames, 'frame')}, one for "
-            f"each object ({counted(self.labels, 'label')} in all frames), risk "
-            f"{self.threshold:.2f} and up"
+            f"each object ({counted(self.labels, 'label')} in all frames), all with a risk of at "
+            f"least {self.threshold:.2f}"
         )
 
 
@@ -115,6 +327,13 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
     return Queue(len(doubts), len(set(wanted.values())), labels, threshold, len(drawn))
 
 
+def F(path: str) -> Any:  # noqa: N802 - as FiftyOne's pages call it
+    """Return a field, for the expressions of views."""
+    from fiftyone import ViewField
+
+    return ViewField(path)
+
+
 def known_classes(dataset: Any) -> list[str]:
     """Classes that occur in a dataset, machine's and people's."""
     labels = sample_collection(dataset)
@@ -161,8 +380,6 @@ def sequence_view(dataset: Any, name: str) -> Any:
         AutolabelError: there is none.
 
     """
-    from fiftyone import ViewField as F
-
     frames = everything(dataset)
     part = F("sequence_id").contains_str(name, case_sensitive=False)
     for wanted in ({"sequence_id": name}, part):
@@ -180,8 +397,6 @@ def needs_review(dataset: Any, wanted: Mapping[str, str]) -> Any:
         wanted: label id -> its frame's key.
 
     """
-    from fiftyone import ViewField as F
-
     view = only_labels(dataset, wanted).match({"review_status": OPEN})
     view = view.filter_labels(MACHINE_FIELD, F("decision") == "")
     return view.sort_by(F(f"{MACHINE_FIELD}.detections").map(F("risk")).max(), reverse=True)
@@ -193,8 +408,6 @@ OF_FRAMES = ("sequence_id", "camera", "frame_number")
 
 def label_by_label(dataset: Any, wanted: Mapping[str, str]) -> Any:
     """View of the same labels as tiles of their own, riskiest first; decided ones leave it."""
-    from fiftyone import ViewField as F
-
     frames = only_labels(dataset, wanted).match({"review_status": OPEN})
     patches = frames.to_patches(MACHINE_FIELD, other_fields=list(OF_FRAMES))
     undecided = patches.match(F(f"{MACHINE_FIELD}.decision") == "")
@@ -203,8 +416,6 @@ def label_by_label(dataset: Any, wanted: Mapping[str, str]) -> Any:
 
 def by_reason(dataset: Any, reason: str) -> Any:
     """View of the undecided labels with a reason, riskiest frames first."""
-    from fiftyone import ViewField as F
-
     if reason not in REASONS:
         return everything(dataset).match({REASONS_FIELD: reason})
     wanted = {"review_status": OPEN, REASONS_FIELD: reason}
@@ -219,8 +430,6 @@ def only_labels(dataset: Any, drawn: Mapping[str, str]) -> Any:
     FiftyOne's `select_labels` would leave out all other fields, and what somebody draws in the App
     would take the place of the reviewed labels that it does not see.
     """
-    from fiftyone import ViewField as F
-
     view = everything(dataset).match({"frame_key": {"$in": sorted(set(drawn.values()))}})
     return view.filter_labels(MACHINE_FIELD, F("_id").is_in([ObjectId(one) for one in drawn]))
 
@@ -260,8 +469,6 @@ def _random_order(label: str) -> bytes:
 
 def differences(dataset: Any) -> Any:
     """View that compares `previous` with `detections`: what changed, most changed frames first."""
-    from fiftyone import ViewField as F
-
     view = everything(dataset).match({"difference": {"$gt": UNCHANGED}})
     view = view.sort_by("difference", reverse=True)
     for field in (MACHINE_FIELD, PREVIOUS_FIELD):
@@ -271,8 +478,6 @@ def differences(dataset: Any) -> Any:
 
 def changed_labels(dataset: Any, field: str) -> Any:
     """View of single labels, most changed first: `detections`, or `previous` for what is gone."""
-    from fiftyone import ViewField as F
-
     view = everything(dataset).match({"difference": {"$gt": UNCHANGED}})
     patches = view.filter_labels(field, F("difference") > UNCHANGED).to_patches(field)
     return patches.sort_by(f"{field}.difference", reverse=True)

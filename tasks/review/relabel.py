@@ -22,10 +22,9 @@ from tasks.dataset.recorded_frames import find_pictures
 from tasks.dataset.schema import MACHINE_FIELD, open_dataset, refuse_other_out
 from tasks.masks.model import ModelChoice, Segmenters, choose_model
 from tasks.review.actions import Chosen
-from tasks.review.calibrate import recalibration_of
 from tasks.review.events import RELABEL, Event, now_text, record, reviewer, reviews_uri, storage_of
-from tasks.risk.calibration import Recalibration
-from tasks.risk.compute_risk import compute_risk, recalibrated
+from tasks.review.stats import recalibration_of
+from tasks.risk.compute_risk import Recalibration, compute_risk, recalibrated
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json
 from tasks.store.tables import LabeledFrame
@@ -92,22 +91,6 @@ class RelabelRequest:
         """Return frames and boxes, grown or shrunk as asked for."""
         growth = GROWTH.get(self.prompt, 0.0)
         return [(one.frame(), one.boxes(growth)) for one in self.frames]
-
-
-@dataclass(frozen=True)
-class Remade:
-    """What became of a request's frames, in order.
-
-    Attributes:
-        outcomes: masks, or why there are none.
-        stamp: the model that made them, None where it could not be had and all failed.
-        error: why not.
-
-    """
-
-    outcomes: tuple[Masks | Exception, ...]
-    stamp: ModelStamp | None
-    error: AutolabelError | None = None
 
 
 def request_relabel(
@@ -223,26 +206,29 @@ def relabel_dataset(dataset_name: str, out_uri: str = "", backend: str = "auto")
 
     """
     out_uri, waiting = waiting_requests(dataset_name, out_uri)
-    labels, failures, segmenters = 0, [], Segmenters()
-    for request in waiting:
-        remade = segment_request(request, segmenters, backend)
-        labels += bring_back(request, out_uri, remade.outcomes, remade.stamp)
-        failures += [remade.error] if remade.error else []
-    if failures:
-        raise failures[0]
-    return len(waiting), labels
+    segmenters = Segmenters()
+    remade = [remake(request, out_uri, segmenters, backend) for request in waiting]
+    for _, error in remade:
+        if error:
+            raise error
+    return len(waiting), sum(labels for labels, _ in remade)
 
 
-def segment_request(
-    request: RelabelRequest, segmenters: Segmenters, backend: str = "auto"
-) -> Remade:
-    """Make the masks of a request again, with the model that it asks for."""
-    prompts = request.prompts()
+def remake(
+    request: RelabelRequest, out_uri: str, segmenters: Segmenters, backend: str = "auto"
+) -> tuple[int, AutolabelError | None]:
+    """Make the labels of a request again, with the model that it asks for, and bring them back.
+
+    Returns:
+        How many labels have a new mask, and why none has where the model cannot be had.
+
+    """
     try:
         choice = choose_model(request.model or _first_model(request), backend)
     except AutolabelError as error:  # the reviewer sees it beside the frames and can ask anew
-        return Remade((error,) * len(prompts), None, error)
-    return Remade(tuple(_segment(choice, segmenters, prompts)), choice.stamp)
+        return bring_back(request, out_uri, [error] * len(request.frames), None), error
+    outcomes = list(_segment(choice, segmenters, request.prompts()))
+    return bring_back(request, out_uri, outcomes, choice.stamp), None
 
 
 def _first_model(request: RelabelRequest) -> str:

@@ -1,12 +1,10 @@
-"""Boxes and masks against each other: overlaps, shared pixels, connected pieces; many at once.
+"""Boxes and masks against each other: overlaps, best pairs, connected pieces; many at once.
 
 Masks are vertical segments (`tasks.masks.crops.Segments`); no mask is decoded into pixels.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from sam2_core.types import IntArray
 from tasks.masks.crops import Segments
 
 Numbers = npt.NDArray[np.floating[Any]]
-SEGMENTS_AT_ONCE = 1 << 14  # what is looked up of so many stays in the cache
 
 
 def box_areas(boxes: Numbers) -> Numbers:
@@ -74,68 +71,17 @@ def best_pairs(fits: Numbers, first: IntArray, second: IntArray) -> dict[int, in
     return pairs
 
 
-def shared_pixels(segments: Segments, pairs: IntArray) -> Numbers:
-    """Count the pixels that both masks of each pair (P, 2) have: float64 (P,)."""
-    shared = np.zeros(len(pairs))
-    if not len(segments.mask):
-        return shared
-    top, bottom, stride = _places(segments)
-    covered = np.concatenate([[0], np.cumsum(bottom - top)])
-    count = np.bincount(segments.mask, minlength=segments.count)
-    first = np.cumsum(count) - count
-    # Of each pair, the segments of the mask with fewer of them are looked up in the other: at the
-    # same place in the picture, which lies `shift` farther on the line of all masks.
-    fewer = count[pairs[:, 0]] <= count[pairs[:, 1]]
-    few = np.where(fewer, pairs[:, 0], pairs[:, 1])
-    shift = (pairs.sum(axis=1) - 2 * few) * stride
-    # All boxes of a frame may overlap: pairs grow with their square, and each has many segments.
-    for part in _blocks(np.cumsum(count[few])):
-        length = count[few[part]]
-        pair = np.repeat(np.arange(len(length)), length)
-        chosen = np.arange(len(pair)) + (first[few[part]] - np.cumsum(length) + length)[pair]
-        moved = shift[part][pair]
-        pixels = _covered_before(bottom[chosen] + moved, top, covered)
-        pixels -= _covered_before(top[chosen] + moved, top, covered)
-        shared[part] = np.bincount(pair, pixels, minlength=len(length))
-    return shared
-
-
-def _blocks(end: IntArray) -> Iterator[slice]:
-    """Cut pairs, whose segments end at these places of all of them, into blocks."""
-    edges = np.flatnonzero(np.diff(end // SEGMENTS_AT_ONCE)) + 1
-    for start, stop in itertools.pairwise([0, *edges.tolist(), len(end)]):
-        if start < stop:
-            yield slice(start, stop)
-
-
-def _places(segments: Segments) -> tuple[IntArray, IntArray, int]:
-    """Where segments begin and end on one line that all masks' columns lie on, one after another.
-
-    Between two columns and two masks there is room, so that nothing touches; the third value is the
-    distance between the same pixel of two masks that follow each other.
-    """
-    height = segments.size_hw[0] + 1
-    stride = height * (segments.size_hw[1] + 2)
-    base = segments.mask * stride + segments.column * height
-    return base + segments.top, base + segments.bottom, stride
-
-
-def _covered_before(place: IntArray, top: IntArray, covered: IntArray) -> IntArray:
-    """Foreground pixels of all masks before places on their line."""
-    last = np.searchsorted(top, place, "right") - 1
-    length = np.diff(covered)
-    inside = np.minimum(place - top[last], length[last])
-    return np.asarray(np.where(last >= 0, covered[last] + inside, 0))
-
-
 def share_outside_largest_piece(segments: Segments) -> Numbers:
     """Share of each mask outside its largest connected piece (4-connected): float64 (N,)."""
     total = len(segments.mask)
     result = np.zeros(segments.count)
     if not total:
         return result
-    top, bottom, _ = _places(segments)
+    # All masks' columns lie on one line, one after another, with room between two of them and two
+    # masks, so that nothing touches.
     height = segments.size_hw[0] + 1
+    base = (segments.mask * (segments.size_hw[1] + 2) + segments.column) * height
+    top, bottom = base + segments.top, base + segments.bottom
     # A segment that touches the next one goes on its chain; most masks are a few chains.
     goes_on = (top[1:] < bottom[:-1] + height) & (top[:-1] + height < bottom[1:])
     first = np.concatenate([[0], np.flatnonzero(~goes_on) + 1])

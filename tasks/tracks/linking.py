@@ -12,19 +12,394 @@ import operator
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from sam2_core.types import IntArray
+from sam2_core.arrays import freeze_arrays
+from sam2_core.types import IntArray, Masks
+from tasks.masks.crops import BoolArray, run_edges
 from tasks.risk.geometry import Numbers, best_pairs, shared_box_areas
 from tasks.store.manifests import Fresh, Manifest, labels_of
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks
-from tasks.tracks.gaps import Gap, gaps_of
-from tasks.tracks.shapes import agreements, extents_of, placed_ious, placed_px
-from tasks.tracks.sightings import Sightings, group_of, sightings_of, tracker_settings
 from tasks.types import FrameRef
+from tasks.wording import counted
+
+GRID = 32
+WORDS = GRID * GRID // 64
+_CANVAS = 48
+_BITS = 2.0 ** np.arange(_CANVAS)
+ShapeArray = npt.NDArray[np.uint64]
+_CENTRES = (np.arange(GRID) + 0.5) / GRID
+_POINTS = (np.arange(_CANVAS) + 0.5) / _CANVAS
+# What is looked at together stays in a core's cache: bytes of runs and points, pairs of masks.
+_SAMPLED, _PAIRS = 1 << 17, 128
+
+
+def shapes_of(masks: Masks, boxes_xyxy_px: Numbers) -> ShapeArray:
+    """Sample N masks over their boxes; no mask is painted, however many runs it has.
+
+    Args:
+        masks: N masks of one image.
+        boxes_xyxy_px: float (N, 4), each with an area.
+
+    Returns:
+        uint64 (N, 16): a bit for each of 32 x 32 points, row by row.
+
+    Raises:
+        ValueError: a mask is damaged.
+
+    """
+    boxes = np.asarray(boxes_xyxy_px, np.float64)
+    found = np.zeros((len(masks), WORDS), np.uint64)
+    group = np.cumsum([len(rle) + GRID * GRID for rle in masks.rle]) // _SAMPLED
+    starts = np.flatnonzero(np.diff(group, prepend=-1)).tolist()
+    for start, stop in itertools.pairwise([*starts, len(masks)]):
+        part = slice(start, stop)
+        grids = _sampled(masks.rle[part], boxes[part], masks.size_hw)
+        bits = np.packbits(grids.reshape(len(grids), -1), axis=1)
+        found[part] = np.ascontiguousarray(bits).view(np.uint64)
+    return found
+
+
+def _sampled(rle: Sequence[bytes], boxes: Numbers, size_hw: tuple[int, int]) -> BoolArray:
+    """Take masks at the points of their boxes: (N, 32, 32); outside the image is background."""
+    height, width = size_hw
+    low, high = boxes[:, :2, None], boxes[:, 2:, None]
+    column, row = np.floor(low + _CENTRES * (high - low)).transpose(1, 0, 2)
+    inside = ((row >= 0) & (row < height))[:, None] & ((column >= 0) & (column < width))[:, :, None]
+    places = column.clip(0, max(width - 1, 0)).astype(np.int64) * height
+    places += np.arange(len(rle))[:, None] * (height * width)
+    rows = row.clip(0, max(height - 1, 0)).astype(np.int64)
+    every = places[:, :, None] + rows[:, None]
+    before = np.searchsorted(run_edges(rle, size_hw), every.reshape(-1), side="right")
+    odd = (before & 1).astype(np.bool_).reshape(every.shape)
+    return np.asarray(odd & inside).transpose(0, 2, 1)
+
+
+def agreements(first: ShapeArray, second: ShapeArray) -> Numbers:
+    """IoU of masks row by row after their boxes were laid on each other: float64 (N,).
+
+    Two empty masks agree.
+    """
+    shared = np.bitwise_count(first & second).sum(axis=-1, dtype=np.int64)
+    union = np.bitwise_count(first | second).sum(axis=-1, dtype=np.int64)
+    return np.where(union > 0, shared / np.maximum(union, 1), 1.0)
+
+
+def extents_of(shapes: ShapeArray) -> Numbers:
+    """Where in their boxes N masks lie: float64 (N, 4), left, top, right, bottom in [0, 1].
+
+    They are a hundredth of a cell too large, so that no rounding leaves a point of a mask outside.
+    """
+    rows = shapes.view(np.uint8).reshape(len(shapes), GRID, GRID // 8)
+    columns = np.unpackbits(np.bitwise_or.reduce(rows, axis=1), axis=1)
+    lines = np.stack([columns, rows.any(axis=2)], axis=1)
+    first, last = lines.argmax(axis=2), GRID - lines[:, :, ::-1].argmax(axis=2)
+    cells = np.concatenate([first - 0.01, last + 0.01], axis=1)
+    return np.asarray((cells / GRID).clip(0, 1))
+
+
+def placed_px(extents: Numbers, boxes_px: Numbers) -> Numbers:
+    """Put extents of masks into their boxes: (N, 4), never beyond them."""
+    low, high = np.tile(boxes_px[:, :2], 2), np.tile(boxes_px[:, 2:], 2)
+    return np.asarray((low + extents * (high - low)).clip(low, high))
+
+
+def placed_ious(
+    first: ShapeArray, first_boxes: Numbers, second: ShapeArray, boxes: Numbers
+) -> Numbers:
+    """IoU of pairs of masks where each is put into a box: of ones that have moved, and ones there.
+
+    Both are drawn over the box around the two, at 48 x 48 points. Two empty masks have none.
+
+    Args:
+        first: uint64 (P, 16).
+        first_boxes: float64 (P, 4), where in the image they are put.
+        second: uint64 (P, 16).
+        boxes: float64 (P, 4), where those are.
+
+    Returns:
+        float64 (P,).
+
+    """
+    found = np.zeros(len(first))
+    for start in range(0, len(first), _PAIRS):
+        part = slice(start, start + _PAIRS)
+        one, other = first_boxes[part], boxes[part]
+        low, high = np.minimum(one[:, :2], other[:, :2]), np.maximum(one[:, 2:], other[:, 2:])
+        points = low[:, :, None] + _POINTS * (high - low)[:, :, None]
+        drawn, there = _drawn(first[part], one, points), _drawn(second[part], other, points)
+        shared = np.bitwise_count(drawn & there).sum(axis=1, dtype=np.int64)
+        union = np.bitwise_count(drawn | there).sum(axis=1, dtype=np.int64)
+        found[part] = shared / np.maximum(union, 1)
+    return found
+
+
+def _drawn(shapes: ShapeArray, boxes: Numbers, points: Numbers) -> ShapeArray:
+    """Draw P masks at points x and y (P, 2, 48): a word for each row of points, (P, 48).
+
+    A cell of a mask covers some successive points of a row: a number with their bits. The numbers
+    of all cells that are set add up to the row's bits, in whole floats far below 2**53.
+    """
+    count = len(shapes)
+    sides = (boxes[:, 2:] - boxes[:, :2]).clip(1e-6)[:, :, None]
+    cell = np.floor((points - boxes[:, :2, None]) / sides * GRID)
+    outside = (cell < 0) | (cell >= GRID)
+    column, row = np.where(outside, GRID, cell).astype(np.int64).transpose(1, 0, 2)
+    own = column + np.arange(count)[:, None] * (GRID + 1)
+    bits = np.bincount(own.reshape(-1), np.tile(_BITS, count), count * (GRID + 1))
+    grids = np.unpackbits(shapes.view(np.uint8), axis=1).reshape(count, GRID, GRID)
+    of_cells = bits.reshape(count, GRID + 1, 1)[:, :GRID]
+    words = np.zeros((count, GRID + 1), np.uint64)
+    words[:, :GRID] = (grids.astype(np.float64) @ of_cells)[:, :, 0]
+    return np.take_along_axis(words, row, axis=1)
+
+
+# A detector may lose an object for so many frames; longer, its motion says little of its place.
+MOST_MISSED = 30
+LEAST_IOU = 0.1  # of a box with where its object is expected; with 0.3 fast ones are lost
+DIRECTION_FRAMES, DIRECTION_WEIGHT = 3, 0.2  # of OC-SORT's paper
+_ALIKE = (
+    frozenset({"car", "truck", "bus", "van", "trailer", "train", "vehicle"}),
+    frozenset({"person", "pedestrian", "rider", "cyclist"}),
+    frozenset({"bicycle", "motorcycle", "motorbike", "bike", "scooter"}),
+    frozenset({"traffic sign", "stop sign"}),
+)
+
+
+def tracker_settings() -> dict[str, Any]:
+    """Return what made the ids, as plain JSON values."""
+    from importlib.metadata import version
+
+    return {
+        "tracker": f"trackforge OC-SORT {version('trackforge')}",
+        "most_missed": MOST_MISSED,
+        "least_iou": LEAST_IOU,
+        "direction": [DIRECTION_FRAMES, DIRECTION_WEIGHT],
+    }
+
+
+def group_of(label: str) -> str:
+    """Name of the classes among which an object may change."""
+    name = label.strip().lower()
+    return next((min(group) for group in _ALIKE if name in group), name)
+
+
+class Associator:
+    """Gives numbers to the boxes of one camera's frames, in their order."""
+
+    def __init__(self) -> None:
+        """Start before the first frame."""
+        self._trackers: dict[str, Any] = {}
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def number(self, boxes_xyxy_px: Numbers, scores: Numbers, labels: Sequence[str]) -> IntArray:
+        """Give numbers to the boxes of the next frame; one without boxes counts, too.
+
+        Args:
+            boxes_xyxy_px: float (N, 4), each with an area.
+            scores: float (N,).
+            labels: N classes.
+
+        Returns:
+            int64 (N,), equal for boxes of one object.
+
+        """
+        from trackforge import OCSORT
+
+        numbers = np.full(len(labels), -1, np.int64)
+        groups = [group_of(label) for label in labels]
+        for group in groups:
+            if group not in self._trackers:
+                self._trackers[group] = OCSORT(
+                    max_age=MOST_MISSED,
+                    min_hits=1,  # every box is somebody's: none waits to be believed
+                    iou_threshold=LEAST_IOU,
+                    delta_t=DIRECTION_FRAMES,
+                    inertia=DIRECTION_WEIGHT,
+                )
+        for group, tracker in self._trackers.items():
+            rows = [row for row, name in enumerate(groups) if name == group]
+            left, top, right, bottom = boxes_xyxy_px[rows].T.tolist() if rows else ([],) * 4
+            seen = [
+                ([x0, y0, x1 - x0, y1 - y0], float(scores[row]), 0)
+                for x0, y0, x1, y1, row in zip(left, top, right, bottom, rows, strict=True)
+            ]
+            for found, _, _, _, place in tracker.update(seen):
+                key = (group, int(found))
+                numbers[rows[place]] = self._numbers.setdefault(key, len(self._numbers))
+        return numbers
+
+
+_Columns: TypeAlias = tuple[IntArray, IntArray, Numbers, Numbers, ShapeArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Sightings:
+    """S labels of a camera sequence, frame after frame.
+
+    Attributes:
+        frame: int64 (S,), number of the frame in the sequence, failed ones counted.
+        row: int64 (S,), of the label in its frame.
+        given: int64 (S,), track id that came with the box, -1 for none.
+        number: int64 (S,), what the tracker says; -1 where it was not asked.
+        boxes_px: float64 (S, 4), zeros where there is no box with an area.
+        scores: float64 (S,).
+        shapes: uint64 (S, 16), masks in their boxes.
+        labels: S classes.
+        counts: labels of each frame.
+
+    """
+
+    frame: IntArray
+    row: IntArray
+    given: IntArray
+    number: IntArray
+    boxes_px: Numbers
+    scores: Numbers
+    shapes: ShapeArray
+    labels: tuple[str, ...]
+    counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, frame="int64 (S)", row="int64 (S)", given="int64 (S)", number="int64 (S)",
+            boxes_px="float64 (S, 4)", scores="float64 (S)", shapes="uint64 (S, 16)",
+            labels="tuple (S)",
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+
+def sightings_of(frames: Iterable[LabeledFrame]) -> Sightings:
+    """Look at the frames of one camera in order, each once; masks are not kept."""
+    none = np.zeros(0, np.int64)
+    columns: list[_Columns] = [
+        (none, none, np.zeros((0, 4)), np.zeros(0), np.zeros((0, WORDS), np.uint64))
+    ]
+    labels: list[str] = []
+    associator = Associator()
+    for one in frames:
+        columns.append(_columns_of(one, associator))
+        labels += one.boxes.labels
+    given, number, boxes_px, scores, shapes = map(np.concatenate, zip(*columns, strict=True))
+    counts = [len(part[0]) for part in columns[1:]]
+    frame = np.repeat(np.arange(len(counts)), counts)
+    row = np.arange(len(frame)) - (np.cumsum([0, *counts])[:-1])[frame]
+    return Sightings(
+        frame, row, given, number, boxes_px, scores, shapes, tuple(labels), tuple(counts)
+    )
+
+
+def _columns_of(one: LabeledFrame, associator: Associator) -> _Columns:
+    """Columns of a frame's labels; the tracker is asked for those that no other tracker knows."""
+    boxes, count = one.boxes, len(one.boxes)
+    px = boxes.xyxy_px.astype(np.float64)
+    usable = np.isfinite(px).all(axis=1) & (px[:, 0] < px[:, 2]) & (px[:, 1] < px[:, 3])
+    px[~usable] = 0
+    given = np.full(count, -1, np.int64) if boxes.track_ids is None else boxes.track_ids
+    rows = np.flatnonzero(usable & (given < 0))
+    number = np.full(count, -1, np.int64)
+    scores = np.nan_to_num(boxes.scores.astype(np.float64), posinf=0, neginf=0)
+    number[rows] = associator.number(px[rows], scores[rows], [boxes.labels[row] for row in rows])
+    shapes = np.zeros((count, WORDS), np.uint64)
+    if one.masks is not None and count:
+        shapes = shapes_of(one.masks, px)
+    return given, number, px, scores, shapes
+
+
+# A mask is believed that agrees so well with the ones before and after, box laid on box, of which
+# the model thinks so well, and that covers no other label so far.
+LEAST_GAP_AGREEMENT, LEAST_PREDICTED_IOU, MOST_COVERED_IOU = 0.8, 0.75, 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Gap:
+    """An object in a frame where it was not found, between two where it was.
+
+    Attributes:
+        frame: number of the frame in the sequence.
+        track_id: of the object.
+        label: class of the object.
+        score: the lower one of the two sightings'.
+        box_px: float64 (4,), between the two.
+        before: uint64 (16,), the last mask before the gap, in its box.
+        after: uint64 (16,), the first mask after it.
+        others_px: float64 (K, 4), boxes of the frame's labels.
+        others: uint64 (K, 16), their masks.
+
+    """
+
+    frame: int
+    track_id: int
+    label: str
+    score: float
+    box_px: Numbers
+    before: ShapeArray
+    after: ShapeArray
+    others_px: Numbers
+    others: ShapeArray
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, box_px="float64 (4)", before="uint64 (16)", after="uint64 (16)",
+            others_px="float64 (K, 4)", others="uint64 (K, 16)",
+        )  # fmt: skip
+
+    def why_not_by(self, shape: ShapeArray, predicted_iou: float) -> str:
+        """Why a mask in the gap's box, uint64 (16,), is not taken for the object's; "" if it is."""
+        if not shape.any():
+            return "no mask there"
+        both = agreements(np.stack([shape, shape]), np.stack([self.before, self.after]))
+        if not (both >= LEAST_GAP_AGREEMENT).all():
+            return "mask unlike those before and after"
+        if predicted_iou < LEAST_PREDICTED_IOU:
+            return "the model doubts its mask"
+        count = len(self.others)
+        placed = np.tile(shape, (count, 1)), np.tile(self.box_px, (count, 1))
+        covered = (placed_ious(self.others, self.others_px, *placed) >= MOST_COVERED_IOU).any()
+        return "another label is there" if covered else ""
+
+
+def gaps_of(
+    seen: Sightings, chains: IntArray, ids: IntArray, labels: list[str], at_most: int
+) -> tuple[list[Gap], Counter[str]]:
+    """Find the gaps of at most so many frames, in the order of frames and ids.
+
+    Returns:
+        The gaps, and how many missing masks have none, by reason.
+
+    """
+    order = np.lexsort((np.arange(len(chains)), chains))
+    one, other = order[:-1], order[1:]
+    steps = seen.frame[other] - seen.frame[one]
+    lost = (chains[one] == chains[other]) & (steps > 1)
+    short = lost & (steps <= at_most + 1)
+    between = seen.shapes[one].any(axis=1) & seen.shapes[other].any(axis=1)
+    longer = f"lost for more than {counted(at_most, 'frame')}"
+    missing = {longer: lost & ~short, "no mask before or after": short & ~between}
+    passed = Counter({reason: int((steps - 1)[rows].sum()) for reason, rows in missing.items()})
+    short &= between
+    edges = np.cumsum([0, *seen.counts])
+    found = []
+    for first, second, frames in zip(one[short], other[short], steps[short], strict=True):
+        for step in range(1, int(frames)):
+            part, frame = step / frames, int(seen.frame[first]) + step
+            box = (1 - part) * seen.boxes_px[first] + part * seen.boxes_px[second]
+            score = float(min(seen.scores[first], seen.scores[second]))
+            there = slice(int(edges[frame]), int(edges[frame + 1]))
+            found.append(
+                Gap(
+                    frame, int(ids[first]), labels[first], score, box, seen.shapes[first],
+                    seen.shapes[second], seen.boxes_px[there], seen.shapes[there],
+                )
+            )  # fmt: skip
+    return sorted(found, key=lambda gap: (gap.frame, gap.track_id, gap.label)), +passed
+
 
 # Two masks of successive sightings that agree less are of different things.
 LEAST_AGREEMENT = 0.1

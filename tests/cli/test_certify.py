@@ -20,7 +20,7 @@ from sam2_core.trust.certify import (
     engine_facts,
 )
 from sam2_core.types import AutolabelError
-from tasks.evaluate.certifying import more_pictures
+from tasks.evaluate.evaluate import more_pictures
 from tasks.masks.model import Segmenters, choose_model
 from tests.planted_graphs import FAULTS, RESIZE, copy_of_compact, plant, resized_without_antialias
 

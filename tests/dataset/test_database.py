@@ -18,7 +18,7 @@ from pymongo.errors import OperationFailure
 from flows.cli.down import command as down_command
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.dataset import database, database_access, schema
+from tasks.dataset import database, schema
 from tasks.dataset.database import DatabaseKeeper, Mongod
 
 USE = """
@@ -134,7 +134,7 @@ def test_a_database_of_the_users_own_that_does_not_answer_is_told_in_words(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FIFTYONE_DATABASE_URI", uri)
-    monkeypatch.setattr(database_access, "ANSWER_TIMEOUT_MS", 10)
+    monkeypatch.setattr(database, "ANSWER_TIMEOUT_MS", 10)
     for use in (schema.open_dataset, schema.existing_dataset):
         with pytest.raises(
             AutolabelError, match=r"does not answer: .*FIFTYONE_DATABASE_URI"

@@ -8,16 +8,16 @@ import pytest
 from pymongo import errors
 
 from sam2_core.types import AutolabelError
-from tasks.dataset import database, database_access
-from tasks.dataset.database_access import DatabaseAwayError, is_away, waits_for_database
+from tasks.dataset import database
+from tasks.dataset.database import DatabaseAwayError, is_away, waits_for_database
 
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch):
     """No pauses, and nothing left of what another test met; returns the pauses."""
     pauses = []
-    monkeypatch.setattr(database_access.time, "sleep", pauses.append)
-    monkeypatch.setattr(database_access, "_left_alone_until", 0.0)
+    monkeypatch.setattr(database.time, "sleep", pauses.append)
+    monkeypatch.setattr(database, "_left_alone_until", 0.0)
     return pauses
 
 
@@ -69,37 +69,37 @@ def test_one_that_does_not_is_left_alone(waits, monkeypatch):
         calls.append(1)
         client.admin.command("ping")
 
-    monkeypatch.setenv(database_access.WAIT_VARIABLE, "1")
+    monkeypatch.setenv(database.WAIT_VARIABLE, "1")
     with pytest.raises(DatabaseAwayError, match=r"labels are in storage.*load-dataset"):
         load()
     assert len(calls) > 1
     calls.clear()
-    monkeypatch.setenv(database_access.WAIT_VARIABLE, "1000")
+    monkeypatch.setenv(database.WAIT_VARIABLE, "1000")
     with pytest.raises(DatabaseAwayError):
         load()
     assert len(calls) == 1
     with pytest.raises(ZeroDivisionError):
         waits_for_database(lambda: 1 / 0)()
     waits_for_database(lambda: None)()
-    assert database_access._left_alone_until == 0
+    assert database._left_alone_until == 0
 
 
 @pytest.mark.parametrize(("free", "told"), [(0, "drives, whose disk is full (make "), (1, "")])
 def test_a_full_disk_is_named_where_our_database_has_gone(monkeypatch, tmp_path, free, told):
-    monkeypatch.delenv(database_access.URI_VARIABLE, raising=False)
+    monkeypatch.delenv(database.URI_VARIABLE, raising=False)
     monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path / "drives"))
     (tmp_path / "drives").mkdir()
     usage = SimpleNamespace(free=free << 30)
     monkeypatch.setattr(database.shutil, "disk_usage", lambda _: usage)
-    assert told in database_access._where()
-    assert bool(database_access._where()) == bool(told)
+    assert told in database._where()
+    assert bool(database._where()) == bool(told)
     why = database._why_not("", tmp_path / "mongod.log", tmp_path)
     assert ("the disk is full: make room there" in why) == bool(told)
 
 
 def test_a_database_of_the_users_own_is_named_with_its_variable(monkeypatch):
-    monkeypatch.setenv(database_access.URI_VARIABLE, "mongodb://joe:word@127.0.0.1:1/")
-    monkeypatch.setenv(database_access.WAIT_VARIABLE, "0")
+    monkeypatch.setenv(database.URI_VARIABLE, "mongodb://joe:word@127.0.0.1:1/")
+    monkeypatch.setenv(database.WAIT_VARIABLE, "0")
     gone = chained(AutolabelError("does not answer"), errors.ServerSelectionTimeoutError("x"))
 
     @waits_for_database
@@ -120,21 +120,21 @@ def test_who_waits_is_told_in_words_and_nobody_waits_at_exit(monkeypatch) -> Non
 
     nobody = pymongo.MongoClient("127.0.0.1", 1)
     monkeypatch.setattr(fiftyone_database, "_client", nobody)
-    monkeypatch.setattr(database_access, "PING_S", 0.05)
+    monkeypatch.setattr(database, "PING_S", 0.05)
     told = partial(pytest.raises, DatabaseAwayError, match="nothing was changed: the terminal")
     with told():
-        database_access.await_answer(0.1)  # pymongo's own patience is 30 s
+        database.await_answer(0.1)  # pymongo's own patience is 30 s
 
     def out_of_time(_: str) -> None:
         raise errors.ExecutionTimeout("operation would exceed time limit", 50)
 
     slow = SimpleNamespace(admin=SimpleNamespace(command=out_of_time))
-    monkeypatch.setattr(database_access, "_client", lambda: slow)
+    monkeypatch.setattr(database, "_client", lambda: slow)
     with told():
-        database_access.await_answer(0.1)
+        database.await_answer(0.1)
     left_out: list[object] = []
-    monkeypatch.setattr(database_access.atexit, "unregister", left_out.append)
-    database_access._leave()
+    monkeypatch.setattr(database.atexit, "unregister", left_out.append)
+    database._leave()
     assert left_out == [fiftyone_database._delete_non_persistent_datasets_if_allowed]
     nobody.close()
 
@@ -146,9 +146,9 @@ def test_what_is_in_storage_is_shown_once_the_database_is_back(monkeypatch) -> N
         if answer := answers.pop(0):
             raise answer
 
-    database_access.show_stored(show)
+    database.show_stored(show)
     assert not answers
-    monkeypatch.setattr(database_access, "PATIENCE_S", 0)
+    monkeypatch.setattr(database, "PATIENCE_S", 0)
     answers.append(errors.AutoReconnect("closed"))
     with pytest.raises(DatabaseAwayError, match="in storage, and nothing is lost"):
-        database_access.show_stored(show)
+        database.show_stored(show)

@@ -15,11 +15,27 @@ from pycocotools.cocoeval import COCOeval
 
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import Truth, TruthImage
-from tasks.evaluate.evaluate import Asked, evaluate, jittered_boxes, next_click, true_boxes
-from tasks.evaluate.metrics import Scores, boundary_map, davis_boundary_f
-from tasks.evaluate.records import Record, interval, more_results, paired, read_run, write_run
-from tasks.evaluate.report import write_report
-from tasks.evaluate.truths import first_of_each, load_png_truth
+from tasks.evaluate.evaluate import (
+    Asked,
+    evaluate,
+    first_of_each,
+    jittered_boxes,
+    load_png_truth,
+    next_click,
+    true_boxes,
+)
+from tasks.evaluate.metrics import (
+    Record,
+    Scores,
+    boundary_map,
+    davis_boundary_f,
+    interval,
+    more_results,
+    paired,
+    read_run,
+    write_report,
+    write_run,
+)
 
 H, W = 60, 80
 

@@ -13,8 +13,7 @@ from pycocotools import mask as coco_mask
 from flows.cli.diff import Engine
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError, Boxes
-from tasks.evaluate.diff_report import write_report
-from tasks.evaluate.run_diff import Side, diff_runs
+from tasks.evaluate.run_diff import Side, diff_runs, write_report
 from tasks.frames.identity import file_version
 from tasks.types import FrameRef
 from tests.examples import example

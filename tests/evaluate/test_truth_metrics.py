@@ -13,9 +13,8 @@ from pycocotools import mask as coco_mask
 from sam2_core.mask_geometry import boundary_f, mask_iou, size_class
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import load_truth, read_truth
-from tasks.evaluate.evaluate import Asked, evaluate
+from tasks.evaluate.evaluate import Asked, evaluate, open_truth
 from tasks.evaluate.metrics import Scores, box_iou, match_boxes
-from tasks.evaluate.truths import open_truth
 
 H, W = 120, 160
 SIZE = [H, W]

@@ -8,8 +8,7 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.loaded import refuse_before_labeling
-from tasks.dataset.schema import open_dataset
+from tasks.dataset.schema import open_dataset, refuse_before_labeling
 from tasks.export.run import Choice, chosen_manifests, export, source_of
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset, rebuild
 from tasks.review.actions import accept, fix_class, merge, reject

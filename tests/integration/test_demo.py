@@ -5,14 +5,14 @@ import shutil
 
 import cv2
 
-from tasks.evaluate import truths
+from tasks.evaluate.evaluate import EXAMPLES
 from tests.integration.dataset_rows import held
 
 
 def test_demo_twice(terminal, monkeypatch, tmp_path):
     few = tmp_path / "few"
     for name, kept in (("street-a", 2), ("crossing-3-cameras", 1), ("real-3-cameras", 1)):
-        shutil.copytree(truths.EXAMPLES / name, few / name)
+        shutil.copytree(EXAMPLES / name, few / name)
         for path in [
             one
             for one in (few / name).rglob("*.jpg")

@@ -15,9 +15,8 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset import layout, schema
 from tasks.dataset.database import OWNED_VARIABLE, URI_VARIABLE
-from tasks.evaluate.truths import open_truth
-from tasks.load.ground_truth import evaluate, load_truth
-from tasks.load.into_fiftyone import prepare_dataset
+from tasks.evaluate.evaluate import open_truth
+from tasks.load.into_fiftyone import evaluate, load_truth, prepare_dataset
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 from tests.review.labels import STAMP, load_frames

@@ -9,8 +9,7 @@ from click.testing import CliRunner
 
 from flows.cli.review import command
 from sam2_core.types import AutolabelError
-from tasks.dataset.loaded import missing_manifests
-from tasks.dataset.schema import open_dataset
+from tasks.dataset.schema import missing_manifests, open_dataset
 from tasks.export.run import chosen_manifests
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset, rebuild
 from tasks.store.manifests import declare_again, list_manifests, write_manifest

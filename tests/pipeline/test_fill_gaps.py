@@ -109,7 +109,7 @@ def test_another_tracker_or_other_code_that_fills_gaps_is_another_key(tmp_path, 
         )
         keys.append(params.deciding())
     monkeypatch.setattr("sam2_core.decisive_code.ROOT", tmp_path)
-    for changed in ("pipeline/fill_gaps", "masks/segment", "tracks/gaps"):
+    for changed in ("pipeline/fill_gaps", "masks/segment", "tracks/linking"):
         shutil.copytree(ROOT / "tasks", tmp_path / "tasks", dirs_exist_ok=True)
         with (tmp_path / f"tasks/{changed}.py").open("a") as file:
             file.write("\nCHANGED = True\n")

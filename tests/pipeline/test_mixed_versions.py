@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from flows.cli.main import cli
 from flows.params import LabelParams
 from flows.server.status import RunStatus, look_at_storage
-from tasks.evaluate.diff_report import uncertified
-from tasks.evaluate.run_diff import Side, diff_runs
+from tasks.evaluate.run_diff import Side, diff_runs, uncertified
 from tasks.frames.decisive_code import decoding_versions
 from tests.integration.runs import MICRO, write_sequence
 

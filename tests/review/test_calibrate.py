@@ -10,8 +10,8 @@ from flows.cli.review import command
 from tasks.dataset import schema
 from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, choose, reject
-from tasks.review.calibrate import calibrate, decided, recalibration_of
-from tasks.risk.calibration import Recalibration
+from tasks.review.stats import calibrate, decided, recalibration_of
+from tasks.risk.compute_risk import Recalibration
 from tests.review.labels import labeled_frames
 from tests.review.reviewed import load_run
 

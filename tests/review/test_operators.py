@@ -7,7 +7,7 @@ import pytest
 
 from sam2_core.types import AutolabelError
 from tasks.dataset import layout, schema
-from tasks.dataset.database_access import DatabaseAwayError
+from tasks.dataset.database import DatabaseAwayError
 from tasks.review.actions import accept, choose, fix_class, reject
 from tasks.review.events import read_events, show_again
 from tasks.review.queue import everything

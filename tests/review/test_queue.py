@@ -10,13 +10,14 @@ import pytest
 from tasks.dataset import layout, schema
 from tasks.load.into_fiftyone import prepare_dataset
 from tasks.review.actions import accept, choose, mark_sequence, reject
-from tasks.review.objects import Doubt, few_of_each_place
 from tasks.review.queue import (
     CONTROL,
     DIFFERENCES,
     LABEL_BY_LABEL,
     NEEDS_REVIEW,
+    Doubt,
     build_queue,
+    few_of_each_place,
     sequence_risks,
 )
 from tasks.review.stats import (
@@ -126,7 +127,7 @@ def test_the_apps_own_tools_offer_the_classes(name: str) -> None:
 
 @pytest.mark.ci
 def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
-    from tasks.review.panel import ReviewProgress
+    from tasks.review.operators import ReviewProgress
 
     dataset = schema.open_dataset(name)
     build_queue(dataset, budget=20, control=30)

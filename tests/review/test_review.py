@@ -19,8 +19,8 @@ from tasks.load.into_fiftyone import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose, fix_class, merge
 from tasks.review.events import read_events
 from tasks.review.export import coco_of, export_reviews
-from tasks.review.harvest import harvest
 from tasks.review.relabel import request_relabel
+from tasks.review.set_aside import harvest
 from tasks.store import storage
 from tests.load.test_into_fiftyone import store
 from tests.review.labels import SIZE_HW, labeled_frames

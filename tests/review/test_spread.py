@@ -19,13 +19,14 @@ from tasks.load.into_fiftyone import prepare_dataset
 from tasks.review import app
 from tasks.review.actions import accept, choose, fix_class, reject
 from tasks.review.events import undo
-from tasks.review.objects import decided_objects, spread
 from tasks.review.queue import (
     LABEL_BY_LABEL,
     NEEDS_REVIEW,
     build_queue,
+    decided_objects,
     list_sequences,
     sequence_view,
+    spread,
 )
 from tasks.wording import counted
 from tests.review.labels import STAMP, labeled_frame, load_frames

@@ -9,7 +9,6 @@ from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, reject
-from tasks.review.app_samples import redrawn
 from tasks.review.events import read_events, redo, undo
 from tasks.review.export import export_reviews
 from tasks.review.stats import review_stats
@@ -72,6 +71,8 @@ def test_only_ones_own_acts_are_undone_and_none_that_somebody_else_decided_on_si
 
 
 def test_what_the_app_draws_anew_is_what_the_events_changed(name: str) -> None:
+    from tasks.review.operators import redrawn  # FiftyOne wants to know its database first
+
     dataset, chosen = pick(name, 0, 0, 2)
     ((sample, change),) = redrawn(dataset, accept(dataset, chosen)).items()
     assert sample == str(dataset.first().id)

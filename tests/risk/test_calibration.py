@@ -5,7 +5,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from tasks.risk.calibration import Recalibration, calibration_error, logit, sigmoid
+from tasks.risk.compute_risk import Recalibration, calibration_error, logit, sigmoid
 
 RNG = np.random.default_rng(0)
 
@@ -24,7 +24,7 @@ def test_decisions_correct_the_risk_and_can_be_taken_back() -> None:
     assert made.decisions == 400
     risk = np.linspace(0.01, 0.99, 50)
     assert made.before(made.of(risk)) == pytest.approx(risk)
-    assert Recalibration.from_json(asdict(made)) == made
+    assert Recalibration(**asdict(made)) == made
     other = Recalibration(2.0, -1.0)
     slope, offset = other.after(made)
     assert sigmoid(slope * logit(made.of(risk)) + offset) == pytest.approx(other.of(risk))

@@ -1,17 +1,19 @@
 """Risk: every reason on a label made for it, and the fit on rendered drives."""
 
-import tracemalloc
-
 import cv2
 import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
-from tasks.masks.crops import Segments
-from tasks.risk.compute_risk import REASONS, compute_risk, risk_model
-from tasks.risk.features import COLUMN, FEATURES, measure_frames
-from tasks.risk.geometry import shared_pixels
+from tasks.risk.compute_risk import (
+    COLUMN,
+    FEATURES,
+    REASONS,
+    compute_risk,
+    measure_frames,
+    risk_model,
+)
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 
@@ -140,24 +142,6 @@ def test_shared_pixels_are_exact() -> None:
             if i != row
         )
         assert measured[row] == pytest.approx(wanted, rel=1e-5)
-
-
-def test_a_crowd_of_large_masks_takes_little_memory() -> None:
-    """300 masks of the whole picture: 45,000 pairs of 200 columns each."""
-    count, width = 300, 200
-    mask = np.repeat(np.arange(count), width)
-    column = np.tile(np.arange(width), count)
-    segments = Segments(mask, column, mask % 50, 100 - mask % 30, count, (120, width))
-    pairs = np.stack(np.triu_indices(count, 1), axis=1)
-    tracemalloc.start()
-    try:
-        shared = shared_pixels(segments, pairs)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    height = 100 - (pairs % 30).max(axis=1) - (pairs % 50).max(axis=1)
-    assert (shared == width * height).all()
-    assert peak < 32 * 2**20
 
 
 def test_fragments_are_what_opencv_finds() -> None:

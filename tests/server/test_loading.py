@@ -6,7 +6,7 @@ import pytest
 
 from flows.params import LabelParams
 from flows.server.submit import lacked
-from tasks.dataset import database_access
+from tasks.dataset import database
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset
 from tasks.store.manifests import write_manifest
 from tests.load.test_into_fiftyone import store
@@ -31,7 +31,7 @@ def test_what_cannot_be_asked_from_here_is_not_known(tmp_path, monkeypatch, away
     if away:
         nobody = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50"
         monkeypatch.setenv("FIFTYONE_DATABASE_URI", nobody)
-        monkeypatch.setattr(database_access, "ANSWER_TIMEOUT_MS", 50)
+        monkeypatch.setattr(database, "ANSWER_TIMEOUT_MS", 50)
     else:
         monkeypatch.delenv("FIFTYONE_DATABASE_URI", raising=False)
         monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path / "none"))

@@ -6,8 +6,8 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Masks
 from tasks.risk.geometry import box_iou_rows
-from tasks.tracks import shapes
-from tasks.tracks.shapes import GRID, WORDS, extents_of, placed_ious, placed_px, shapes_of
+from tasks.tracks import linking
+from tasks.tracks.linking import GRID, WORDS, extents_of, placed_ious, placed_px, shapes_of
 
 SIZE_HW = (60, 90)
 SEEDS = range(6)
@@ -54,7 +54,7 @@ def random_boxes(rng, count):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_pairs_of_placed_masks_are_compared_as_one_by_one(seed):
     rng = np.random.default_rng(seed)
-    count = shapes._PAIRS * 2 + 5  # more than are looked at together
+    count = linking._PAIRS * 2 + 5  # more than are looked at together
     first, second = random_shapes(rng, count), random_shapes(rng, count)
     one, other = random_boxes(rng, count), random_boxes(rng, count)
     half = count // 2
@@ -73,7 +73,7 @@ def test_pairs_of_placed_masks_are_compared_as_one_by_one(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_masks_are_sampled_as_if_they_were_painted(seed, monkeypatch):
     rng = np.random.default_rng(seed)
-    monkeypatch.setattr(shapes, "_SAMPLED", int(rng.choice([1, 5000, 1 << 17])))
+    monkeypatch.setattr(linking, "_SAMPLED", int(rng.choice([1, 5000, 1 << 17])))
     count, boxes = 40, random_boxes(rng, 40)
     boxes[:3] = 0
     pixels = rng.random((count, *SIZE_HW)) < rng.random((count, 1, 1)) ** 3

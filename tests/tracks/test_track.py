@@ -14,8 +14,7 @@ from tasks.store import storage
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks, list_tracked, path_of, read_tracks, write_tracks
 from tasks.tracks import linking
-from tasks.tracks.linking import make_tracks, track
-from tasks.tracks.shapes import agreements, shapes_of
+from tasks.tracks.linking import agreements, make_tracks, shapes_of, track
 from tasks.types import FrameFailure, FrameRef
 from tests.export import labeled_runs
 from tests.store.test_artifacts import STAMP

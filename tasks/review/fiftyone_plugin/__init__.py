@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.review.operators import Review
-from tasks.review.panel import ReviewProgress
+from tasks.review.operators import Review, ReviewProgress
 
 
 def register(plugin: Any) -> None:
