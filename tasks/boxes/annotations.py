@@ -33,8 +33,8 @@ from tasks.boxes.imported import (
     whole_number,
 )
 from tasks.frames.identity import IMAGE_SUFFIXES, suffix_of
+from tasks.frames.listing import Folder
 from tasks.frames.readers.nuscenes import datasets, rows
-from tasks.frames.readers.protocol import Folder
 from tasks.store import storage
 
 TABLE = "object_ann"

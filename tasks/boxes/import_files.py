@@ -37,9 +37,8 @@ from tasks.boxes.imported import (
     whole_number,
 )
 from tasks.frames.identity import suffix_of
-from tasks.frames.listing import File, stat_file, walk
+from tasks.frames.listing import File, Folder, stat_file, walk
 from tasks.frames.readers.nuscenes import NuScenes
-from tasks.frames.readers.protocol import Folder
 from tasks.store import storage
 from tasks.wording import counted
 

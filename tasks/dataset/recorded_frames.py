@@ -16,8 +16,7 @@ import numpy as np
 
 from sam2_core.types import IntArray
 from tasks.dataset.documents import sample_id
-from tasks.frames.cached import ExtractedFrames, take_intact
-from tasks.frames.download import download, find_cached
+from tasks.frames.download import ExtractedFrames, download, find_cached, take_intact
 from tasks.frames.identity import file_version, frame_key, is_below, is_file_here, part_of
 from tasks.frames.listing import stat_file
 from tasks.frames.video import expand_videos, footage_of

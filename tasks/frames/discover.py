@@ -30,11 +30,10 @@ from tasks.frames.identity import (
     split_address,
     suffix_of,
 )
-from tasks.frames.listing import File, is_hidden, natural_key, stat_file
+from tasks.frames.listing import File, ListedSequence, Reader, is_hidden, natural_key, stat_file
 from tasks.frames.naming import Names, root_of_both
 from tasks.frames.readers.choice import FOLDERS, reader_of
 from tasks.frames.readers.folders import by_camera
-from tasks.frames.readers.protocol import ListedSequence, Reader
 from tasks.store import storage
 from tasks.store.artifacts import content_key
 from tasks.types import (

@@ -2,14 +2,22 @@
 
 The cache is addressed by content (address and etag), so that a file in it never grows stale, and
 two processes that fetch the same file write the same bytes to the same name. Names end with a
-digest of the bytes. Local files are used where they lie.
+digest of the bytes, which is checked when a file is read: a bit that a disk flips, or a file that
+somebody cut, is no answer; it is made again. Local files are used where they lie.
+
+Frames that were taken out of a video or a recording lie in a folder whose name holds what decoded
+them: another version of the code or of a library never gets the pixels of this one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import io
+import json
 import os
+import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,13 +29,135 @@ from fsspec.callbacks import Callback
 
 from sam2_core.cache import cache_folder
 from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
-from tasks.frames import cached
-from tasks.frames.cached import CacheError
+from tasks.frames.decisive_code import decoding_digest
 from tasks.frames.identity import CHANGED_SINCE_LISTED, Part, part_of, server_version, stat_version
 from tasks.frames.listing import stat_file
 from tasks.store import storage
 from tasks.store.retry import CutBodyError, is_transient
 from tasks.types import FrameFailure, FrameRef
+
+_NAMED = re.compile(r"-([0-9a-f]{16})(?:\.\w+)?$")
+
+
+class CacheError(storage.StorageError):
+    """The cache folder cannot be written: every file would fail."""
+
+
+def name_of(stem: str, content: bytes | Path, suffix: str) -> str:
+    """Return the name of a file with this content, or with that of a file."""
+    return f"{stem}-{_digest(content)}{suffix}"
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file into the cache.
+
+    Raises:
+        CacheError: it cannot be written.
+
+    """
+    try:
+        storage.write_bytes(str(path), data)
+    except storage.StorageError as error:
+        raise CacheError(str(error)) from error
+
+
+def is_cached(path: Path) -> bool:
+    """Whether a path is that of a file in the cache, with its digest in its name."""
+    return path.is_relative_to(cache_folder()) and _NAMED.search(path.name) is not None
+
+
+def is_intact(path: Path, data: bytes) -> bool:
+    """Whether the content of a file in the cache is that of its name."""
+    named = _NAMED.search(path.name)
+    return named is not None and named[1] == _digest(data)
+
+
+def is_intact_file(path: Path) -> bool:
+    """Whether the content of a large file in the cache is that of its name; it is read once."""
+    named, stat = _NAMED.search(path.name), path.stat()
+    return named is not None and named[1] == _known_digest(path, stat.st_size, stat.st_mtime_ns)
+
+
+def take_intact(path: Path) -> bool:
+    """Whether a file of the cache is there and as it came; a damaged one is removed.
+
+    For those who use files that nobody decodes, such as exports: what is removed is made again.
+
+    Raises:
+        CacheError: it can be neither read nor removed.
+
+    """
+    try:
+        if is_intact_file(path):
+            return True
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise CacheError(f"{path}: {error.strerror}") from error
+    return False
+
+
+@functools.lru_cache(maxsize=256)
+def _known_digest(path: Path, _size_bytes: int, _changed_ns: int) -> str:
+    return _digest(path)
+
+
+def _digest(content: bytes | Path) -> str:
+    with content.open("rb") if isinstance(content, Path) else io.BytesIO(content) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+# Number, name of its file ("" for none), (height, width) or (0, 0) where unknown, bytes, time in
+# nanoseconds or None, why there is no picture.
+Row = tuple[int, str, tuple[int, int], int, int | None, str]
+
+
+class ExtractedFrames:
+    """Frames of a video, or of a topic of a recording, in the cache.
+
+    Args:
+        uri: of the file.
+        etag: its version.
+        stream: the topic, "" for a video.
+
+    """
+
+    def __init__(self, uri: str, etag: str, stream: str = "") -> None:
+        digest = hashlib.sha256(f"{uri}\n{stream}\n{etag}".encode()).hexdigest()
+        self.folder = cache_folder() / "videos" / decoding_digest() / digest[:2] / digest[2:40]
+
+    def files(self) -> dict[int, Path]:
+        """Files of the frames that are there, by number."""
+        found = (path for path in self.folder.glob("*") if _NAMED.search(path.name))
+        return {int(path.name.partition("-")[0]): path for path in found}
+
+    def keep(self, number: int, data: bytes, suffix: str) -> str:
+        """Write the file of a frame; returns its name.
+
+        Raises:
+            CacheError: it cannot be written.
+
+        """
+        name = name_of(f"{number:06d}", data, suffix)
+        _write(self.folder / name, data)
+        return name
+
+    def write_record(self, name: str, rows: list[Row], count: int) -> None:
+        """Remember what an extraction found: rows, and how many frames there are."""
+        record = {"count": count, "frames": rows}
+        _write(self.folder / f"{name}.json", json.dumps(record).encode())
+
+    def read_record(self, name: str) -> tuple[list[Row], int] | None:
+        """Return what an earlier extraction found, if all its files are still there."""
+        try:
+            found = json.loads((self.folder / f"{name}.json").read_text())
+            rows: list[Row] = [(n, f, (h, w), *rest) for n, f, (h, w), *rest in found["frames"]]
+            sizes = {path.name: path.stat().st_size for path in self.folder.iterdir()}
+            whole = all(not file or sizes.get(file) == size for _, file, _, size, _, _ in rows)
+            return (rows, int(found["count"])) if whole else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
 
 class ChangedError(storage.StorageError):
@@ -114,15 +244,18 @@ def keep_cached(uri: str, etag: str, data: bytes) -> Path:
 
     """
     folder, stem, suffix = _cache_name(uri, etag)
-    path = folder / cached.name_of(stem, data, suffix)
-    cached.write(path, data)
+    path = folder / name_of(stem, data, suffix)
+    _write(path, data)
     return path
 
 
 def find_cached(uri: str, etag: str) -> Path | None:
     """Return where the content of an address lies in the cache, if it does."""
     folder, stem, _ = _cache_name(uri, etag)
-    return cached.find(folder, stem)
+    try:
+        return next((one for one in folder.iterdir() if one.name.startswith(f"{stem}-")), None)
+    except OSError:
+        return None
 
 
 def _cache_name(uri: str, etag: str) -> tuple[Path, str, str]:
@@ -160,7 +293,7 @@ def fetch(uri: str, etag: str, size_bytes: int = 0, *, intact: bool = False) -> 
         return path
     known = find_cached(uri, etag)
     as_listed = known and size_bytes in {0, known.stat().st_size}
-    if known and as_listed and (not intact or cached.is_intact_file(known)):
+    if known and as_listed and (not intact or is_intact_file(known)):
         return known
     folder, stem, suffix = _cache_name(uri, etag)
     temporary = storage.temporary_beside(folder / stem)
@@ -173,7 +306,7 @@ def fetch(uri: str, etag: str, size_bytes: int = 0, *, intact: bool = False) -> 
                 raise ChangedError(uri)
         if known:
             known.unlink(missing_ok=True)
-        path = folder / cached.name_of(stem, temporary, suffix)
+        path = folder / name_of(stem, temporary, suffix)
         temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError, FloatArray, ImageArray
-from tasks.frames import cached
+from tasks.frames.download import is_cached, is_intact
 from tasks.frames.identity import CHANGED_SINCE_LISTED, is_file_here, part_of, read_versioned
 from tasks.types import FrameFailure, FrameRef
 
@@ -91,9 +91,9 @@ def read_image(frame: FrameRef) -> ImageArray:
 def _from_file(frame: FrameRef, decode: Callable[[bytes], Decoded]) -> Decoded:
     """Decode a frame's file; one in the cache is made again before it is the frame's fault."""
     data, path = _read(frame), Path(frame.local_path)
-    if not cached.is_cached(path):
+    if not is_cached(path):
         return decode(data)
-    if cached.is_intact(path, data):
+    if is_intact(path, data):
         try:
             return decode(data)
         except TooLargeError:

@@ -28,7 +28,7 @@ import numpy as np
 
 from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
 from sam2_core.types import AutolabelError
-from tasks.frames.cached import ExtractedFrames, Row
+from tasks.frames.download import ExtractedFrames, Row
 from tasks.frames.identity import fits_int64
 from tasks.frames.images import TooLargeError, as_jpeg, refuse_large
 from tasks.store import storage

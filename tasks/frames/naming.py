@@ -22,8 +22,8 @@ from tasks.frames.identity import (
     split_address,
     suffix_of,
 )
+from tasks.frames.listing import ListedSequence
 from tasks.frames.readers.choice import BY_SUFFIX, FOLDERS
-from tasks.frames.readers.protocol import ListedSequence
 from tasks.store import storage
 from tasks.store.roots import Root
 

@@ -23,8 +23,7 @@ from typing import Any, BinaryIO
 import cv2
 
 from sam2_core.machine_errors import as_machine_error
-from tasks.frames.cached import CacheError, ExtractedFrames, Row
-from tasks.frames.download import ChangedError, fetch, fetch_frame
+from tasks.frames.download import CacheError, ChangedError, ExtractedFrames, Row, fetch, fetch_frame
 from tasks.frames.identity import file_version, part_of
 from tasks.frames.images import TooLargeError, as_jpeg, refuse_large
 from tasks.frames.mcap_pictures import BadRecordingError, extract_stream

@@ -250,7 +250,7 @@ def open_image(frame: Chosen) -> OpenImage:
         AutolabelError: it cannot be read, or it is not of the size that was labeled.
 
     """
-    from tasks.frames.cached import is_cached
+    from tasks.frames.download import is_cached
 
     fields = frame.frame
     is_copy = is_cached(Path(frame.filepath)) and fields.get("frame_uri")

@@ -30,7 +30,6 @@ NOT_DECISIVE = {
     "tasks.frames.decisive_code": "the list itself",
     "tasks.boxes.detectors": "finds files and loads them; their content is in the stamp",
     "tasks.frames.discover": "names of frames; they are in every key",
-    "tasks.frames.cached": "names of files in the cache, and whether they are as they were",
     "tasks.frames.download": "bytes as they are; their etags are in every key",
     "tasks.frames.listing": "names and etags of frames; they are in every key",
     "tasks.frames.naming": "names of sequences; they are in every key",

@@ -14,9 +14,8 @@ import pytest
 from sam2_core.types import AutolabelError
 from tasks.dataset.recorded_frames import find_pictures
 from tasks.frames import download as downloading
-from tasks.frames.cached import CacheError
 from tasks.frames.discover import discover
-from tasks.frames.download import ChangedError, download, fetch
+from tasks.frames.download import CacheError, ChangedError, download, fetch
 from tasks.frames.images import BadImageError, NotReadError, read_image
 from tasks.store import addresses, retry, storage
 from tasks.types import FrameFailure, FrameRef, FrameSelection

@@ -7,8 +7,8 @@ import pytest
 from flows.plan.names import keep_names
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover
+from tasks.frames.listing import ListedSequence
 from tasks.frames.naming import NamedOtherwiseError, Names
-from tasks.frames.readers.protocol import ListedSequence
 from tasks.store import roots, storage
 from tests.frames import formats
 from tests.frames.sources import anywhere, write

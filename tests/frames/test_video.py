@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tasks.dataset.recorded_frames import find_pictures
-from tasks.frames import cached
+from tasks.frames import download as downloading
 from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.frames.images import read_image
@@ -172,7 +172,7 @@ def test_a_damaged_file_of_an_extracted_frame_is_no_answer(tmp_path, name, make)
 def test_another_decoder_is_another_place_in_the_cache(tmp_path, monkeypatch):
     path = make_video(tmp_path / "clip.mp4")
     before = expanded(path)
-    monkeypatch.setattr(cached, "decoding_digest", lambda: "of tomorrow")
+    monkeypatch.setattr(downloading, "decoding_digest", lambda: "of tomorrow")
     assert not {f.local_path for f in before} & {f.local_path for f in expanded(path)}
 
 

@@ -20,8 +20,16 @@ from tasks.frames.identity import (
     suffix_of,
     timestamps_ns,
 )
-from tasks.frames.listing import File, folder_below, natural_key, stat_file, walk
-from tasks.frames.readers.protocol import Folder, ListedSequence, Reader
+from tasks.frames.listing import (
+    File,
+    Folder,
+    ListedSequence,
+    Reader,
+    folder_below,
+    natural_key,
+    stat_file,
+    walk,
+)
 from tasks.store import storage
 
 # What a run leaves for people beside its reports: labels are drawn into it.

@@ -39,8 +39,7 @@ from tasks.frames.identity import (
     suffix_of,
     timestamps_ns,
 )
-from tasks.frames.listing import File, natural_key, stat_file
-from tasks.frames.readers.protocol import ListedSequence, Reader
+from tasks.frames.listing import File, ListedSequence, Reader, natural_key, stat_file
 from tasks.store import storage
 from tasks.store.addresses import checked
 from tasks.wording import counted

@@ -15,9 +15,8 @@ from functools import partial
 from sam2_core.types import AutolabelError
 from tasks.frames.download import fetch
 from tasks.frames.identity import address_of, suffix_of
-from tasks.frames.listing import File, natural_key, stat_file, walk
+from tasks.frames.listing import File, Folder, ListedSequence, Reader, natural_key, stat_file, walk
 from tasks.frames.mcap_pictures import COMPRESSED, KINDS, RAW, VIDEO, require_mcap, topics_of
-from tasks.frames.readers.protocol import Folder, ListedSequence, Reader
 from tasks.store import storage
 
 SUFFIX, METADATA = ".mcap", "metadata.yaml"

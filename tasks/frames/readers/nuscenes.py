@@ -24,8 +24,7 @@ from typing import Any
 from sam2_core.types import AutolabelError
 from tasks.frames.download import fetch
 from tasks.frames.identity import IMAGE_SUFFIXES, address_of, fits_int64, suffix_of
-from tasks.frames.listing import File, natural_key, stat_file, walk
-from tasks.frames.readers.protocol import Folder, ListedSequence, Reader
+from tasks.frames.listing import File, Folder, ListedSequence, Reader, natural_key, stat_file, walk
 from tasks.store import storage
 from tasks.wording import counted
 

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from sam2_core.types import AutolabelError
 from tasks.frames.identity import IMAGE_SUFFIXES, address_of, is_camera_name, suffix_of
-from tasks.frames.listing import File, is_hidden, stat_file
+from tasks.frames.listing import File, ListedSequence, Reader, is_hidden, stat_file
 from tasks.frames.readers.folders import by_camera
-from tasks.frames.readers.protocol import ListedSequence, Reader
 from tasks.store import storage
 from tasks.wording import counted
 

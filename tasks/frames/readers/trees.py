@@ -20,9 +20,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tasks.frames.identity import IMAGE_SUFFIXES, address_of, suffix_of, timestamp_ns
-from tasks.frames.listing import File, folder_below, natural_key, walk
+from tasks.frames.listing import (
+    File,
+    Folder,
+    ListedSequence,
+    Reader,
+    folder_below,
+    natural_key,
+    walk,
+)
 from tasks.frames.readers.folders import by_camera, stem
-from tasks.frames.readers.protocol import Folder, ListedSequence, Reader
 from tasks.store import storage
 
 CAMERA = re.compile(r"image_\d\d")
