@@ -12,10 +12,10 @@ import logging
 import os
 from pathlib import Path
 
+from sam2_core.checkpoints import need_torch
 from sam2_core.machine import how_to_install
 from sam2_core.machine_errors import first_line
 from sam2_core.presets import PRESETS
-from sam2_core.resolve import need_torch
 from sam2_core.types import AutolabelError, DeviceLostError
 
 logger = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ Reading one needs torch; the names do not.
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import re
 from collections.abc import Mapping
@@ -107,6 +108,12 @@ def from_hugging_face(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 PYTORCH = how_to_install("export", "torch")
+
+
+def need_torch(what: str, instead: str = "") -> None:
+    """Raise `AutolabelError` where PyTorch is not installed; `instead` says how to do without."""
+    if importlib.util.find_spec("torch") is None:
+        raise AutolabelError(f"{what} needs PyTorch: {PYTORCH}{instead}")
 
 
 def read_weights(path: Path, *, memory: bool = False) -> dict[str, Any]:

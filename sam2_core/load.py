@@ -1,20 +1,235 @@
-"""A model on this machine, loaded."""
+"""From what a user names (a preset, a folder, a checkpoint) to a model on disk, and loaded here."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sam2_core.backend_choice import ON_GPU, choose_backend, precision_for, refuse_if_gone
-from sam2_core.cache import cache_folder
-from sam2_core.resolve import Wanted, need_torch, resolve_model, resolve_weights
+from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.cache import cache_folder, file_identity
+from sam2_core.checkpoints import need_torch
+from sam2_core.presets import PRESETS, Preset, preset_named
+from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
+    from sam2_core.architecture import Sam2
     from sam2_core.backends.protocol import Backend
 
 logger = logging.getLogger(__name__)
+CHECKPOINT_SUFFIXES = (".pt", ".pth", ".safetensors")
+RANDOM = "random:"
+# The graphs that come with the package, in both precisions: small files, weights shared.
+BUNDLED_GRAPHS = "restructured"
+_WEIGHTS = Path(__file__).parent / "weights"
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which form of a model, and where it is looked for and made.
+
+    Attributes:
+        precision: "fp32" or "fp16".
+        graph: "restructured" or "published".
+        cache: the cache folder.
+        progress: called with what is being done, when it takes long.
+
+    """
+
+    precision: str = "fp32"
+    graph: str = "restructured"
+    cache: Path | None = None
+    progress: Callable[[str], object] = lambda _: None
+
+    @property
+    def variant(self) -> str:
+        """Name of the folder of this form."""
+        return f"{self.graph}-{self.precision}"
+
+    def exported(self, preset: str, checkpoint: str) -> list[Path]:
+        """Return complete exports in the cache, newest first; `*` matches any."""
+        from sam2_core.export import is_current
+
+        found = (cache_folder(self.cache) / "models").glob(
+            f"{preset}/{checkpoint[:12]}/{self.variant}/model.json"
+        )
+        newest = sorted(found, key=lambda path: -path.stat().st_mtime)
+        return [path.parent for path in newest if is_current(path.parent)]
+
+
+def resolve_model(model: str | Path, wanted: Wanted | None = None) -> ModelFolder:
+    """Find, or make, the exported model that a user means.
+
+    Args:
+        model: a preset's name (exported in the cache, bundled, or from its checkpoint, which is
+            downloaded when it is not there), a model folder, a checkpoint file, or `random:PRESET`
+            for seeded random weights.
+        wanted: which form of it.
+
+    Raises:
+        AutolabelError: there is no such model, or it cannot be exported here.
+
+    """
+    wanted = wanted or Wanted()
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return ModelFolder.open(path, wanted.cache).in_precision(wanted.precision)
+    if path.suffix not in CHECKPOINT_SUFFIXES and not str(model).startswith(RANDOM):
+        if path.exists():
+            raise AutolabelError(
+                f"{path} is not a model: expected a folder with model.json, a checkpoint "
+                f"({', '.join(CHECKPOINT_SUFFIXES)}), or one of {', '.join(PRESETS)}"
+            )
+        preset = preset_named(str(model))
+        exported = wanted.exported(preset.name, "*")
+        bundled = _WEIGHTS / preset.name / wanted.graph
+        found = [bundled] if (bundled / "model.json").is_file() else exported
+        for folder in found:
+            if not folder.parent.name.startswith("random-"):
+                return ModelFolder.open(folder, wanted.cache).in_precision(wanted.precision)
+        _need_torch_to_export(preset.name, preset.name, "*", wanted, _to_fetch(preset, wanted))
+    return _exported(resolve_weights(model, wanted), wanted)
+
+
+def bundled_checkpoint(preset: Preset) -> Path | None:
+    """Return the weights of a preset that come with this package; its graphs lie beside them."""
+    path = _WEIGHTS / preset.name / BUNDLED_GRAPHS / f"{preset.name}.safetensors"
+    return path if path.is_file() else None
+
+
+def _to_fetch(preset: Preset, wanted: Wanted) -> str:
+    """Say what fetches a preset's checkpoint, where that is not here."""
+    from sam2_core.model_download import checkpoint_path
+
+    name = preset.name
+    if not preset.checkpoint or checkpoint_path(preset, cache=wanted.cache).is_file():
+        return ""
+    return f"`autolabel models download {name}` fetches the weights of {name} first; then "
+
+
+def _need_torch_to_export(
+    label: str, preset: str, checkpoint: str, wanted: Wanted, before: str = ""
+) -> None:
+    other = "fp32" if wanted.precision == "fp16" else "fp16"
+    there = replace(wanted, precision=other).exported(preset, checkpoint)
+    beside = f" (there is {other} here: --precision {other} would take it)" if there else ""
+    need_torch(
+        f"{before}exporting {label} in {wanted.precision}{beside}",
+        "; or export the model on another machine with `autolabel models export` and name its "
+        "folder",
+    )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights that a model can be built from.
+
+    Attributes:
+        sha256: of the checkpoint file; `random-N` for seeded random weights.
+        label: what to tell a user they are.
+        preset: the preset's name, `*` where only reading the file tells.
+        load: builds the PyTorch model.
+
+    """
+
+    sha256: str
+    label: str
+    preset: str
+    load: Callable[[], Sam2]
+
+
+def resolve_weights(model: str | Path, wanted: Wanted | None = None) -> Weights:
+    """Find the weights that a user means, for building PyTorch modules or exporting.
+
+    Args:
+        model: a preset's name (its checkpoint is downloaded when it is not there), a checkpoint
+            file, or `random:PRESET`.
+        wanted: cache and progress.
+
+    Raises:
+        AutolabelError: there are none.
+
+    """
+    wanted = wanted or Wanted()
+    path = Path(model).expanduser()
+    if path.is_dir():
+        raise AutolabelError(
+            f"{path} is an exported model: this backend needs a checkpoint or a preset's name"
+        )
+    if path.suffix in CHECKPOINT_SUFFIXES:
+        return _checkpoint(path, wanted)
+    name = str(model)
+    if name.startswith(RANDOM):
+        return _random(preset_named(name.removeprefix(RANDOM)))
+    return _published(preset_named(name), wanted)
+
+
+def _random(preset: Preset) -> Weights:
+    def load() -> Sam2:
+        from sam2_core.architecture import random_weights
+
+        return random_weights(preset, _SEED)
+
+    return Weights(f"random-{_SEED}", f"random, seed {_SEED}", preset.name, load)
+
+
+def _checkpoint(path: Path, wanted: Wanted) -> Weights:
+    from sam2_core.checkpoints import load_checkpoint
+    from sam2_core.model_download import record, verify
+
+    if not path.is_file():
+        raise AutolabelError(f"there is no checkpoint {path}")
+    identity, sha256 = file_identity(path), verify(path, cache=wanted.cache)
+
+    def load() -> Sam2:
+        model = load_checkpoint(path)
+        if file_identity(path) != identity:
+            raise AutolabelError(
+                f"the checkpoint {path} was replaced while it was in use, and its labels would "
+                "have carried the name of the previous one: run again"
+            )
+        record(path, sha256)
+        return model
+
+    return Weights(sha256, path.name, "*", load)
+
+
+def _published(preset: Preset, wanted: Wanted) -> Weights:
+    from sam2_core.model_download import fetch_checkpoint
+
+    bundled = bundled_checkpoint(preset)
+    if bundled:
+        return _checkpoint(bundled, wanted)
+    if not preset.checkpoint:
+        raise AutolabelError(
+            f"there are no weights for {preset.name} as {wanted.variant}: name a model folder or a "
+            f"checkpoint, or random:{preset.name} for seeded random weights"
+        )
+    wanted.progress(f"fetching {preset.checkpoint}")
+    path, _ = fetch_checkpoint(preset, cache=wanted.cache)
+    return _checkpoint(path, wanted)
+
+
+def _exported(weights: Weights, wanted: Wanted) -> ModelFolder:
+    """Return the export of some weights, made now if there is none."""
+    there = wanted.exported(weights.preset, weights.sha256)
+    if there:
+        return ModelFolder.open(there[0], wanted.cache)
+    _need_torch_to_export(weights.label, weights.preset, weights.sha256, wanted)
+    from sam2_core.export import export_model, exported_folder
+
+    model = weights.load()
+    form = {"graph": wanted.graph, "precision": wanted.precision}
+    folder = exported_folder(model.preset, weights.sha256, **form, cache=wanted.cache)
+    export_model(
+        model, folder, checkpoint_sha256=weights.sha256, weights=weights.label, **form,
+        progress=lambda graph: wanted.progress(f"exporting {model.preset.name}: {graph}"),
+    )  # fmt: skip
+    return ModelFolder.open(folder, wanted.cache)
 
 
 def load_backend(
@@ -33,7 +248,7 @@ def load_backend(
 
     Args:
         model: a preset's name, a model folder, a checkpoint file, or `random:PRESET`; see
-            `sam2_core.resolve.resolve_model`.
+            `resolve_model`.
         backend: one of `BACKENDS`.
         precision: one of `PRECISIONS`; what "auto" is, `precision_for` says.
         graph: "restructured", or "published" for comparison.

@@ -166,7 +166,7 @@ def list_(cache: Path | None, as_json: bool) -> None:
 def _facts(preset: Preset, cache: Path | None) -> tuple[dict[str, Any], list[str]]:
     """Return what is here of a model, and what names it in a certificate."""
     from sam2_core.cache import cache_folder
-    from sam2_core.resolve import bundled_checkpoint
+    from sam2_core.load import bundled_checkpoint
 
     places = [checkpoint_path(preset, s, cache) for s in SOURCES] if preset.checkpoint else []
     files = [path for path in places if path.is_file()]

@@ -49,7 +49,7 @@ def build(model: str, precision: str, index: int, cache: Path | None, as_json: b
     from rich.console import Console
 
     from sam2_core.backends.tensorrt_backend import require_tensorrt
-    from sam2_core.resolve import Wanted, resolve_model
+    from sam2_core.load import Wanted, resolve_model
 
     require_tensorrt()
     with Console(stderr=True).status(f"resolving {model}") as status:

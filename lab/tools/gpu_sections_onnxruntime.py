@@ -13,7 +13,7 @@ from gpu_common import CACHE, PRESET, TRAINED, Frame, mask_iou, median_ms, profi
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
-from sam2_core.resolve import Wanted, resolve_model
+from sam2_core.load import Wanted, resolve_model
 from sam2_core.types import FEATURES
 
 

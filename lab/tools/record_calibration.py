@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sam2_core.load import BUNDLED_GRAPHS, resolve_weights
 from sam2_core.mask_geometry import size_class
-from sam2_core.resolve import BUNDLED_GRAPHS, resolve_weights
 from sam2_core.trust.calibration import bundled_calibration, file_name, torch_answers
 
 ROOT = Path(__file__).parents[2]

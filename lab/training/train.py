@@ -18,8 +18,8 @@ from lab.training.mask_job import MaskJob
 from lab.training.peers import Peers, run_on
 from lab.training.pool import PicturePool
 from lab.training.rendering import RenderWorkers, render
+from sam2_core.load import bundled_checkpoint
 from sam2_core.presets import preset_named
-from sam2_core.resolve import bundled_checkpoint
 from sam2_core.types import AutolabelError
 
 # So far apart from the first are the seeds of pictures that only the detector sees.

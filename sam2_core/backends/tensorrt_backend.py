@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sam2_core.backends.cuda_backend import CudaBackend
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork, in_batches
+from sam2_core.backends.onnxruntime_cuda import BUCKETS, CudaNetwork, in_batches
 from sam2_core.cache import cache_folder, write_whole
 from sam2_core.machine import how_to_install
 from sam2_core.machine_errors import first_line

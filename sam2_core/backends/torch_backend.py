@@ -37,8 +37,8 @@ from sam2_core.backends.torch_compiled import (
 from sam2_core.batching import bucket_for
 from sam2_core.cache import cache_folder
 from sam2_core.decisive_code import mask_code
+from sam2_core.load import Wanted, Weights
 from sam2_core.preprocess import StagedFrame, View, checked_image, planes_of, resize_square
-from sam2_core.resolve import Wanted, Weights
 from sam2_core.types import (
     EncoderImage,
     Features,

@@ -57,7 +57,7 @@ from sam2_core.types import (
 )
 
 if TYPE_CHECKING:
-    from sam2_core.resolve import Weights
+    from sam2_core.load import Weights
 
 
 FORMAT = 2
@@ -434,9 +434,9 @@ def judged(
 
 def _weights(source: str | Path, sha256: str, name: str, cache: Path | None) -> Weights | None:
     """Find the weights that a loaded engine was made of, None where they are not here."""
+    from sam2_core.load import RANDOM, Wanted, bundled_checkpoint, resolve_weights
     from sam2_core.model_download import SOURCES, checkpoint_path
     from sam2_core.presets import preset_named
-    from sam2_core.resolve import RANDOM, Wanted, bundled_checkpoint, resolve_weights
 
     if not Path(source).expanduser().is_dir():
         return resolve_weights(source, Wanted(cache=cache))

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sam2_core.load import Wanted, resolve_model, resolve_weights
 from sam2_core.model_download import checkpoint_path
 from sam2_core.presets import PRESETS, preset_named
-from sam2_core.resolve import Wanted, resolve_model, resolve_weights
 from sam2_core.segmenter import Segmenter
 from sam2_core.trust.certify import (
     Certificate,

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from flows.cli.models import command
+from sam2_core.load import Wanted, resolve_model
 from sam2_core.presets import PRESETS
-from sam2_core.resolve import Wanted, resolve_model
 from sam2_core.types import AutolabelError
 from tests.sam2_core.test_model_download import SHA256, server  # noqa: F401
 
@@ -93,7 +93,7 @@ def test_without_pytorch_the_other_precision_is_offered(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "model.json").write_text("{}")
     monkeypatch.setattr("sam2_core.export.is_current", lambda _: True)
-    monkeypatch.setattr("sam2_core.resolve.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("sam2_core.checkpoints.importlib.util.find_spec", lambda _: None)
     for model, message in (
         ("tiny", r"in fp16 \(there is fp32 here: --precision fp32"),
         ("small", "models download small` .* first; then exporting small in fp16 needs PyTorch"),

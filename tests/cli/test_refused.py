@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from flows.cli.main import cli
 from sam2_core.backend_choice import refuse_unless_usable
-from sam2_core.resolve import resolve_model
+from sam2_core.load import resolve_model
 from sam2_core.types import AutolabelError
 
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-from sam2_core.load import load_backend
+from sam2_core.load import load_backend, resolve_model
 from sam2_core.postprocess import encode_masks
 from sam2_core.preprocess import close_ups, regions_xyxy_px
-from sam2_core.resolve import resolve_model
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import AutolabelError
 from tests.examples import example

@@ -29,7 +29,6 @@ NOT_DECISIVE = {
     "arrays": "refuses values; changes none",
     "backends.device_owner": "which thread works",
     "backends.model_folder": "finds files; their content is in the stamp",
-    "backends.onnxruntime_network": "runs detectors; boxes have a stamp of their own",
     "backends.protocol": "declarations",
     "backends.triton_backend": "carries; masks are those of the server's backend, which is stamped",
     "serving.contract": "names",
@@ -48,7 +47,6 @@ NOT_DECISIVE = {
     "machine_errors": "errors",
     "presets": "sizes; those of graphs and checkpoints are in their files",
     "redaction": "texts",
-    "resolve": "finds files; their content is in the stamp",
     "trust.calibration": "judges; makes no mask",
     "trust.certify": "judges and refuses; makes no mask",
     "architecture.memory": "follows objects through video, which labeling does not",
@@ -179,7 +177,7 @@ def test_a_file_that_is_replaced_by_one_of_its_size_and_time_is_hashed_anew(micr
 
 def test_a_checkpoint_that_is_replaced_while_it_is_read_makes_no_labels(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    from sam2_core.resolve import resolve_weights
+    from sam2_core.load import resolve_weights
 
     path = tmp_path / "weights.pt"
     path.write_bytes(np.zeros(9).tobytes())
