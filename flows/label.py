@@ -13,7 +13,7 @@ from flows.params import LabelParams
 from flows.plan.plan import Plan, job_of, make_plan, summary_of
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import dated, frames_counted, publish
-from flows.server.watching import signs_of_life
+from flows.server.runs import signs_of_life
 from tasks.errors import redacted_errors
 from tasks.pipeline.ready import ready
 from tasks.pipeline.run_context import Job, RunContext

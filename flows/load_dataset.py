@@ -8,7 +8,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import dated
-from flows.server.watching import signs_of_life
+from flows.server.runs import signs_of_life
 from tasks.errors import error_text, redacted_errors
 from tasks.observe.progress import LOAD
 from tasks.pipeline.sequence import load_labels, prepare_load

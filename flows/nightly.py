@@ -19,8 +19,7 @@ from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import INTERRUPTED, ProgressArtifact, dated
 from flows.server.client import connected
 from flows.server.fleet import decided
-from flows.server.shard_runs import MOST_STARTS, TAG, shard_of
-from flows.server.watching import signs_of_life, watch
+from flows.server.runs import MOST_STARTS, TAG, shard_of, signs_of_life, watch
 from tasks.errors import redacted_errors
 from tasks.store import quarantine
 from tasks.store.private_files import remove_abandoned

@@ -6,7 +6,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import dated
-from flows.server.watching import signs_of_life
+from flows.server.runs import signs_of_life
 from tasks.errors import redacted_errors
 from tasks.masks.model import Segmenters
 from tasks.observe.progress import SEGMENT

@@ -23,8 +23,7 @@ from flows.plan.shards import Piece, ShardParams
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import frames_counted, publish, readable_key
 from flows.server.fleet import refuse_unless_offered
-from flows.server.shard_runs import MOST_STARTS, ending, give_back, pause_after
-from flows.server.watching import signs_of_life
+from flows.server.runs import MOST_STARTS, ending, give_back, pause_after, signs_of_life
 from sam2_core.trust.certify import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import refuse_before_labeling

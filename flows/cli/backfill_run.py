@@ -20,12 +20,12 @@ from flows.cli.display import as_typed, clock, print_table, stderr_console, tell
 from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill, plan_rows
 from flows.plan.plan import check_writable, failure_row, unlabeled_frames
-from flows.server import submit, watching
+from flows.server import runs, submit
 from flows.server.api import use_api
 from flows.server.artifacts import failed_frames, percent_done
 from flows.server.client import ServerAwayError, asked_once
 from flows.server.fleet import UntoldError, as_here, decided
-from flows.server.shard_runs import (
+from flows.server.runs import (
     NOT_LOADED,
     cancel_backfill,
     counted_states,
@@ -192,15 +192,17 @@ def watch(console: Console, plan: BackfillPlan, loads: FlowRun | None = None) ->
     remove_abandoned(out_uri)
     if plan.shards or plan.in_flight:
         left = until_answered(
-            lambda: plan_backfill(plan.params), "checking what is left", warn, watching.PATIENCE_S
+            lambda: plan_backfill(plan.params), "checking what is left", warn, runs.PATIENCE_S
         )
     gone = sorted({work.sequence_id for work in plan.works} - left.names)
     remaining = left.to_label + left.quarantined + len(gone)
-    runs = list(runs_of(run_key, out_uri))
-    recent = {run.id: shard_of(run) for run in runs if run.state and run.state.timestamp >= started}
+    of_run = list(runs_of(run_key, out_uri))
+    recent = {
+        run.id: shard_of(run) for run in of_run if run.state and run.state.timestamp >= started
+    }
     failed = [
         _failure(run)
-        for run in runs
+        for run in of_run
         if run.state
         and (
             (run.id in recent and NOT_LOADED in (run.state.message or ""))
@@ -217,7 +219,7 @@ def watch(console: Console, plan: BackfillPlan, loads: FlowRun | None = None) ->
         if (one.sequence_id, one.uri) not in known
     ]
     result = {
-        "states": counts(runs), "remaining": remaining, "gone": gone, "failed": failed,
+        "states": counts(of_run), "remaining": remaining, "gone": gone, "failed": failed,
         "failed_frames": frames,
     }  # fmt: skip
     _say_what_is_left(console, left, result)
@@ -266,7 +268,7 @@ def watch_shards(console: Console, plan: BackfillPlan, warn: Callable[[str], obj
     """Show how far it is until all have ended: on a terminal always, in a log now and then."""
     progress = BackfillProgress(plan)
     with telling(console, "watching the shards") as tell:
-        for active in watching.watch(progress.run_key, progress.out_uri, POLL_S, warn):
+        for active in runs.watch(progress.run_key, progress.out_uri, POLL_S, warn):
             if active:
                 tell(progress.text(active))
 

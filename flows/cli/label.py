@@ -126,7 +126,7 @@ def _under_prefect(console: Console, plan: Plan, job: Job, api: Api) -> dict[str
             api.wait()
         from prefect import tags
 
-        from flows.server.shard_runs import TAG
+        from flows.server.runs import TAG
 
         with api.settings(), tags(TAG), _shown(console, plan, job):
             summary: dict[str, Any] = flow.label_flow(plan, job)(plan.params)

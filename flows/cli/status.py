@@ -91,7 +91,7 @@ def _local(moment: str, schedule: dict[str, Any]) -> str:
 
 
 def _show(run: dict[str, Any]) -> None:
-    from flows.server.shard_runs import counted_states
+    from flows.server.runs import counted_states
 
     click.echo(f"\nrun {run['run_key']} to {run['out']}")
     click.echo(f"  shards      {counted_states(run['shards'])}")

@@ -58,8 +58,8 @@ def _online(worker: Worker, offers: Sequence[str]) -> Iterator[None]:
     """Be one of the pool's workers in the block."""
     from flows.server.api import use_api
     from flows.server.fleet import join
+    from flows.server.runs import looking_after
     from flows.server.submit import sign_off
-    from flows.server.watching import looking_after
 
     use_api()
     join(worker.pool, worker.name, offers)

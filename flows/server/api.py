@@ -204,8 +204,8 @@ class Api:
 
     def cancel_run(self, why: str) -> None:
         """Tell Prefect, within seconds or not at all, that this thread's flow run is cancelled."""
-        if "flows.server.watching" in sys.modules:  # as of every flow
-            from flows.server.watching import CANCEL_S, cancel_current
+        if "flows.server.runs" in sys.modules:  # as of every flow
+            from flows.server.runs import CANCEL_S, cancel_current
 
             run = contextvars.copy_context().run
             cancelling = threading.Thread(target=run, args=(cancel_current, why), daemon=True)

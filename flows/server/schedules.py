@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from flows.params import BackfillParams
 from flows.server.client import connected
-from flows.server.shard_runs import TAG, flow_runs
+from flows.server.runs import TAG, flow_runs
 from sam2_core.types import AutolabelError
 
 # The server plans every minute, and at once what was changed a few seconds ago.

@@ -21,8 +21,7 @@ from flows.params import LabelParams
 from flows.plan.shards import ShardParams
 from flows.server.artifacts import failed_frames, run_name, short_sources
 from flows.server.postgres import size_bytes
-from flows.server.schedules import collect_schedules
-from flows.server.shard_runs import (
+from flows.server.runs import (
     LONGEST,
     SHARD_TAG,
     flow_runs,
@@ -31,6 +30,7 @@ from flows.server.shard_runs import (
     stays_crashed,
     why_not_loaded,
 )
+from flows.server.schedules import collect_schedules
 from flows.server.submit import lacked, workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine, storage

@@ -20,14 +20,14 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPS
 from flows.params import LabelParams
 from flows.plan.shards import ShardParams
 from flows.server.client import asked_once, connected
-from flows.server.shard_runs import (
+from flows.server.runs import (
     SHARD_DEPLOYMENT,
     SHARD_TAG,
     UNFINISHED,
+    answers,
     flow_runs,
     run_tag,
 )
-from flows.server.watching import answers
 from sam2_core.types import AutolabelError
 
 # The shortest of Prefect's; measured: one that was killed keeps the next waiting for 73 to 76 s.

@@ -136,7 +136,7 @@ def test_whoever_waits_goes_on_while_storage_is_away_and_says_what_went_meanwhil
     half.touch()
     os.utime(half, (0, 0))
     monkeypatch.setattr(retry, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(backfill_run.watching, "watch", goes)
+    monkeypatch.setattr(backfill_run.runs, "watch", goes)
     monkeypatch.setattr(backfill_run, "plan_backfill", plan_again)
     monkeypatch.setattr(backfill_run, "runs_of", lambda *_: [])
     monkeypatch.setattr(backfill_run, "failed_frames", lambda *_: [])

@@ -33,7 +33,7 @@ def test_every_deployment_names_a_flow_that_is_there():
         loggers = one["work_pool"]["job_variables"]["env"]["PREFECT_LOGGING_EXTRA_LOGGERS"]
         assert loggers == "sam2_core,tasks,flows"
         assert one["work_pool"]["name"] in {"gpu", "cpu"}
-    from flows.server.shard_runs import SHARD_DEPLOYMENT
+    from flows.server.runs import SHARD_DEPLOYMENT
 
     assert SHARD_DEPLOYMENT in names
 

@@ -6,7 +6,7 @@ import json
 import pytest
 import s3fs
 
-from flows.server.shard_runs import NOT_LOADED
+from flows.server.runs import NOT_LOADED
 from tests.integration.cluster import every_frame_once, wait_for
 from tests.integration.runs import MICRO, Home, write_sequence
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flows.server.api import Api
-from flows.server.shard_runs import flow_runs
+from flows.server.runs import flow_runs
 
 FRAMES = 320
 

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from flows.server.api import client_of
-from flows.server.watching import watch
+from flows.server.runs import watch
 from tests.integration.cluster import ended, every_frame_once, wait_for
 from tests.integration.runs import MICRO
 

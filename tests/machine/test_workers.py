@@ -165,10 +165,10 @@ import contextlib, os, sys
 from pathlib import Path
 from flows.cli import worker
 from flows.machine import programs, self_test
-from flows.server import api, fleet, submit, watching
+from flows.server import api, fleet, runs, submit
 def seen(name):
     return lambda *given: (Path(os.environ["SEEN"]) / name).write_text(repr(given))
-api.use_api, watching.looking_after = lambda: None, contextlib.nullcontext
+api.use_api, runs.looking_after = lambda: None, contextlib.nullcontext
 fleet.join, submit.sign_off = seen("joined"), seen("signed-off")
 programs.LISTED_WITHIN_S, self_test.LIMIT_S, self_test.MEMORY = 3, 2, os.environ["MEMORY"]
 sys.executable = os.environ["PYTHON"]

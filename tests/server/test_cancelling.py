@@ -11,7 +11,7 @@ from prefect.states import Running
 from flows.params import LabelParams
 from flows.plan.plan import stamp_of
 from flows.plan.shards import Piece, ShardParams
-from flows.server import shard_runs
+from flows.server import runs
 
 GPU = {"backend": "onnxruntime-cuda", "precision": "fp16"}
 
@@ -27,16 +27,16 @@ def cancelled(monkeypatch):
     """Run keys that are cancelled, of shards with these labels; Prefect is a stand-in."""
 
     def of(asked, *labels):
-        runs = [FlowRun(flow_id=uuid.uuid4(), parameters={"params": {}}, state=Running())]
+        found = [FlowRun(flow_id=uuid.uuid4(), parameters={"params": {}}, state=Running())]
         for label in labels:
             piece = Piece("drive", "/in/drive", "k", 4)
             shard = ShardParams(label=label, run_key=stamp_of(label).run_key, pieces=[piece])
             params = {"params": shard.model_dump(mode="json")}
-            runs.append(FlowRun(flow_id=uuid.uuid4(), parameters=params, state=Running()))
+            found.append(FlowRun(flow_id=uuid.uuid4(), parameters=params, state=Running()))
         client = SimpleNamespace(set_flow_run_state=lambda *_: None)
-        monkeypatch.setattr(shard_runs, "flow_runs", lambda **_: runs)
-        monkeypatch.setattr(shard_runs, "connected", lambda: nullcontext(client))
-        return shard_runs.cancel_backfill(asked)
+        monkeypatch.setattr(runs, "flow_runs", lambda **_: found)
+        monkeypatch.setattr(runs, "connected", lambda: nullcontext(client))
+        return runs.cancel_backfill(asked)
 
     return of
 

@@ -7,8 +7,7 @@ from uuid import uuid4
 import pytest
 from prefect.states import AwaitingRetry, Cancelling, Crashed, Pending, Running
 
-from flows.server.shard_runs import MOST_STARTS
-from flows.server.watching import LostRuns
+from flows.server.runs import MOST_STARTS, LostRuns
 
 LOOK_S = 15.0
 

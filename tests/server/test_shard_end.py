@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.server.shard_runs import LONGEST, NOT_LOADED, ending, why_not_loaded
+from flows.server.runs import LONGEST, NOT_LOADED, ending, why_not_loaded
 from tasks.observe.progress import CHECK, LOAD
 from tasks.pipeline.outcome import SequenceOutcome
 

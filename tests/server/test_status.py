@@ -15,7 +15,7 @@ from flows.cli import status as shown
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.server import status
-from flows.server.shard_runs import MOST_STARTS, counted_states, ending
+from flows.server.runs import MOST_STARTS, counted_states, ending
 from flows.server.status import RunStatus, group_runs
 from tasks.observe.progress import CHECK, LOAD
 from tasks.pipeline.outcome import SequenceOutcome
