@@ -180,7 +180,7 @@ def memory_jobs(model: Sam2, memory: Memory, dtype: Any) -> Iterator[Job]:
             Remember(model, memory),
             {
                 "embedding": embedding,
-                "logits": torch.randn(2, grid, grid, dtype=dtype),
+                "logits": torch.randn(2, grid, grid),
                 "object_score": torch.tensor([1.0, -1.0]),
                 "prompted": torch.tensor([True, False]),
             },

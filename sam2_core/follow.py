@@ -23,10 +23,9 @@ from sam2_core.prompts import BoxPrompts, box_prompts
 from sam2_core.types import POINT_PADDING, FloatArray, ImageArray, IntArray, LowResMasks
 
 CONDITIONING_FRAMES, RECENT_MEMORIES, RECENT_POINTERS = 8, 6, 15
-# Objects run together, padded to one of these numbers of memories; pointers are padded to all.
+# Objects of one batch are padded to one of these numbers of memories, and to all pointers.
 MEMORY_BUCKETS = (1, 2, 4, 7, 10, CONDITIONING_FRAMES + RECENT_MEMORIES)
 POINTERS = CONDITIONING_FRAMES + RECENT_POINTERS
-OBJECTS_AT_ONCE = 16
 CORRECTED_LOGIT = 32.0  # previous logits are clamped to this where a mask is corrected
 
 
@@ -258,8 +257,8 @@ class Follower:
             buckets.setdefault(bucket, []).append(row)
         result: dict[int, Shown] = {}
         for size, members in buckets.items():
-            for start in range(0, len(members), OBJECTS_AT_ONCE):
-                rows = members[start : start + OBJECTS_AT_ONCE]
+            for start in range(0, len(members), self.backend.objects_at_once):
+                rows = members[start : start + self.backend.objects_at_once]
                 chosen = [tracks[row] for row in rows]
                 inputs = self._mask_inputs(chosen) | {
                     "conditioned": self._features["embedding"],
@@ -325,8 +324,8 @@ class Follower:
 
     def _remember(self, names: Sequence[int], decoded: Sequence[Shown], *, prompted: bool) -> None:
         """Encode masks of this frame into memory, and let them be those of their objects."""
-        for start in range(0, len(names), OBJECTS_AT_ONCE):
-            some = list(decoded[start : start + OBJECTS_AT_ONCE])
+        for start in range(0, len(names), self.backend.objects_at_once):
+            some = list(decoded[start : start + self.backend.objects_at_once])
             (memories,) = self.backend.run(
                 "memory_encoder",
                 {

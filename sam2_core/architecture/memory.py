@@ -44,13 +44,25 @@ def age_encoding(ages: Tensor, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], -1)
 
 
-def rotations(side: int, width: int) -> tuple[Tensor, Tensor]:
+class Rotations(nn.Module):
     """Cosine and sine of each cell's angles, (side * side, width / 2): first half x, second y."""
-    frequencies = TEMPERATURE ** -(torch.arange(0, width, 4) / width)
-    angles = torch.arange(side, dtype=torch.float32)[:, None] * frequencies
-    columns, rows = angles[None].expand(side, -1, -1), angles[:, None].expand(-1, side, -1)
-    both = torch.cat([columns, rows], -1).flatten(0, 1)
-    return both.cos(), both.sin()
+
+    keeps_float32 = True
+
+    def __init__(self, side: int, width: int) -> None:
+        super().__init__()
+        frequencies = TEMPERATURE ** -(torch.arange(0, width, 4) / width)
+        angles = torch.arange(side, dtype=torch.float32)[:, None] * frequencies
+        columns, rows = angles[None].expand(side, -1, -1), angles[:, None].expand(-1, side, -1)
+        both = torch.cat([columns, rows], -1).flatten(0, 1)
+        self.register_buffer("cosine", both.cos())
+        self.register_buffer("sine", both.sin())
+
+    def forward(self, frames: int, tokens: int) -> tuple[Tensor, Tensor]:
+        """Repeat them for frames, one behind the other, and for tokens that are not turned."""
+        still = self.cosine.new_zeros(tokens, self.cosine.shape[1])
+        cosine = torch.cat([self.cosine.repeat(frames, 1), still + 1])
+        return cosine, torch.cat([self.sine.repeat(frames, 1), still])
 
 
 def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

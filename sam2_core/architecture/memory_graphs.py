@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sam2_core.architecture.lean_attention import token_side
 from sam2_core.architecture.lean_decoder import OUTPUT_TOKENS, LeanDecoder
-from sam2_core.architecture.memory import Memory, age_encoding, grid_position, rotations
+from sam2_core.architecture.memory import Memory, Rotations, age_encoding, grid_position
 from sam2_core.architecture.model import Sam2, select_mask
 
 POINTER_TOKENS = 4  # a pointer is cut into so many tokens of a memory's width
@@ -51,9 +51,7 @@ class Recall(nn.Module):
         self.register_buffer("start", start - model.no_mem_embed.detach().reshape(-1))
         self.register_buffer("position", grid_position(preset.embedding_grid, preset.memory_width))
         self.register_buffer("times", memory.maskmem_tpos_enc.detach().flatten(1).clone())
-        cosine, sine = rotations(preset.embedding_grid, preset.width)
-        self.register_buffer("cosine", cosine)
-        self.register_buffer("sine", sine)
+        self.rotations = Rotations(preset.embedding_grid, preset.width)
 
     def forward(
         self,
@@ -94,12 +92,8 @@ class Recall(nn.Module):
         )
         zero = torch.zeros((), dtype=memories.dtype, device=memories.device)
         bias = zero.masked_fill(~there, float("-inf"))[:, None]
-        here = self.cosine, self.sine
-        still = self.cosine.new_zeros(tokens.shape[1], self.cosine.shape[1])
-        past = (
-            torch.cat([self.cosine.repeat(frames, 1), still + 1]),
-            torch.cat([self.sine.repeat(frames, 1), still]),
-        )
+        here = self.rotations.cosine, self.rotations.sine
+        past = self.rotations(frames, tokens.shape[1])
         x = embedding + self.start
         for layer in self.attention.layers:
             normal = layer.norm1(x)
@@ -151,9 +145,8 @@ class MemoryDecoder(nn.Module):
             ambiguous: bool (O,): the best of three masks (tracking, one click), not the single one.
 
         Returns:
-            Logits (O, G, G), predicted IoU (O,), object score (O,), pointer (O, w); in float32
-            except for the logits. Where the object is absent (a score of at most 0) all logits are
-            `ABSENT_LOGIT`.
+            Logits (O, G, G), predicted IoU (O,), object score (O,), pointer (O, w), in float32.
+            Where the object is absent (a score of at most 0) all logits are `ABSENT_LOGIT`.
 
         """
         lean = self.lean
@@ -180,7 +173,7 @@ class MemoryDecoder(nn.Module):
         present = (score > 0)[:, None]
         pointer = torch.where(present, self.pointer(token), self.no_pointer.to(token.dtype))
         chosen = torch.where(present[:, :, None], chosen, ABSENT_LOGIT)
-        return chosen, chosen_iou.float(), score.float(), pointer.float()
+        return chosen.float(), chosen_iou.float(), score.float(), pointer.float()
 
 
 class Remember(nn.Module):
@@ -206,7 +199,7 @@ class Remember(nn.Module):
 
         Args:
             embedding: (1, E*E, w) of `LeanEncoder`, not the conditioned one.
-            logits: (O, G, G) of `MemoryDecoder`.
+            logits: float32 (O, G, G) of `MemoryDecoder`.
             object_score: float32 (O,).
             prompted: bool (O,): the mask is of a prompt, and is thresholded.
 
@@ -215,7 +208,7 @@ class Remember(nn.Module):
 
         """
         size = (self.size, self.size)
-        fine = F.interpolate(logits[:, None].float(), size, mode="bilinear", align_corners=False)
+        fine = F.interpolate(logits[:, None], size, mode="bilinear", align_corners=False)
         masks = torch.where(prompted[:, None, None, None], (fine > 0).float(), fine.sigmoid())
         masks = (masks * 20.0 - 10.0).to(embedding.dtype)
         image = (embedding - self.no_memory).transpose(1, 2).unflatten(2, (self.cells, self.cells))

@@ -167,7 +167,7 @@ def test_a_prompt_on_a_tracked_frame_corrects_and_one_before_conditions():
     assert list(follower.tracks[0].conditioning) == [0, 2]
 
 
-@pytest.mark.parametrize("count", [1, 16, 17, 40])
+@pytest.mark.parametrize("count", [1, 4, 5, 10])
 def test_objects_run_in_batches(count):
     backend = StandIn()
     follower = Follower(backend)
@@ -179,5 +179,5 @@ def test_objects_run_in_batches(count):
     follower.track()
     sizes = [len(inputs["pointers"]) for graph, inputs in backend.calls if "attention" in graph]
     assert sum(sizes) == count
-    assert max(sizes) <= 16
+    assert max(sizes) <= 4
     assert len(follower.followed().tracks) == count

@@ -75,6 +75,16 @@ def test_masks_are_those_of_metas_video_predictor(backend):
         np.testing.assert_allclose(ours[key], theirs[key], atol=0.02)
 
 
+def test_halves_give_nearly_the_same_masks():
+    model, memory = weights(MICRO)
+    frames, asked = video(MICRO, FRAMES), prompts(FRAMES)
+    single, half = (
+        our_masks(TorchFollowBackend(model, memory, precision=precision), frames, asked)
+        for precision in ("fp32", "fp16")
+    )
+    assert compared(half, single).mean() >= 0.995
+
+
 @pytest.mark.parametrize("fused", [True, False])
 def test_padding_has_no_influence_at_all(fused):
     model, memory = random_weights(MICRO, 1), random_memory(MICRO, 1)
