@@ -114,7 +114,7 @@ def test_a_run_measures_every_section(frame, model, tmp_path):
     assert list(results["encoder_sweep"]) == ["1", "2", "4", "8"]
     assert set(results["thread_sweep"]["1"]) == {"encode", "decode"}
     assert results["sustained"]["masks"] == 12 * 20
-    assert results["model"]["decoder_chunk"] == 8
+    assert results["model"]["decoder_chunk"] == 136
     assert results["frame"] == {"source": "noise", "boxes": 20, "size_hw": [90, 120]}
     assert json.loads(json.dumps(results)) == results
     assert set(results["whole_frame"]) == {"autolabel"}
