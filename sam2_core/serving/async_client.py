@@ -6,7 +6,6 @@ import asyncio
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,26 +24,6 @@ class SupersededError(AutolabelError):
     """A newer request of the session took this one's place, or the session was cancelled."""
 
 
-@dataclass
-class Counts:
-    """What became of a client's requests.
-
-    Attributes:
-        asked: by callers.
-        answered: with masks.
-        never_sent: superseded while they waited here.
-        cancelled: superseded, or given up, on their way; the server was told.
-        failed: refused, too late, or no server.
-
-    """
-
-    asked: int = 0
-    answered: int = 0
-    never_sent: int = 0
-    cancelled: int = 0
-    failed: int = 0
-
-
 class AsyncSam2Client:
     """A model on Triton servers, over gRPC; for one event loop.
 
@@ -54,9 +33,6 @@ class AsyncSam2Client:
         most_at_once: requests on their way at once, of all sessions.
         deadline_s: how long to wait for an answer, from when it was asked for.
         grace_s: how long a request of a session may be on its way before a newer one cancels it.
-
-    Attributes:
-        counts: what became of the requests.
 
     """
 
@@ -71,7 +47,7 @@ class AsyncSam2Client:
     ) -> None:
         self._requests = Requests(urls, model, deadline_s, (deadline_s, deadline_s))
         self._threads = ThreadPoolExecutor(most_at_once, "sam2-client")
-        self._deadline_s, self.grace_s, self.counts = deadline_s, grace_s, Counts()
+        self._deadline_s, self.grace_s = deadline_s, grace_s
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
 
     async def _run(self, work: Callable[[Cancellation], Result]) -> Result:
@@ -131,17 +107,7 @@ class AsyncSam2Client:
             ServerError: it was refused.
 
         """
-        self.counts.asked += 1
-        try:
-            found = await self._run(lambda until: self._requests.segment(image, prompts, until))
-        except asyncio.CancelledError:
-            self.counts.cancelled += 1
-            raise
-        except Exception:
-            self.counts.failed += 1
-            raise
-        self.counts.answered += 1
-        return found
+        return await self._run(lambda until: self._requests.segment(image, prompts, until))
 
     def session(self, name: str) -> Session:
         """Return the session of a name: a tab, a cursor."""
@@ -149,11 +115,6 @@ class AsyncSam2Client:
         if found is None:
             found = self._sessions[name] = Session(self)
         return found
-
-    @property
-    def on_their_way(self) -> int:
-        """How many requests of sessions wait here or are on their way."""
-        return sum(one.pending for one in self._sessions.values())
 
     async def close(self) -> None:
         """Cancel what is on its way and let go of connections."""
@@ -184,11 +145,6 @@ class Session:
         self._waiting: asyncio.Future[None] | None = None
         self._sent: asyncio.Task[Masks] | None = None
         self._sent_at_s = 0.0
-
-    @property
-    def pending(self) -> int:
-        """How many requests wait here or are on their way."""
-        return (self._waiting is not None) + (self._sent is not None)
 
     async def segment(self, image: SentImage, prompts: PointPrompts) -> Masks:
         """Return the masks of prompts, unless a newer request of this session comes first.
@@ -225,21 +181,15 @@ class Session:
             await asyncio.wait([self._sent, superseded], timeout=left_s, return_when=first)
             if superseded.done():
                 raise SupersededError("a newer request took its place")
-        except (asyncio.CancelledError, SupersededError):
-            self._client.counts.asked += 1
-            self._client.counts.never_sent += 1
-            raise
         finally:
             if self._waiting is superseded:
                 self._waiting = None
         self._cancel_sent()
 
-    def cancel(self) -> int:
-        """Give up all requests of this session, here and on the server; tells how many."""
-        count = self.pending
+    def cancel(self) -> None:
+        """Give up all requests of this session, here and on the server."""
         self._drop_waiting()
         self._cancel_sent()
-        return count
 
     def _drop_waiting(self) -> None:
         if self._waiting is not None:

@@ -31,7 +31,7 @@ def move(number):
     return as_prompts([[left, 280, left + 220, 420]], [[[left + 100, 350]]], [[1]], grid=64)
 
 
-def test_of_a_moving_mouse_only_what_matters_is_executed(server, record_property):
+def test_of_a_moving_mouse_only_what_matters_is_executed(server):
     from sam2_core.serving.async_client import AsyncSam2Client, SupersededError
 
     with Sam2Client(server["grpc"], "compact") as direct:
@@ -49,22 +49,17 @@ def test_of_a_moving_mouse_only_what_matters_is_executed(server, record_property
     async def run():
         async with AsyncSam2Client(server["grpc"], "compact") as client:
             sessions = [client.session(f"tab {number}") for number in range(SESSIONS)]
-            found = await asyncio.gather(*(moving(client, one) for one in sessions))
-            return found, client.counts, client.on_their_way
+            return await asyncio.gather(*(moving(client, one) for one in sessions))
 
-    found, counts, left = asyncio.run(run())
+    found, superseded = asyncio.run(run()), 0
     for results in found:
         assert results[-1].rle == last.rle
         others = [one for one in results if isinstance(one, Exception)]
         assert all(isinstance(one, SupersededError) for one in others)
-    assert counts.asked == MOVES * SESSIONS
-    superseded = counts.never_sent + counts.cancelled
-    assert superseded + counts.answered == counts.asked
-    for_nothing = executed(server) - before - counts.answered
-    record_property("counts", str(counts))
+        superseded += len(others)
+    for_nothing = executed(server) - before - (MOVES * SESSIONS - superseded)
     assert superseded > MOVES  # else this shows nothing
     assert 0 <= for_nothing <= 0.2 * superseded
-    assert left == 0
     assert metric(server, "nv_inference_pending_request_count") == 0
 
 
