@@ -38,7 +38,7 @@ from tasks.pipeline.outcome import (
 )
 from tasks.pipeline.ready import ready
 from tasks.pipeline.run_context import RunContext
-from tasks.processes import handling
+from tasks.processes import collect_seldom, handling
 from tasks.store import quarantine
 from tasks.store.storage import StorageError
 from tasks.types import FrameSelection, SequenceRef
@@ -63,6 +63,7 @@ def label_shard(params: ShardParams) -> Any:
     """
     for name in ("flows", "tasks", "sam2_core"):  # Prefect's extra loggers have no level of theirs
         logging.getLogger(name).setLevel(logging.INFO)
+    collect_seldom()  # its worker waits for this process's end
     if NOTE_VARIABLE in os.environ:  # its worker is killed: another one gets the device
         tie_to_parent()
     with redacted_errors(), signs_of_life():
