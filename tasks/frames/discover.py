@@ -24,7 +24,6 @@ from tasks.frames.identity import (
     CONTAINER_SUFFIXES,
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
-    is_camera_name,
     safe_name,
     shared_beginning,
     split_address,
@@ -33,7 +32,7 @@ from tasks.frames.identity import (
 from tasks.frames.listing import File, ListedSequence, Reader, is_hidden, natural_key, stat_file
 from tasks.frames.naming import Names, root_of_both
 from tasks.frames.readers.choice import FOLDERS, reader_of
-from tasks.frames.readers.folders import by_camera
+from tasks.frames.readers.folders import by_camera, groups
 from tasks.store import storage
 from tasks.store.artifacts import content_key
 from tasks.types import (
@@ -141,7 +140,7 @@ def _found(
             raise _no_media(source, reader)
         fitting[pattern] = fitting.get(pattern, 0) + found
     root, of_folder = by_sequence(picked.values()) if picked else ("", {})
-    for way, cameras in of_folder.items():
+    for way, cameras in sorted(of_folder.items()):
         folder = storage.join(root, *way)
         listed = ListedSequence((), folder, by_camera(cameras))
         called = names.of(folder, FOLDERS.name, root)
@@ -356,24 +355,14 @@ def by_sequence(
         AutolabelError: pictures lie beside folders of cameras.
 
     """
-    folders: dict[str, list[File]] = {}
+    of_folder: dict[str, list[File]] = {}
     for file in pictures:
-        folders.setdefault(file.uri.rpartition("/")[0], []).append(file)
-    ways = [folder.split("/") for folder in folders]
-    root = shared_beginning(ways)
-    found: dict[tuple[str, ...], dict[str, list[File]]] = {}
-    for folder, files in folders.items():
-        names = tuple(folder.split("/")[len(root) :])
-        camera = names[-1] if names and is_camera_name(names[-1]) else ""
-        found.setdefault(names[:-1] if camera else names, {})[camera] = files
-    for cameras in found.values():
-        if len(cameras) > 1 and "" in cameras:
-            one = storage.redact(cameras[""][0].uri)
-            raise AutolabelError(
-                f"{one} lies beside folders of cameras ({', '.join(sorted(filter(None, cameras)))})"
-                ": label it for itself"
-            )
-    return "/".join(root) or "/", found
+        of_folder.setdefault(file.uri.rpartition("/")[0], []).append(file)
+    around = shared_beginning([folder.split("/") for folder in of_folder])
+    root = "/".join(around) or "/"
+    below = {tuple(folder.split("/")[len(around) :]): files for folder, files in of_folder.items()}
+    inner_first = sorted(below.items(), reverse=True)
+    return root, {one.names: one.cameras for one in groups(root, inner_first, [])}
 
 
 def refuse_output_inside(out_uri: str, sources: Iterable[str]) -> None:

@@ -69,7 +69,7 @@ def test_pictures_one_by_one_are_the_sequences_of_their_folders(tree):
 
 def test_pictures_beside_cameras_are_refused(tmp_path):
     write(tmp_path, "CAM_FRONT/1.jpg", "CAM_FRONT/2.jpg", "1.jpg")
-    with pytest.raises(AutolabelError, match="beside folders of cameras"):
+    with pytest.raises(AutolabelError, match="and camera folders"):
         found(tmp_path / "1.jpg", tmp_path / "CAM_FRONT" / "1.jpg")
 
 

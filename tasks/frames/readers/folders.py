@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -79,7 +79,7 @@ class Folders(Reader):
                 yield ListedSequence((stem(file),), source, {"": pictures([file])})
                 return
         archives: list[_Archive] = []
-        for group in _groups(source, archives):
+        for group in groups(source, walk(source, _refuse_camera_link), archives):
             uri = folder_below(source, group.names) if group.names else source
             files = group.cameras.get("", [])
             if len(group.cameras) == 1 and files and suffix_of(files[0].name) in VIDEO_SUFFIXES:
@@ -144,15 +144,21 @@ def pictures(files: Sequence[File]) -> list[File]:
     return [replace(file, timestamp_ns=at) for file, at in zip(ordered, times, strict=True)]
 
 
-def _groups(root: str, archives: list[_Archive]) -> Iterator[_Group]:
-    """Sort folders into sequences: cameras wait until their parent folder has been read.
+def groups(
+    root: str, folders: Iterable[tuple[tuple[str, ...], list[File]]], archives: list[_Archive]
+) -> Iterator[_Group]:
+    """Sort folders, as `walk` yields them, into sequences: cameras wait for their parent folder.
 
     Archives that are met on the way are put aside, each with the names that lead to its folder.
+
+    Raises:
+        AutolabelError: pictures lie beside folders of cameras, or two cameras have one name.
+
     """
     waiting: dict[tuple[str, ...], _Group] = {}
     beside: dict[tuple[str, ...], str] = {}  # a sequence of its own, by the folder around
     with_warning = partial(_say_what_is_beside, root, beside)
-    for names, files in walk(root, _refuse_camera_link):
+    for names, files in folders:
         if _DRAWN.search("/".join(names)):
             log.info("%s: pictures that a run drew are no frames", "/".join(names))
             continue
