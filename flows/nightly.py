@@ -112,7 +112,7 @@ def wait_for_shards(planned: dict[str, Any], deadline: float, key: str) -> bool:
         how = ""
         return True
     finally:
-        card.end(done, total, how)
+        card.tell(done, total, how, ended=not how)
 
 
 def look_again(params: BackfillParams) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def start(program: Program) -> Service:
     """Put a program on the list of `up` and start it, unless it runs; output goes to its log."""
     known = running()
     if program.name not in known:
-        if not _answers(folder()):
+        if not _pid_of(folder()):
             _supervise(folder())
         log = program.name if program.count == 1 else f"{program.name}_{NUMBER}"
         _add(program, folder(), f"{_escaped(str(folder()))}/{log}.log")
@@ -214,18 +214,17 @@ def stop_all(tell: Callable[[Sequence[str]], object] = lambda _: None) -> list[s
 
     """
     known, left = running(), list[str]()
-    with contextlib.suppress(OSError, Error):
-        pid: int = _rpc(folder()).getPID()
+    if pid := _pid_of(folder()):
         _rpc(folder()).shutdown()
-        began = time.monotonic()
-        deadline = began + (1 + len(known)) * STOP_S
-        while processes.born(pid) is not None:
-            time.sleep(POLL_S)
-            before, left = left, [name for name in sorted(known) if processes.born(known[name].pid)]
-            if left != before and time.monotonic() - began > SOON_S:
-                tell(left)
-            if time.monotonic() > deadline:
-                raise AutolabelError(f"supervisord (process {pid}) does not stop; end it by hand")
+    began = time.monotonic()
+    while pid and processes.born(pid) is not None:
+        time.sleep(POLL_S)
+        before, left = left, [name for name in sorted(known) if processes.born(known[name].pid)]
+        waited_s = time.monotonic() - began
+        if left != before and waited_s > SOON_S:
+            tell(left)
+        if waited_s > (1 + len(known)) * STOP_S:
+            raise AutolabelError(f"supervisord (process {pid}) does not stop; end it by hand")
     _forget(folder())
     return sorted(known)
 
@@ -292,10 +291,11 @@ def _url_of(name: str) -> str:
     return parsed.get("autolabel", "url", fallback="")
 
 
-def _answers(at: Path) -> bool:
+def _pid_of(at: Path) -> int:
+    """Process id of a supervisor, 0 where none answers."""
     with contextlib.suppress(OSError, Error):
-        return bool(_rpc(at).getPID())
-    return False
+        return int(_rpc(at).getPID())
+    return 0
 
 
 def _supervise(at: Path, output: int | None = None) -> subprocess.Popen[bytes]:
@@ -314,7 +314,7 @@ def _supervise(at: Path, output: int | None = None) -> subprocess.Popen[bytes]:
             umask=PRIVATE_UMASK, start_new_session=True,
         )  # fmt: skip
     deadline = time.monotonic() + SUPERVISOR_S
-    while not _answers(at):
+    while not _pid_of(at):
         if started.poll() is not None or time.monotonic() > deadline:
             said = last_words(log)
             raise AutolabelError(f"supervisord did not start: {said or 'it said nothing'}")
@@ -346,7 +346,7 @@ def _section(program: Program, at: Path, log: str, most: str) -> str:
     if program.port:  # a second process does nothing but hold the port, see `launched`
         kind, processes, number = "fcgi-program", 2, NUMBER
         more = f"socket=tcp://127.0.0.1:{program.port}\n"
-    words = [*python("flows.machine.launched"), number, str(_rpc(at).getPID()), *program.command]
+    words = [*python("flows.machine.launched"), number, str(_pid_of(at)), *program.command]
     command = " ".join(one if one == NUMBER else _escaped(shlex.quote(one)) for one in words)
     values = ",".join(f'{key}="{_escaped(value)}"' for key, value in program.environment.items())
     url = f"http://127.0.0.1:{program.port}{program.path}" if program.port else ""

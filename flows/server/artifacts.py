@@ -110,17 +110,13 @@ class ProgressArtifact:
         self.tell(0, total)
 
     def tell(self, done: int, total: int, how: str = "", *, ended: bool = False) -> None:
-        """Say how many frames are through; `how` is what stands before."""
+        """Say how many frames are through; `how` is what cut a run short that has not ended."""
         percent = 100.0 if ended else min(100 * done / max(total, 1), 99.0)
         text = f"{how}{self._about}{done:,} of {counted(total, 'frame')}"
         if self._id and (ended or text != self._said):
             with contextlib.suppress(*_AWAY):
                 update_progress_artifact(self._id, percent, text)
                 self._said = text
-
-    def end(self, done: int, total: int, how: str = "") -> None:
-        """Say how it ended; `how` is "" where it was not cut short."""
-        self.tell(done, total, how, ended=not how)
 
 
 def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
@@ -183,7 +179,7 @@ def frames_counted(context: RunContext, key: str, planned: Sequence[int]) -> Ite
             yield count
         how = INTERRUPTED if context.stop.is_set() else ""
     finally:
-        card.end(*count.so_far(), how)
+        card.tell(*count.so_far(), how, ended=not how)
 
 
 def publish(summary: dict[str, Any]) -> None:
