@@ -17,7 +17,7 @@ from flows.shard import label_shard
 from sam2_core import backend_choice
 from sam2_core.serving.transport import ServerAbsentError
 from sam2_core.types import DeviceLostError
-from tasks.pipeline import open as open_step
+from tasks.pipeline import sequence as steps
 from tasks.pipeline.device_processes import ProcessDiedError, ProcessKilledError
 from tasks.store import manifests, quarantine, storage
 from tests.integration.cluster import every_frame_once
@@ -123,8 +123,8 @@ def test_a_full_disk_gives_the_shard_back_later_and_later(shards, monkeypatch, c
 def test_a_lost_device_ends_the_shard_and_its_worker_begins_no_other(shards, monkeypatch, tmp_path):
     note = tmp_path / "sick"
     monkeypatch.setenv(NOTE_VARIABLE, str(note))
-    opened, real = [], open_step.list_frames
-    monkeypatch.setattr(open_step, "list_frames", lambda *one: opened.append(1) or real(*one))
+    opened, real = [], steps.list_frames
+    monkeypatch.setattr(steps, "list_frames", lambda *one: opened.append(1) or real(*one))
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
         state = shards.begin()
