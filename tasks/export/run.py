@@ -17,11 +17,10 @@ from tasks.dataset.documents import Values, detections_of, log_of, sample_id, to
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.recorded_frames import find_pictures, recorded_labels, recorded_parts
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD
-from tasks.export.coco import CocoWriter, YoloWriter
+from tasks.export.annotations import CocoWriter, T4Writer, YoloWriter
 from tasks.export.overlay import QUALITY, OverlayWriter, caption, paint
 from tasks.export.pngs import CityscapesWriter, DavisWriter, MotsWriter, PngWriter
 from tasks.export.review_tools import CvatWriter, FiftyOneWriter, LabelStudioWriter
-from tasks.export.t4 import T4Writer
 from tasks.export.types import (
     Classes,
     ExportFrame,

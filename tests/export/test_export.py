@@ -10,7 +10,7 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from sam2_core.mask_geometry import one_polygon, polygons
-from tasks.export.coco import polygon_iou
+from tasks.export.annotations import polygon_iou
 from tasks.export.run import FORMATS, Choice, export, split_of
 from tasks.export.types import Classes, ExportFrame, ExportNotes, Instance, Sink
 from tests.export.labeled_runs import NOTHING, owned, run_of, truth
