@@ -3,6 +3,9 @@
 FiftyOne's built-in service takes many seconds and may attach to another project's database. Ours
 has its data below the cache folder, listens on a socket that only its user may open and nowhere
 else, and runs no JavaScript. A user's own `FIFTYONE_DATABASE_URI` always wins.
+
+A database that goes away is waited for, and then left alone, in words. Labels and decisions are in
+storage before the dataset shows them: what it lacks is loaded later, by the flow `load-dataset`.
 """
 
 from __future__ import annotations

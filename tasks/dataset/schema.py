@@ -3,6 +3,9 @@
 Fields that several writers add at the same time corrupt a dataset's schema, and the first of them
 to set the media type makes the others fail. So all of it is declared once, under a lock that lives
 in the same database.
+
+Here is also how a dataset looks in the App, and which sequences it holds already: one small
+document each, beside FiftyOne's own collections, so that a repeated run loads nothing.
 """
 
 from __future__ import annotations

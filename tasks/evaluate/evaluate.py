@@ -1,4 +1,15 @@
-"""Measure a model on images with ground truth: by boxes, jittered boxes or clicks."""
+"""Measure a model on images with ground truth: by boxes, jittered boxes or clicks.
+
+The truth is a COCO instances json, a field of a FiftyOne dataset, the examples of the package, or a
+folder of indexed PNGs with a number for each object. Known layouts of those:
+
+    <TRUTH>/<sequence>/00000.png         DAVIS, MOSE; pictures <images>/<sequence>/00000.jpg
+                                         (DAVIS 2016: one object, grey and white)
+    <TRUTH>/<city>/*_gtFine_instanceIds.png   Cityscapes; <images>/<city>/*_leftImg8bit.png
+    <TRUTH>/*.png                        one folder; pictures of the same names
+
+Certificates are made with more pictures from here, too: the examples, and frames of a user.
+"""
 
 from __future__ import annotations
 

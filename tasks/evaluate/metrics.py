@@ -1,4 +1,7 @@
-"""How good masks and boxes are: mask IoU, boundary F, average precision, by object size."""
+"""How good masks and boxes are: mask IoU, boundary F, average precision, by object size.
+
+Every instance is a record: kept in a file, summed up, compared in pairs, shown on a page.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What would change, or did, between two runs over the same frames: instance by instance."""
+"""What would change, or did, between two runs over the same frames: instance by instance.
+
+Also the page of `autolabel diff --report`: tables, pictures of the largest changes, what to redo.
+"""
 
 from __future__ import annotations
 

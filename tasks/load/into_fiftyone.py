@@ -3,6 +3,8 @@
 A load writes what the machine made and nothing of what people decided. Each frame is one upsert by
 the frame's own id, so two writers of the same sequence leave what one would have left. Frames are
 those that the labels name, at their addresses and in their versions; nothing is joined by position.
+
+Ground truth goes into a field of its own, and is compared with the labels inside FiftyOne.
 """
 
 from __future__ import annotations

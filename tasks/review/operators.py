@@ -3,6 +3,11 @@
 An act is about the selected labels, the one with the focus, or those of the selected frames. In a
 view of patches every tile is a label. More than one label that nobody selected is acted on only
 after a question. The page draws what the answer says and shows its message.
+
+A view of patches has samples of its own, in a dataset that FiftyOne generates: a sample's id is
+that of its label, and `_sample_id` names the frame. Ids are led back to the frames.
+
+The panel shows how the review goes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """What to look at first: views ordered by risk under a budget, by reason, and a random control.
 
 The queue holds decisions: of each of the riskiest objects, the label that is the riskiest.
+
+An object is the same thing over time (`tasks.dataset.documents`): the riskiest of its labels stands
+for all of them. What was decided on it can be spread to the rest. Beside a road, a detector may
+find another car in every few metres of the same guard rail: objects of one class whose labels
+overlap in the picture are of one place, and no place gets more than a share of the decisions.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 A frame that was rewritten, renamed or removed takes its sample out of the dataset. What people
 decided on it stays here, as the sample that it was, and returns with that very frame: same address,
 same content.
+
+Before that, edits that somebody made with FiftyOne's own annotation tools become events like all
+others (`harvest`). A load stamps what it writes with a fingerprint and a time; whatever differs
+afterwards and is in no event was done by a person.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""How the review goes: progress, agreement, error rates, speed, worth of the unreviewed part."""
+"""How the review goes: progress, agreement, error rates, speed, worth of the unreviewed part.
+
+Also what decisions say of a dataset's risk (`autolabel review calibrate`). What the shipped weights
+know comes from rendered streets. Once enough objects have been decided on, two numbers turn their
+risk into the chance that a reviewer finds a label of this footage wrong. They lie in storage beside
+the decisions, so a load, a relabeling and a rebuild use them, too.
+"""
 
 from __future__ import annotations
 

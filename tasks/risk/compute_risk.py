@@ -1,12 +1,16 @@
 """How likely a label is wrong, and why: a score in [0, 1] and reasons with stable ids.
 
 The score is a logistic model of features, fitted on rendered scenes where the truth is known to
-predict that a mask's IoU with it is under 0.75, and calibrated on others
-(`tasks.risk.compute_risk`). Reasons are plain thresholds on single features, so that a person sees
-at once what to look for.
+predict that a mask's IoU with it is under 0.75, and calibrated on others. Reasons are plain
+thresholds on single features, so that a person sees at once what to look for.
 
 Features come from boxes, scores and run lengths; images are not looked at. The instances of many
 frames are measured at once.
+
+Two maps lead from the model's log-odds to a chance that means something. Both increase strictly, so
+that no two labels become equal that were not: `Calibration` comes with the weights and goes through
+the shares of bad labels that were found on drives that they have not seen (isotonic regression);
+`Recalibration` comes from a dataset's own decisions, of which there are few: two numbers (Platt).
 """
 
 from __future__ import annotations

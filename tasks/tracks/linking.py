@@ -3,6 +3,10 @@
 The tracker goes by boxes. Masks are the second cue: they part what the tracker has joined although
 the two masks are of different things, and join what it has lost although the mask is where its
 object was going. The same labels give the same ids, wherever and however often this is done.
+
+Masks are compared in the coordinates of their boxes, sampled at 32 x 32 points. Two of one object,
+frames apart, then lie on each other although the box has moved and grown, and comparing them costs
+a few instructions. Gaps are frames in which a detector lost an object for a moment.
 """
 
 from __future__ import annotations
@@ -414,7 +418,7 @@ class Tracked:
 
     Attributes:
         frames: of each frame, in order.
-        measures: see `tasks.tracks.linking`; `other_class`: labels of tracks of another class.
+        measures: see `measured`; `other_class`: labels of tracks of another class.
         gaps: of at most as many frames as asked for.
         no_gaps: masks that are missing along tracks and are in no gap, by reason.
 
