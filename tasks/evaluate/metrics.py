@@ -442,7 +442,12 @@ def _record(
     left, top, right, bottom = (float(value) for value in truth.boxes_xyxy_px[i])
     contour = None
     if truth.sequence and truth.track_ids is not None:
-        contour = 0.0 if row is None else _davis_f(masks.rle[row], truth.rle[i], truth.size_hw)
+        contour = 0.0
+        if row is not None:
+            both = [
+                {"counts": one, "size": truth.size_hw} for one in (masks.rle[row], truth.rle[i])
+            ]
+            contour = round(davis_boundary_f(*(coco_mask.decode(one) > 0 for one in both)), 6)
     return Record(
         truth.file_name, i, truth.labels[i], int(truth.area_px[i]), (left, top, right, bottom),
         round(agreement[0], 6), round(agreement[1], 6), row is not None,
@@ -491,12 +496,6 @@ def davis_boundary_f(
         return 0.0
     precision, recall = matched[0] / counts[0], matched[1] / counts[1]
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-
-
-def _davis_f(found: bytes, true: bytes, size_hw: tuple[int, int]) -> float:
-    size = list(size_hw)
-    arrays = [coco_mask.decode({"counts": one, "size": size}) > 0 for one in (found, true)]
-    return round(davis_boundary_f(*arrays), 6)
 
 
 def _xywh(box: npt.NDArray[np.float32]) -> list[float]:

@@ -203,13 +203,6 @@ class Side:
         }
 
 
-def is_same(first: Side, second: Side, one: Manifest, other: Manifest) -> bool:
-    """Whether a sequence's labels are the same on both sides."""
-    return storage.absolute(first.out_uri) == storage.absolute(second.out_uri) and (
-        one.stamp.labels_key == other.stamp.labels_key
-    )
-
-
 # Boxes of two runs that overlap at least so much are those of one object.
 SAME_BOX_IOU = 0.5
 # Risk, and so the order of review, follows the predicted IoU.
@@ -422,8 +415,8 @@ def diff_runs(
     common = sorted(sides[0].keys() & sides[1].keys())
     if not common:
         raise AutolabelError("the two runs have no sequence in common")
-    same = [name for name in common if is_same(first, second, sides[0][name], sides[1][name])]
-    if len(same) == len(common):
+    keys = [[side[name].stamp.labels_key for name in common] for side in sides]
+    if keys[0] == keys[1] and storage.absolute(first.out_uri) == storage.absolute(second.out_uri):
         raise AutolabelError(
             "both are the same run: name two runs of one storage as OUT#RUN_KEY (`autolabel label "
             "--json` tells the key)"

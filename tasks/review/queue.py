@@ -464,12 +464,9 @@ def draw_control(
         if object_of(label) not in queued
         and (object_of(label) not in decided or str(label["_id"]) in before)
     }
-    return {label: pool[label] for label in sorted(pool, key=_random_order)[:count]}
-
-
-def _random_order(label: str) -> bytes:
-    """Return a number as good as random, the same for everybody who builds the queue."""
-    return hashlib.sha256(f"control\0{label}".encode()).digest()
+    # As good as random, and the same for everybody who builds the queue.
+    order = {label: hashlib.sha256(f"control\0{label}".encode()).digest() for label in pool}
+    return {label: pool[label] for label in sorted(pool, key=order.__getitem__)[:count]}
 
 
 def differences(dataset: Any) -> Any:

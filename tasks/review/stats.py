@@ -343,13 +343,18 @@ def summary(stats: Stats) -> str:
     share = stats.decided / stats.labels if stats.labels else 0.0
     people = ", ".join(f"{plain(who)} {count}" for who, count in stats.by_reviewer.items())
     relabel = ", ".join(f"{count} {state}" for state, count in stats.relabel.items()) or "none"
+    control = f'not looked at yet: open the view "{CONTROL}"'
+    if stats.control.of:
+        control = (
+            f"{stats.control.text()}: this much of what nobody reviews is wrong, 95% confidence"
+        )
     speed = f"{stats.per_hour:,.0f} decisions per hour" if stats.per_hour else "too few decisions"
     lines = [
         f"| Labels decided | **{stats.decided:,}** of {stats.labels:,} ({share:.1%}) |",
         "|---|---|",
         f"| Frames done | **{stats.frames_done:,}** of {stats.frames:,} |",
         f"| Agreement with the machine | {agreed} |",
-        f"| Wrong in the control sample | {_control(stats.control)} |",
+        f"| Wrong in the control sample | {control} |",
         f"| Speed | {speed} |",
         f"| Decisions by | {people or 'nobody yet'} |",
         f"| Frames sent back | {relabel} |",
@@ -357,12 +362,6 @@ def summary(stats: Stats) -> str:
     if stats.set_aside.frames:
         lines.append(f"| Set aside | {stats.set_aside.text()} |")
     return "\n".join(lines)
-
-
-def _control(rate: Rate) -> str:
-    if not rate.of:
-        return f'not looked at yet: open the view "{CONTROL}"'
-    return f"{rate.text()}: this much of what nobody reviews is wrong, 95% confidence"
 
 
 def decisions_plot(stats: Stats) -> list[dict[str, Any]]:
