@@ -102,18 +102,11 @@ def by_occlusion(records: Iterable[Record]) -> dict[str, list[Record]]:
     return grouped(records, lambda one: occlusion_of(one.visible), OCCLUSIONS)
 
 
-def interval(
-    records: Sequence[Record], value: Callable[[Record], float], seed: int = 0
-) -> tuple[float, float] | None:
-    """Return the 95% interval of a mean, by bootstrap over pictures; None for less than two.
+def interval(values: Sequence[tuple[str, float]]) -> tuple[float, float] | None:
+    """Return the 95% interval of the mean of values, each of a picture; None for less than two.
 
-    Whole pictures are drawn, because objects of one picture are alike.
+    It is found by bootstrap over pictures, because objects of one picture are alike.
     """
-    return _resampled([(one.image, value(one)) for one in records], seed)
-
-
-def _resampled(values: Sequence[tuple[str, float]], seed: int) -> tuple[float, float] | None:
-    """Return the interval of the mean of values, each of a picture."""
     pictures: dict[str, list[float]] = {}
     for picture, value in values:
         pictures.setdefault(picture, []).append(value)
@@ -121,7 +114,7 @@ def _resampled(values: Sequence[tuple[str, float]], seed: int) -> tuple[float, f
         return None
     sums = np.array([sum(some) for some in pictures.values()])
     counts = np.array([len(some) for some in pictures.values()])
-    drawn = np.random.default_rng(seed).integers(0, len(sums), (RESAMPLES, len(sums)))
+    drawn = np.random.default_rng(0).integers(0, len(sums), (RESAMPLES, len(sums)))
     low, high = np.percentile(sums[drawn].sum(1) / counts[drawn].sum(1), [2.5, 97.5])
     return round(float(low), 4), round(float(high), 4)
 
@@ -141,7 +134,8 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
     }
     return {
         **{name: round(float(np.mean(some)), 4) if some else None for name, some in means.items()},
-        "instances": len(records), "miou_interval": interval(records, lambda one: one.iou),
+        "instances": len(records),
+        "miou_interval": interval([(one.image, one.iou) for one in records]),
     }  # fmt: skip
 
 
@@ -150,7 +144,7 @@ def more_results(records: Sequence[Record]) -> dict[str, Any]:
     kept = ("instances", "miou", "boundary_f", "miou_interval")
     hidden = {name: summary(some) for name, some in by_occlusion(records).items()}
     found: dict[str, Any] = {
-        "boundary_f_interval": interval(records, lambda one: one.boundary_f),
+        "boundary_f_interval": interval([(one.image, one.boundary_f) for one in records]),
         "by_occlusion": {name: {key: row[key] for key in kept} for name, row in hidden.items()},
     }
     davis = _j_and_f(records)
@@ -211,7 +205,7 @@ def read_run(path: Path) -> tuple[dict[str, Any], list[Record]]:
     return run.result, run.records
 
 
-def paired(first: Sequence[Record], second: Sequence[Record], seed: int = 0) -> dict[str, Any]:
+def paired(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any]:
     """Compare two runs over the same truth, instance by instance.
 
     Instances are the same where picture, class, true area and true box are; what only one of the
@@ -238,7 +232,7 @@ def paired(first: Sequence[Record], second: Sequence[Record], seed: int = 0) -> 
     values = [(old.image, one) for (old, _), one in zip(pairs, gain.tolist(), strict=True)]
     return {
         "instances": len(pairs), "only_in_one": len(first) + len(second) - 2 * len(pairs),
-        "miou_gain": round(float(gain.mean()), 4), "miou_gain_interval": _resampled(values, seed),
+        "miou_gain": round(float(gain.mean()), 4), "miou_gain_interval": interval(values),
         "better": int((gain > 0.01).sum()), "worse": int((gain < -0.01).sum()),
         # Two-sided; without any difference there is nothing to test.
         "p_value": float(f"{wilcoxon(gain).pvalue:.3g}") if np.any(gain != 0) else None,

@@ -160,14 +160,6 @@ def calibration_error(risk: Numbers, bad: Numbers) -> float:
     return sum(abs(mean - share) * count for mean, share, count in rows) / max(len(risk), 1)
 
 
-def _interval(share: Numbers, count: Numbers) -> tuple[Numbers, Numbers]:
-    """Wilson's 95% interval of shares: one label that was wrong does not make a share certain."""
-    z = 1.96
-    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
-    return np.minimum(middle - half, share), np.maximum(middle + half, share)
-
-
 def reliability_picture(title: str, risks: Mapping[str, Numbers], bad: Numbers) -> bytes:
     """Draw reliability diagrams over one another, and how many labels have which risk: a PNG.
 
@@ -178,6 +170,7 @@ def reliability_picture(title: str, risks: Mapping[str, Numbers], bad: Numbers) 
 
     """
     from matplotlib.figure import Figure
+    from scipy.stats import binomtest
 
     figure = Figure(figsize=(6.4, 6.4), dpi=110, layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
@@ -185,11 +178,14 @@ def reliability_picture(title: str, risks: Mapping[str, Numbers], bad: Numbers) 
     edges = np.linspace(0, 1, _BINS + 1)
     for (name, risk), colour in zip(risks.items(), (_ORANGE, _BLUE), strict=False):
         rows = reliability(risk, bad)
-        mean, share, count = (np.array(one, np.float64) for one in zip(*rows, strict=True))
-        low, high = _interval(share, count)
+        mean, share, _ = (np.array(one, np.float64) for one in zip(*rows, strict=True))
+        # Wilson's interval: one label that was wrong does not make a share certain.
+        tests = [binomtest(round(wrong * count), count) for _, wrong, count in rows]
+        found = [one.proportion_ci(method="wilson") for one in tests]
+        reach = [share - [one.low for one in found], [one.high for one in found] - share]
         error = calibration_error(risk, bad)
         above.errorbar(
-            mean, share, yerr=[share - low, high - share], color=colour, marker="o", capsize=3,
+            mean, share, yerr=np.maximum(reach, 0), color=colour, marker="o", capsize=3,
             label=f"{name}: off by {error:.3f} on the mean",
         )  # fmt: skip
         below.hist(risk, bins=edges, histtype="step", color=colour, linewidth=1.5)

@@ -312,13 +312,13 @@ def records_of(ious, images=10):
 def test_the_bootstrap_covers_the_mean_and_shrinks_with_more_pictures():
     random = np.random.default_rng(0)
     few, many = (records_of(random.uniform(0.6, 1, n), n) for n in (20, 500))
-    spans = [interval(some, lambda one: one.iou) for some in (few, many)]
+    spans = [interval([(one.image, one.iou) for one in some]) for some in (few, many)]
     for (low, high), some in zip(spans, (few, many), strict=True):
         assert low < np.mean([one.iou for one in some]) < high
     assert spans[1][1] - spans[1][0] < (spans[0][1] - spans[0][0]) / 2
     # 95% of a mean of 500 uniform values: 1.96 * 0.4 / sqrt(12) / sqrt(500) on each side.
     assert spans[1][1] - spans[1][0] == pytest.approx(2 * 1.96 * 0.4 / 12**0.5 / 500**0.5, rel=0.2)
-    assert interval(few[:1], lambda one: one.iou) is None
+    assert interval([(few[0].image, few[0].iou)]) is None
 
 
 def test_two_runs_are_compared_in_pairs(tmp_path):
