@@ -265,7 +265,7 @@ def load_sequence(
     """
     started = time.perf_counter()
     dataset = stored_dataset(dataset_name)
-    with withdrawn_if_damaged(out_uri, manifest), _no_garbage_collection():
+    with withdrawn_if_damaged(out_uri, manifest):
         recorded = recorded_frames(out_uri, manifest, fresh)
         placement = placement_of(recorded, manifest.frames_uri)
         set_aside(dataset, sorted(placement.changed), CHANGED, keep_all=True)
@@ -278,9 +278,10 @@ def load_sequence(
         frames = instances = 0
         for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
             parts = recorded_parts(out_uri, manifest, camera, stored, fresh)
-            for labeled, judgements in compute_risk_of_parts(parts):
-                frames += len(labeled)
-                instances += write_frames(dataset, labeled, origin, judgements, placement)
+            with _no_garbage_collection():
+                for labeled, judgements in compute_risk_of_parts(parts):
+                    frames += len(labeled)
+                    instances += write_frames(dataset, labeled, origin, judgements, placement)
     set_aside_unlisted(dataset, manifest.sequence_id, placement.sample_ids)
     changed = len(placement.changed)
     remember_load(dataset, manifest, whole=not changed)
