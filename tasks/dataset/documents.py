@@ -345,7 +345,10 @@ def label_documents(
         if tracks is not None:
             document["index"] = tracks[index]
             document["track"] = f"{frame.camera}/{tracks[index]}"
-        document |= _over_time(labeled, index)
+        if labeled.track_labels:
+            document["track_label"] = labeled.track_labels[index]
+        if index >= len(boxes) - labeled.interpolated:
+            document["source"] = "interpolated"
         document["object"] = names[index]
         if origin.overrides and str(identity) in origin.overrides:
             document |= override_document(origin.overrides[str(identity)])
@@ -353,16 +356,6 @@ def label_documents(
             document["fingerprint"] = fingerprint(document, content)
         documents.append(document)
     return documents
-
-
-def _over_time(labeled: LabeledFrame, index: int) -> Document:
-    """Return what a label's track says of it."""
-    found: Document = {}
-    if labeled.track_labels:
-        found["track_label"] = labeled.track_labels[index]
-    if index >= len(labeled.boxes) - labeled.interpolated:
-        found["source"] = "interpolated"
-    return found
 
 
 def _mask_file(folder: Path, identity: Any, mask: BoolArray) -> str:
