@@ -31,8 +31,14 @@ from sam2_core.cache import cache_folder, only_one
 from sam2_core.clicks import TOGETHER, OpenImage
 from sam2_core.redaction import redact
 from sam2_core.segmenter import Segmenter
-from sam2_core.serving.contract import EXPIRED, WHOLE_FRAMES, ServedModel, image_id, text_tensor
-from sam2_core.serving.request import RequestTensors
+from sam2_core.serving.contract import (
+    EXPIRED,
+    WHOLE_FRAMES,
+    RequestTensors,
+    ServedModel,
+    image_id,
+    text_tensor,
+)
 from sam2_core.trust.certify import ensure_certified
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray, Masks
 

@@ -9,13 +9,13 @@ from PIL import Image
 
 from sam2_core.serving.client import as_prompts, mask_logits
 from sam2_core.serving.contract import (
+    RequestTensors,
     ServedModel,
     image_id,
     served_as,
     text_tensor,
 )
 from sam2_core.serving.repository import RepositoryOptions, config_of, write_repository
-from sam2_core.serving.request import RequestTensors
 from sam2_core.serving.server_model import ModelSettings
 from sam2_core.serving.transport import (
     Call,
