@@ -40,6 +40,7 @@ DYNAMIC = {
 MEMORY_OUTPUTS = {
     "memory_attention": ("conditioned",),
     "memory_decoder": ("logits", "predicted_iou", "object_score", "pointers"),
+    "memory_mask": ("conditioned", "logits", "mask_input"),
     "memory_encoder": ("memories",),
 }
 # O objects of one image, C conditioned maps, M memories and R pointers of each object.
@@ -55,7 +56,7 @@ _MEMORY_DYNAMIC = {
         name: {0: "O"}
         for name in (
             "conditioned_index", "mask_input", "has_mask", "ambiguous", "logits", "object_score",
-            "prompted",
+            "prompted", "masks",
         )
     },
 }  # fmt: skip
@@ -145,7 +146,7 @@ def memory_jobs(model: Sam2, memory: Memory, dtype: Any) -> Iterator[Job]:
     """Yield the modules of a memory, restructured, in `dtype`."""
     import torch
 
-    from sam2_core.architecture.memory_graphs import MemoryDecoder, Recall, Remember
+    from sam2_core.architecture.memory_graphs import MaskPrompt, MemoryDecoder, Recall, Remember
     from sam2_core.architecture.model import cast
 
     preset = model.preset
@@ -175,6 +176,10 @@ def memory_jobs(model: Sam2, memory: Memory, dtype: Any) -> Iterator[Job]:
                 "has_mask": torch.tensor([True, False, True]),
                 "ambiguous": torch.tensor([True, False, False]),
             },
+        ),
+        "memory_mask": (
+            MaskPrompt(model, memory),
+            {"embedding": embedding, "masks": torch.zeros(2, preset.image_size, preset.image_size)},
         ),
         "memory_encoder": (
             Remember(model, memory),

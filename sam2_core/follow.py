@@ -1,8 +1,8 @@
 """Objects followed through video with SAM 2's memory, frame by frame, in constant memory.
 
-`see`, `track` and `condition` are the published predictor's steps, forward and with prompts at any
-frame: same masks, as `lab/tools/follow_with_meta.py` measures. `step` is the policy on top of them:
-a detector's boxes begin objects, confirm them and condition them anew.
+`see`, `track`, `condition` and `condition_on_masks` are the published predictor's steps, forward
+and with prompts at any frame: same masks, as `lab/tools/follow_with_meta.py` measures. `step` is
+the policy on top of them: a detector's boxes begin objects, confirm and condition them anew.
 
 Of an object are held at most eight conditioning frames, six memories before the current frame and
 fifteen pointers: going forward the published predictor reads no others, except for conditioning
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from sam2_core.backends.follow_backends import FollowBackend
 from sam2_core.prompts import BoxPrompts, box_prompts
@@ -68,6 +69,11 @@ class Track:
     detection: int = -1
     last_detected: int = 0
     last_present: int = 0
+
+    @property
+    def was_tracked(self) -> bool:
+        """Whether its mask on the current frame was made by memory."""
+        return self.shown is not None and self.shown.tracked
 
     def forget(self, frame: int) -> None:
         """Drop what no later frame reads."""
@@ -199,19 +205,62 @@ class Follower:
             Their names.
 
         """
-        known = [self._begin() if name is None else name for name in names or [None] * len(labels)]
+        known = self._named(names or [None] * len(labels))
         points = np.pad(points_model, ((0, 0), (0, 1), (0, 0)))
         padded = np.pad(labels, ((0, 0), (0, 1)), constant_values=POINT_PADDING)
-        shown = [self.tracks[name].shown for name in known]
+        tracked = [self.tracks[name].was_tracked for name in known]
         for corrected in (False, True):
-            rows = [
-                row for row, one in enumerate(shown)
-                if (one is not None and one.tracked) is corrected
-            ]  # fmt: skip
+            rows = [row for row, one in enumerate(tracked) if one is corrected]
             some = [known[row] for row in rows]
             tracks = [self.tracks[name] for name in some]
             decoded = self._decode(points[rows], padded[rows], tracks, recalled=corrected)
             self._remember(some, decoded, prompted=True)
+        return known
+
+    def condition_on_masks(
+        self, masks: npt.NDArray[np.bool_], names: Sequence[int | None] | None = None
+    ) -> list[int]:
+        """Take masks of O objects on this frame as they are.
+
+        Args:
+            masks: bool (O, H, W), none of them empty, of any size.
+            names: as in `condition`.
+
+        Returns:
+            Their names.
+
+        """
+        if not masks.any((1, 2)).all():
+            raise ValueError("an object is not conditioned on an empty mask")
+        known = self._named(names or [None] * len(masks))
+        size = self.backend.image_size
+        squares = np.zeros((len(masks), size, size), np.float32)
+        for square, mask in zip(squares, masks, strict=True):
+            image = Image.fromarray(mask.astype(np.float32))
+            square[:] = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR)) >= 0.5
+        conditioned, logits, prompts = self.backend.run(
+            "memory_mask",
+            {"embedding": self._features["embedding"], "masks": squares},
+        )
+        count = len(masks)
+        *_, pointers = self._run_decoder(
+            {
+                "conditioned": conditioned,
+                "conditioned_index": np.zeros(count, np.int64),
+                "points": np.zeros((count, 2, 2), np.float32),
+                "labels": np.full((count, 2), POINT_PADDING, np.int32),
+                "mask_input": prompts,
+                "has_mask": np.ones(count, np.bool_),
+                "ambiguous": np.zeros(count, np.bool_),
+            }
+        )
+        shown = [
+            Shown(one, 1.0, 10.0, pointer, tracked=self.tracks[name].was_tracked)
+            for name, one, pointer in zip(
+                known, self.backend.to_numpy(logits), pointers, strict=True
+            )
+        ]
+        self._remember(known, shown, prompted=True)
         return known
 
     def followed(self) -> Followed:
@@ -234,6 +283,9 @@ class Follower:
             np.array([track.detection for track in tracks], np.int64),
             np.array([self.frame - track.last_detected for track in tracks], np.int64),
         )  # fmt: skip
+
+    def _named(self, names: Sequence[int | None]) -> list[int]:
+        return [self._begin() if name is None else name for name in names]
 
     def _begin(self) -> int:
         name = self._began
@@ -263,8 +315,6 @@ class Follower:
                 inputs = self._mask_inputs(chosen) | {
                     "conditioned": self._features["embedding"],
                     "conditioned_index": np.zeros(len(rows), np.int64),
-                    "high_res_s0": self._features["high_res_s0"],
-                    "high_res_s1": self._features["high_res_s1"],
                     "points": np.ascontiguousarray(points[rows], np.float32),
                     "labels": np.ascontiguousarray(labels[rows], np.int32),
                     "ambiguous": (labels[rows] != POINT_PADDING).sum(1) <= 1,
@@ -272,11 +322,16 @@ class Follower:
                 if recalled:
                     inputs["conditioned"] = self._recall(chosen, size)
                     inputs["conditioned_index"] = np.arange(len(rows))
-                outputs = self.backend.run("memory_decoder", inputs)
-                for row, *one in zip(rows, *map(self.backend.to_numpy, outputs), strict=True):
+                for row, *one in zip(rows, *self._run_decoder(inputs), strict=True):
                     logits, iou, score, pointer = one
                     result[row] = Shown(logits, float(iou), float(score), pointer, recalled)
         return [result[row] for row in range(len(tracks))]
+
+    def _run_decoder(self, inputs: dict[str, Any]) -> list[npt.NDArray[Any]]:
+        fine = {name: self._features[name] for name in ("high_res_s0", "high_res_s1")}
+        return [
+            self.backend.to_numpy(one) for one in self.backend.run("memory_decoder", inputs | fine)
+        ]
 
     def _mask_inputs(self, tracks: Sequence[Track]) -> dict[str, Any]:
         """Return the masks that objects have on this frame already, to be refined."""

@@ -6,8 +6,8 @@
 PACKAGE are folders with Meta's `sam2` 1.1.0 from PyPI and what it imports: `pip install --target
 PACKAGE --no-deps --no-build-isolation sam2==1.1.0 hydra-core iopath portalocker omegaconf`. Nothing
 of it is kept here. Both get seeded random weights, tensors and prompts alike: three objects, one of
-them late, one prompted again before and one after a frame was tracked. On a CPU Meta's predictor
-fills no holes (that needs its CUDA extension), and neither do we.
+them late, prompted again before and after a frame was tracked, by a box, a click and masks. On a
+CPU Meta's predictor fills no holes (that needs its CUDA extension), and neither do we.
 """
 
 from __future__ import annotations
@@ -38,19 +38,31 @@ class Prompt(NamedTuple):
     frame: int
     name: int
     points: list[list[float]]  # x, y of 0..1
-    labels: list[int]
+    labels: list[int]  # none: a mask, of the rectangle between the points
     after: bool = False
+
+    def mask(self, size: int) -> np.ndarray:
+        """Return the mask."""
+        mask = np.zeros((size, size), np.bool_)
+        (left, top), (right, bottom) = (np.array(self.points) * size).astype(int)
+        mask[top:bottom, left:right] = True
+        return mask
 
 
 def prompts(frames: int) -> list[Prompt]:
-    """Three objects: 1 and 2 from the first frame on, 3 late; 2 corrected, 1 conditioned again."""
+    """Three objects: 1 and 2 from the first frame on, 3 late.
+
+    2 is corrected by a click and 3 by a mask, 1 conditioned again by a box and 2 by a mask.
+    """
     quarter = frames // 4
     box = [2, 3]
     return [
         Prompt(0, 1, [[0.1, 0.15], [0.5, 0.6]], box),
         Prompt(0, 2, [[0.45, 0.4], [0.9, 0.85]], box),
         Prompt(quarter, 3, [[0.2, 0.5], [0.45, 0.9]], box),
+        Prompt(quarter + 2, 3, [[0.25, 0.5], [0.5, 0.95]], [], after=True),
         Prompt(2 * quarter, 2, [[0.6, 0.6]], [1], after=True),
+        Prompt(2 * quarter + 2, 2, [[0.4, 0.35], [0.8, 0.8]], []),
         Prompt(3 * quarter, 1, [[0.3, 0.2], [0.7, 0.7]], box),
     ]
 
@@ -172,7 +184,11 @@ def metas_masks(model: Sam2, memory: Memory, frames: torch.Tensor, asked: list[P
     for frame in range(len(frames)):
         for after in (False, True):
             for prompt in asked:
-                if (prompt.frame, prompt.after) == (frame, after):
+                if (prompt.frame, prompt.after) != (frame, after):
+                    continue
+                if not prompt.labels:
+                    predictor.add_new_mask(state, frame, prompt.name, prompt.mask(size))
+                else:
                     points = torch.tensor(prompt.points) * size
                     box = prompt.labels == [2, 3]
                     predictor.add_new_points_or_box(
@@ -200,11 +216,16 @@ def our_masks(backend: FollowBackend, frames: torch.Tensor, asked: list[Prompt])
         follower.see(image.numpy())
         for after in (False, True):
             for prompt in asked:
-                if (prompt.frame, prompt.after) == (frame, after):
+                if (prompt.frame, prompt.after) != (frame, after):
+                    continue
+                known = [names.get(prompt.name)]
+                if prompt.labels:
                     points = np.array([prompt.points], np.float32) * size
                     labels = np.array([prompt.labels], np.int32)
-                    (track,) = follower.condition(points, labels, [names.get(prompt.name)])
-                    names[prompt.name] = track
+                    (names[prompt.name],) = follower.condition(points, labels, known)
+                else:
+                    mask = prompt.mask(size)[None]
+                    (names[prompt.name],) = follower.condition_on_masks(mask, known)
             if not after:
                 follower.track()
         followed = follower.followed()

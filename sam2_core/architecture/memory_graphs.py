@@ -1,9 +1,10 @@
-"""Memory as it runs in PyTorch and is exported: three graphs beside `LeanEncoder`.
+"""Memory as it runs in PyTorch and is exported: four graphs beside `LeanEncoder`.
 
 `Recall` conditions a frame on what is remembered of O objects, `MemoryDecoder` makes their masks
-and pointers, `Remember` encodes the masks. All take the encoder's features as they are, which have
-`no_mem_embed` added: it is subtracted where the published model does not add it. What depends on
-the frame alone is computed once for all objects, as far as the first layer's self-attention.
+and pointers, `MaskPrompt` prompts it with masks, `Remember` encodes the masks. All take the
+encoder's features as they are, which have `no_mem_embed` added: it is subtracted where the
+published model does not add it. What depends on the frame alone is computed once for all objects,
+as far as the first layer's self-attention.
 """
 
 from __future__ import annotations
@@ -174,6 +175,44 @@ class MemoryDecoder(nn.Module):
         pointer = torch.where(present, self.pointer(token), self.no_pointer.to(token.dtype))
         chosen = torch.where(present[:, :, None], chosen, ABSENT_LOGIT)
         return chosen.float(), chosen_iou.float(), score.float(), pointer.float()
+
+
+class MaskPrompt(nn.Module):
+    """A mask that is taken as it is: what `MemoryDecoder` makes its pointer of.
+
+    Args:
+        model: the image path, in float32; unchanged.
+        memory: its memory, in float32; unchanged.
+
+    """
+
+    keeps_float32 = True
+
+    def __init__(self, model: Sam2, memory: Memory) -> None:
+        super().__init__()
+        size, grid = model.preset.image_size, model.preset.grid
+        # ONNX Runtime's own resizing with antialias is another one; this is exact and separable.
+        unit = torch.eye(size)[None, None]
+        shrink = F.interpolate(unit, (grid, size), mode="bilinear", antialias=True)[0, 0]
+        self.register_buffer("shrink", shrink)
+        self.downsample = copy.deepcopy(memory.mask_downsample)
+        self.register_buffer("no_memory", model.no_mem_embed.detach().reshape(-1).clone())
+
+    def forward(self, embedding: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Turn O masks of one frame into prompts.
+
+        Args:
+            embedding: (1, E*E, w) of `LeanEncoder`.
+            masks: float32 (O, S, S), 0 or 1.
+
+        Returns:
+            The frame without memory (1, E*E, w), the masks' logits (O, G, G) and the prompts
+            (O, 1, G, G).
+
+        """
+        logits = self.shrink @ (masks * 20.0 - 10.0) @ self.shrink.t()
+        conditioned = embedding - self.no_memory.to(embedding.dtype)
+        return conditioned, logits, self.downsample(masks[:, None])
 
 
 class Remember(nn.Module):

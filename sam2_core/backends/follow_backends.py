@@ -72,7 +72,12 @@ class TorchFollowBackend(FollowBackend):
 
         from sam2_core.architecture import cast
         from sam2_core.architecture.lean_encoder import LeanEncoder
-        from sam2_core.architecture.memory_graphs import MemoryDecoder, Recall, Remember
+        from sam2_core.architecture.memory_graphs import (
+            MaskPrompt,
+            MemoryDecoder,
+            Recall,
+            Remember,
+        )
 
         self._torch, self._device = torch, device
         self.image_size, self.width = model.preset.image_size, model.preset.width
@@ -82,6 +87,7 @@ class TorchFollowBackend(FollowBackend):
             "encoder": LeanEncoder(model, fused=True),
             "memory_attention": Recall(model, memory, fused=True),
             "memory_decoder": MemoryDecoder(model, memory),
+            "memory_mask": MaskPrompt(model, memory),
             "memory_encoder": Remember(model, memory),
         }
         self._modules = {

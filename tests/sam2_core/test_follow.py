@@ -165,6 +165,8 @@ def test_a_prompt_on_a_tracked_frame_corrects_and_one_before_conditions():
     follower.see(WHITE)
     follower.condition(click, positive, [0])
     assert list(follower.tracks[0].conditioning) == [0, 2]
+    with pytest.raises(ValueError, match="empty mask"):
+        follower.condition_on_masks(np.zeros((1, 9, 9), np.bool_), [0])
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 10])

@@ -54,7 +54,7 @@ def backend(request, tmp_path_factory):
 
 
 def test_masks_are_those_of_metas_video_predictor(backend):
-    """Three objects; one late, one corrected, one conditioned again, one absent for a while.
+    """Three objects; one late, two corrected, two conditioned again, one absent for a while.
 
     lab/tools/follow_with_meta.py --frames 20 --record tests/data/micro_follow.npz wrote the file.
     """
