@@ -5,12 +5,10 @@ from __future__ import annotations
 from sam2_core.types import AutolabelError
 from tasks.frames.identity import FORMATS, IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
 from tasks.frames.listing import Folder, Reader
-from tasks.frames.readers.folders import Folders
+from tasks.frames.readers.containers import Mcap, Tar
+from tasks.frames.readers.folders import Cityscapes, Folders, KittiRaw, KittiTracking
 from tasks.frames.readers.lists import CocoList, ParquetList
-from tasks.frames.readers.mcap import Mcap
 from tasks.frames.readers.nuscenes import NuScenes
-from tasks.frames.readers.tar import Tar
-from tasks.frames.readers.trees import Cityscapes, KittiRaw, KittiTracking
 from tasks.store import storage
 
 FOLDERS: Reader = Folders()
