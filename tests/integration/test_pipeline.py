@@ -123,7 +123,12 @@ def test_a_shard_that_is_begun_again_tells_what_failed_the_first_time(
     (shard,) = plan_backfill(BackfillParams(label=label)).shards
     told, counted = [], []
     monkeypatch.setattr("flows.shard.publish", told.append)
-    monkeypatch.setattr(ProgressArtifact, "end", lambda _, *said: counted.append(said))
+
+    def tell(_: ProgressArtifact, *said: object, ended: bool = False) -> None:
+        if ended:
+            counted.append(said)
+
+    monkeypatch.setattr(ProgressArtifact, "tell", tell)
     for _ in range(2):
         assert label_shard(shard, return_state=True).is_completed()
     assert counted == [(3, 3, "")] * 2
