@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from sam2_core.preprocess import StagedFrame
 from sam2_core.types import Boxes, ImageArray
 from tasks.boxes.imported import ImportedBoxes, chosen_boxes
-from tasks.boxes.yolox import AnyDetector
 from tasks.masks.rules import tidied
 from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
 from tasks.pipeline.run_context import DeviceTurn, Job
@@ -23,6 +23,9 @@ from tasks.store.artifacts import Chunk, StoredChunk
 from tasks.store.manifests import ChunkRecord, Seen
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
+
+if TYPE_CHECKING:
+    from tasks.boxes.yolox import AnyDetector
 
 
 @dataclass(frozen=True)
