@@ -390,8 +390,9 @@ class Follower:
                     "prompted": np.full(len(some), prompted),
                 },
             )
-            for name, shown, memory in zip(names[start:], some, memories, strict=False):
-                track, moment = self.tracks[name], Moment(memory, shown.pointer)
+            rows = self.backend.rows(memories)
+            for name, shown, memory in zip(names[start:], some, rows, strict=False):
+                track, moment = self.tracks[name], Moment(memory, shown.pointer.copy())
                 track.shown = shown
                 if shown.tracked:
                     track.recent[self.frame] = moment

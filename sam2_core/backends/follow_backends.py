@@ -50,6 +50,10 @@ class FollowBackend(ABC):
         """Put memories of O objects, M of each, into one array (O, M, E*E, w / 4)."""
 
     @abstractmethod
+    def rows(self, array: Any) -> list[Any]:
+        """Copy the rows of an own array: a view would keep the whole batch for as long as a row."""
+
+    @abstractmethod
     def to_numpy(self, array: Any) -> npt.NDArray[Any]:
         """Return an own array as NumPy's; logits and scores in float32."""
 
@@ -109,6 +113,10 @@ class TorchFollowBackend(FollowBackend):
         torch = self._torch
         return torch.stack([torch.stack(list(one)) for one in memories])
 
+    def rows(self, array: Any) -> list[Any]:
+        """Clone each."""
+        return [row.clone() for row in array]
+
     def to_numpy(self, array: Any) -> npt.NDArray[Any]:
         """Copy to the host."""
         copied: npt.NDArray[Any] = array.float().cpu().numpy()
@@ -140,6 +148,10 @@ class OnnxFollowBackend(FollowBackend):
     def stacked(self, memories: Sequence[Sequence[Any]]) -> Any:
         """Stack arrays."""
         return np.array(memories)
+
+    def rows(self, array: Any) -> list[Any]:
+        """Copy each."""
+        return [row.copy() for row in array]
 
     def to_numpy(self, array: Any) -> npt.NDArray[Any]:
         """Return it."""

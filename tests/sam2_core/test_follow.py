@@ -54,6 +54,9 @@ class StandIn(FollowBackend):
     def stacked(self, memories):
         return np.array(memories)
 
+    def rows(self, array):
+        return list(array)
+
     def to_numpy(self, array):
         return array
 

@@ -133,9 +133,10 @@ def test_presets_have_as_many_parameters_as_the_published_video_models(preset, m
 
 
 def held() -> int:
-    """Bytes of all tensors there are."""
+    """Bytes of what all tensors there are keep, views included."""
     gc.collect()
-    return sum(one.nbytes for one in gc.get_objects() if type(one) is torch.Tensor)
+    kept = [one.untyped_storage() for one in gc.get_objects() if type(one) is torch.Tensor]
+    return sum({one.data_ptr(): one.nbytes() for one in kept}.values())
 
 
 def test_a_long_stream_takes_no_more_memory_and_time_than_a_short_one():
@@ -143,7 +144,8 @@ def test_a_long_stream_takes_no_more_memory_and_time_than_a_short_one():
     rules = FollowRules(refresh_frames=3, absent_frames=5, undetected_frames=10, objects=3)
     follower = Follower(TorchFollowBackend(model, memory), rules)
     scene, random = video(MICRO, 40).numpy(), np.random.default_rng(0)
-    seconds, bytes_held, names = [], [], set()
+    one_memory = MICRO.embedding_grid**2 * MICRO.memory_width * 4
+    before, seconds, names = held(), [], set()
     for frame in range(240):
         corner = np.array([[8, 8], [60, 20], [30, 70]]) + random.integers(0, 8, (3, 2))
         boxes = np.concatenate([corner, corner + 40], 1).astype(np.float32)
@@ -152,9 +154,13 @@ def test_a_long_stream_takes_no_more_memory_and_time_than_a_short_one():
         seconds.append(time.process_time() - started)
         names.update(shown.tracks.tolist())
         if frame % 40 == 39:
-            bytes_held.append(held())
+            tracks = follower.tracks.values()
+            moments = [one for track in tracks for one in track.recent.values()]
+            count = sum(one.memory is not None for one in moments)
+            count += sum(len(track.conditioning) for track in tracks)
+            features = sum(one.nbytes for one in follower._features.values())
+            assert count <= 14 * rules.objects
+            assert held() - before <= features + (count + 1) * one_memory
     assert len(names) > 20  # objects came and went
     assert len(follower.tracks) <= rules.objects
-    per_object = 14 * MICRO.embedding_grid**2 * MICRO.memory_width * 4
-    assert max(bytes_held[1:]) - min(bytes_held[1:]) <= rules.objects * per_object
     assert np.median(seconds[160:]) <= 1.3 * np.median(seconds[40:120])
