@@ -132,11 +132,16 @@ def test_presets_have_as_many_parameters_as_the_published_video_models(preset, m
     assert image + count == pytest.approx(millions, abs=0.1)
 
 
+def kept_by(tensors) -> int:
+    """Bytes that tensors keep: of all that a view shows a part of."""
+    storages = [one.untyped_storage() for one in tensors]
+    return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+
+
 def held() -> int:
-    """Bytes of what all tensors there are keep, views included."""
+    """Bytes of all tensors there are."""
     gc.collect()
-    kept = [one.untyped_storage() for one in gc.get_objects() if type(one) is torch.Tensor]
-    return sum({one.data_ptr(): one.nbytes() for one in kept}.values())
+    return kept_by(one for one in gc.get_objects() if type(one) is torch.Tensor)
 
 
 def test_a_long_stream_takes_no_more_memory_and_time_than_a_short_one():
@@ -155,12 +160,16 @@ def test_a_long_stream_takes_no_more_memory_and_time_than_a_short_one():
         names.update(shown.tracks.tolist())
         if frame % 40 == 39:
             tracks = follower.tracks.values()
-            moments = [one for track in tracks for one in track.recent.values()]
-            count = sum(one.memory is not None for one in moments)
-            count += sum(len(track.conditioning) for track in tracks)
+            moments = [
+                one for track in tracks
+                for one in (*track.recent.values(), *track.conditioning.values())
+            ]  # fmt: skip
+            memories = [one.memory for one in moments if one.memory is not None]
+            assert len(memories) <= 14 * rules.objects
+            assert kept_by(memories) == len(memories) * one_memory
             features = sum(one.nbytes for one in follower._features.values())
-            assert count <= 14 * rules.objects
-            assert held() - before <= features + (count + 1) * one_memory
+            logits = 2 * len(boxes) * MICRO.grid**2 * 4
+            assert held() - before <= features + logits + (len(memories) + 1) * one_memory
     assert len(names) > 20  # objects came and went
     assert len(follower.tracks) <= rules.objects
     assert np.median(seconds[160:]) <= 1.3 * np.median(seconds[40:120])
