@@ -1,9 +1,9 @@
 """Processes that share a GPU: faster than one process, because of Python's lock.
 
 Beside a GPU and enough cores, pieces of sequences are detected and segmented by several processes
-that share the device, and labels are loaded by others. The run's own process downloads,
-matches imported boxes and writes manifests. What goes between them is small: chunks with their
-boxes and counts, never pixels or masks.
+that share the device, and tracks are made and labels loaded by others. The run's own process opens
+sequences, downloads, matches imported boxes and writes manifests. What goes between them is small:
+chunks with their boxes and counts, never pixels or masks.
 
 A process that dies takes its pool with it; what the pool was doing is done once more, each in a
 process of its own, so that only what kills a process fails.
@@ -342,8 +342,10 @@ def labeled_beside(
             states = [detect_chunk(job, one) for one in states]
         context.check()
         made = processes.run(step, states)
-    except DeviceLostError as error:
-        context.lose(error)
+    except (ProcessDiedError, DeviceLostError) as error:
+        error.add_note(SEGMENT)
+        if isinstance(error, DeviceLostError):
+            context.lose(error)
         raise
     labeled = []
     for before, after in zip(states, made, strict=True):

@@ -61,16 +61,16 @@ class RunContext:
 
     Attributes:
         progress: hears how far the run has come.
-        stop: set when it is to finish the chunk at hand and start nothing more.
+        stop: set when a shard is to finish the blocks at hand and start nothing more.
         segmenters, detectors: models that were loaded.
-        device: held by the chunk whose turn with the device it is: a second one would only take
-            memory from the first. Of many cores two chunks make better use than one.
+        device: held by the chunk that is segmented: a second one would only take memory from the
+            first. Of many cores two chunks make better use than one.
         labeling: entered by a block that is detected and segmented. Two may (or one more than
             there are `processes`), so that one reads and writes beside the other's turn. With
             more, all would finish at once and the device would wait for the next download.
         processes: those that detect and segment for this one; None: it does so itself.
-        fresh: chunks that were just labeled, by stem: they are not read back from storage.
-        loader: one that loads labels into FiftyOne; None: this process does.
+        fresh: chunks that this process has just labeled, by stem: it does not read them back.
+        loader: processes that make tracks and load labels into FiftyOne; None: this one does.
 
     """
 
