@@ -139,8 +139,8 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
         console.print(f"  {name}: {counted(count, 'frame')}" + ("" if count else " - no sequence"))
     if report.get("validates_on_training"):
         console.print(
-            "  data.yaml validates on the training pictures: no sequence is in another split; give "
-            "several sequences, and --splits such as train=0.8,val=0.2",
+            "  data.yaml validates on the training pictures: no sequence fell into another split; "
+            "--splits such as train=0.8,val=0.2 needs more sequences",
             markup=False,
         )
     if "polygon_iou_mean" in report:
