@@ -234,7 +234,7 @@ class ExportFrame:
     Attributes:
         sequence_id, camera, index: which frame.
         timestamp_ns: or None.
-        uri: address of its picture; see `tasks.frames.parts` for those inside of files.
+        uri: address of its picture; see `tasks.frames.identity` for those inside of files.
         size_hw: (height, width).
         split: train, val, ...; "" where there are none.
         model: what made the masks, for people.
