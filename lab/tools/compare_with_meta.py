@@ -27,55 +27,69 @@ from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes
 from tasks.frames.images import decode_image
 
+# How its image and video predictors choose among masks.
+STABLE = {
+    "dynamic_multimask_via_stability": True,
+    "dynamic_multimask_stability_delta": 0.05,
+    "dynamic_multimask_stability_thresh": 0.98,
+}
 
-def metas_model(checkout: Path, weights: Any, preset: Preset) -> Any:
-    """Return Meta's SAM2Base with our weights; its memory, which images do not use, is empty."""
-    sys.path.insert(0, str(checkout))
-    import torch
+
+def metas_encoder(preset: Preset) -> Any:
+    """Return Meta's ImageEncoder of a size; its package can be imported."""
     from sam2.modeling.backbones.hieradet import Hiera
     from sam2.modeling.backbones.image_encoder import FpnNeck, ImageEncoder
     from sam2.modeling.position_encoding import PositionEmbeddingSine
-    from sam2.modeling.sam.mask_decoder import MaskDecoder
-    from sam2.modeling.sam.transformer import TwoWayTransformer
-    from sam2.modeling.sam2_base import SAM2Base
 
-    width = preset.width
     trunk = Hiera(
         embed_dim=preset.embed_dim, num_heads=preset.num_heads, stages=preset.stages,
         global_att_blocks=preset.global_blocks, window_spec=preset.window_sizes,
         window_pos_embed_bkg_spatial_size=preset.position_grid_hw,
     )  # fmt: skip
     neck = FpnNeck(
-        position_encoding=PositionEmbeddingSine(num_pos_feats=width, normalize=True),
-        d_model=width, backbone_channel_list=list(reversed(preset.channels)),
+        position_encoding=PositionEmbeddingSine(num_pos_feats=preset.width, normalize=True),
+        d_model=preset.width, backbone_channel_list=list(reversed(preset.channels)),
         fpn_top_down_levels=[2, 3], fpn_interp_model="nearest",
     )  # fmt: skip
+    return ImageEncoder(trunk=trunk, neck=neck, scalp=1)
+
+
+def metas_decoder(preset: Preset) -> Any:
+    """Return Meta's MaskDecoder of a size, also of those that its own configuration cannot give."""
+    from sam2.modeling.sam.mask_decoder import MaskDecoder
+    from sam2.modeling.sam.transformer import TwoWayTransformer
+
+    return MaskDecoder(
+        num_multimask_outputs=3, transformer_dim=preset.width, iou_head_depth=3,
+        transformer=TwoWayTransformer(
+            depth=2, embedding_dim=preset.width, mlp_dim=preset.decoder_mlp_dim,
+            num_heads=preset.decoder_heads,
+        ),
+        iou_head_hidden_dim=preset.iou_head_dim, use_high_res_features=True,
+        iou_prediction_use_sigmoid=True, pred_obj_scores=True, pred_obj_scores_mlp=True,
+        use_multimask_token_for_obj_ptr=True, **STABLE,
+    )  # fmt: skip
+
+
+def metas_model(checkout: Path, weights: Any, preset: Preset) -> Any:
+    """Return Meta's SAM2Base with our weights; its memory, which images do not use, is empty."""
+    sys.path.insert(0, str(checkout))
+    import torch
+    from sam2.modeling.sam2_base import SAM2Base
+
+    width = preset.width
 
     class Memory(torch.nn.Module):
         d_model = width
 
     model = SAM2Base(
-        ImageEncoder(trunk=trunk, neck=neck, scalp=1), Memory(), Memory(), num_maskmem=0,
+        metas_encoder(preset), Memory(), Memory(), num_maskmem=0,
         image_size=preset.image_size, use_high_res_features_in_sam=True, pred_obj_scores=True,
         pred_obj_scores_mlp=True, directly_add_no_mem_embed=True, iou_prediction_use_sigmoid=True,
         multimask_output_in_sam=True, use_multimask_token_for_obj_ptr=True,
-        sam_mask_decoder_extra_args={
-            "dynamic_multimask_via_stability": True,
-            "dynamic_multimask_stability_delta": 0.05,
-            "dynamic_multimask_stability_thresh": 0.98,
-        },
+        sam_mask_decoder_extra_args=STABLE,
     )  # fmt: skip
-    model.sam_mask_decoder = MaskDecoder(
-        num_multimask_outputs=3, transformer_dim=width, iou_head_depth=3,
-        transformer=TwoWayTransformer(
-            depth=2, embedding_dim=width, mlp_dim=preset.decoder_mlp_dim,
-            num_heads=preset.decoder_heads,
-        ),
-        iou_head_hidden_dim=preset.iou_head_dim, use_high_res_features=True,
-        iou_prediction_use_sigmoid=True, pred_obj_scores=True, pred_obj_scores_mlp=True,
-        use_multimask_token_for_obj_ptr=True, dynamic_multimask_via_stability=True,
-        dynamic_multimask_stability_delta=0.05, dynamic_multimask_stability_thresh=0.98,
-    )  # fmt: skip
+    model.sam_mask_decoder = metas_decoder(preset)
     state = {name: value.float() for name, value in weights.load().state_dict().items()}
     missing, left = model.load_state_dict(state, strict=False)
     parts = ("image_encoder.", "sam_prompt_encoder.", "sam_mask_decoder.", "no_mem_embed")

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from lab.tools.compare_with_meta import STABLE, metas_decoder, metas_encoder
 from sam2_core.architecture import Memory, Sam2, random_memory, random_weights
 from sam2_core.architecture.memory_graphs import ABSENT_LOGIT
 from sam2_core.backends.follow_backends import FollowBackend, OnnxFollowBackend, TorchFollowBackend
@@ -91,27 +92,14 @@ def weights(preset: Preset, score_bias: float = 0.8, seed: int = 0) -> tuple[Sam
 
 def metas_predictor(model: Sam2, memory: Memory) -> Any:
     """Return Meta's SAM2VideoPredictor, as it is by default, with our weights."""
-    from sam2.modeling.backbones.hieradet import Hiera
-    from sam2.modeling.backbones.image_encoder import FpnNeck, ImageEncoder
     from sam2.modeling.memory_attention import MemoryAttention, MemoryAttentionLayer
     from sam2.modeling.memory_encoder import CXBlock, Fuser, MaskDownSampler, MemoryEncoder
     from sam2.modeling.position_encoding import PositionEmbeddingSine
-    from sam2.modeling.sam.mask_decoder import MaskDecoder
-    from sam2.modeling.sam.transformer import RoPEAttention, TwoWayTransformer
+    from sam2.modeling.sam.transformer import RoPEAttention
     from sam2.sam2_video_predictor import SAM2VideoPredictor
 
     preset = model.preset
     width, narrow, side = preset.width, preset.memory_width, preset.embedding_grid
-    trunk = Hiera(
-        embed_dim=preset.embed_dim, num_heads=preset.num_heads, stages=preset.stages,
-        global_att_blocks=preset.global_blocks, window_spec=preset.window_sizes,
-        window_pos_embed_bkg_spatial_size=preset.position_grid_hw,
-    )  # fmt: skip
-    neck = FpnNeck(
-        position_encoding=PositionEmbeddingSine(num_pos_feats=width, normalize=True),
-        d_model=width, backbone_channel_list=list(reversed(preset.channels)),
-        fpn_top_down_levels=[2, 3], fpn_interp_model="nearest",
-    )  # fmt: skip
     rotary: Any = {
         "embedding_dim": width, "num_heads": 1, "downsample_rate": 1, "dropout": 0.1,
         "feat_sizes": (side, side),
@@ -122,13 +110,8 @@ def metas_predictor(model: Sam2, memory: Memory) -> Any:
         cross_attention=RoPEAttention(**rotary, rope_k_repeat=True, kv_in_dim=narrow),
         pos_enc_at_attn=False, pos_enc_at_cross_attn_keys=True, pos_enc_at_cross_attn_queries=False,
     )  # fmt: skip
-    stable = {
-        "dynamic_multimask_via_stability": True,
-        "dynamic_multimask_stability_delta": 0.05,
-        "dynamic_multimask_stability_thresh": 0.98,
-    }
     predictor = SAM2VideoPredictor(
-        image_encoder=ImageEncoder(trunk=trunk, neck=neck, scalp=1),
+        image_encoder=metas_encoder(preset),
         memory_attention=MemoryAttention(
             d_model=width, pos_enc_at_input=True, layer=layer, num_layers=4
         ),
@@ -151,18 +134,9 @@ def metas_predictor(model: Sam2, memory: Memory) -> Any:
         multimask_output_for_tracking=True, use_multimask_token_for_obj_ptr=True,
         multimask_min_pt_num=0, multimask_max_pt_num=1, use_mlp_for_obj_ptr_proj=True,
         binarize_mask_from_pts_for_mem_enc=True, fill_hole_area=8,
-        sam_mask_decoder_extra_args=stable,
+        sam_mask_decoder_extra_args=STABLE,
     )  # fmt: skip
-    predictor.sam_mask_decoder = MaskDecoder(
-        num_multimask_outputs=3, transformer_dim=width, iou_head_depth=3,
-        transformer=TwoWayTransformer(
-            depth=2, embedding_dim=width, mlp_dim=preset.decoder_mlp_dim,
-            num_heads=preset.decoder_heads,
-        ),
-        iou_head_hidden_dim=preset.iou_head_dim, use_high_res_features=True,
-        iou_prediction_use_sigmoid=True, pred_obj_scores=True, pred_obj_scores_mlp=True,
-        use_multimask_token_for_obj_ptr=True, **stable,
-    )  # fmt: skip
+    predictor.sam_mask_decoder = metas_decoder(preset)
     state = {**model.state_dict(), **memory.state_dict()}
     missing, left = predictor.load_state_dict(state, strict=False)
     if left or missing != ["no_mem_pos_enc"]:  # which nothing uses
