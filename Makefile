@@ -30,9 +30,10 @@ FIND_LINKS = $(addprefix --find-links ,$(sort $(PIP_FIND_LINKS) $(shell $(PYTHON
 # by itself, and where PYTHONDONTWRITEBYTECODE is set Python would never write any.
 FIRST_START := unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -m flows.server.first_start
 
-# Two workers, each with a Prefect server, a database and an S3 server of its own; tests/conftest.py
-# says which tests stay together. Files keep their order: no long one is left for the end.
-TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Three workers for two cores, as tests often wait; each with a Prefect server, a database and an S3
+# server of its own. tests/conftest.py says which tests stay together. Files keep their order: no
+# long one is left for the end.
+TESTS := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup dev torch lab triton demo test test-all test-lab lint fmt bench lock clean
 

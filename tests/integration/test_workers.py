@@ -92,6 +92,7 @@ def progress_of(cluster, run_id):
     return [one["description"] for one in reversed(cluster.post("artifacts/filter", body))]
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(900)
 def test_a_flow_run_ends_with_a_plain_worker_that_is_killed_while_the_server_is_away(
     cluster, upload, slow_frames
