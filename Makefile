@@ -35,7 +35,7 @@ FIRST_START := unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -m flows.server.firs
 # long one is left for the end.
 TESTS := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup dev torch lab triton demo test test-all test-lab lint fmt bench lock clean
+.PHONY: help setup dev torch lab triton docs demo test test-all test-lab lint fmt bench lock clean
 
 help: ## Show this list
 	@while IFS= read -r line; do case "$$line" in [a-z]*:*'## '*) \
@@ -91,6 +91,10 @@ triton: $(VENV)/.triton ## Add a Triton server and its client, for `autolabel se
 
 extra-%: setup ## Add an extra, such as mcap, prompts or triton: make extra-mcap
 	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) -e '.[$*]'
+
+docs: setup ## Build the pages as a site, which `autolabel docs` opens
+	$(UV) pip install --quiet --python $(BIN)/python --group docs
+	$(BIN)/python lab/tools/docs_site.py
 
 demo: setup ## Set up, label the demo sequences and say where to look at them
 	$(BIN)/autolabel demo

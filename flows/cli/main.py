@@ -45,6 +45,7 @@ COMMANDS = {
     "bench": "Time every stage of a labeling run.",
     "cache": "List and clear the cache.",
     "doctor": "Check what this machine has and lacks.",
+    "docs": "Open the pages of this version in a browser.",
     "evaluate": "Measure masks and boxes against ground truth.",
     "diff": "Show what changes between two runs or engines.",
 }

@@ -3,6 +3,9 @@
 import json
 import shutil
 import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlparse
 
 import pytest
 
@@ -31,6 +34,8 @@ def test_an_installed_wheel_labels_and_exports(tmp_path, python):
     def by_uv(*words: object) -> None:
         subprocess.run([uv, "--quiet", *map(str, words)], cwd=REPOSITORY, check=True)
 
+    docs_site = [sys.executable, REPOSITORY / "lab" / "tools" / "docs_site.py"]
+    subprocess.run(docs_site, check=True)
     by_uv("build", "--wheel", "--out-dir", tmp_path / "dist")
     by_uv("venv", "--python", shutil.which(python), place)
     by_uv("pip", "install", "--python", place / "bin/python", *(tmp_path / "dist").glob("*.whl"))
@@ -44,4 +49,7 @@ def test_an_installed_wheel_labels_and_exports(tmp_path, python):
 
     assert autolabel("label", "frames", "--out", "labels")["frames"] == 1
     autolabel("export", "labels", "--format", "coco", "--to", "coco")
+    pages = [place / "bin" / "autolabel", "docs", "--no-browser"]
+    start = subprocess.run(pages, cwd=tmp_path, env=own, capture_output=True, check=True, text=True)
+    assert "Instance masks" in Path(urlparse(start.stdout.strip()).path).read_text()
     assert json.loads((tmp_path / "coco/annotations/instances.json").read_text())["images"]
