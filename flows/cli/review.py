@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import sys
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.common_options import json_option, print_json
+from flows.cli.common_options import FloatRange, json_option, print_json
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import DatabaseKeeper, running_server
-from tasks.dataset.schema import open_dataset
+from tasks.dataset.schema import dataset_lock, open_dataset
 from tasks.processes import handling
+from tasks.review.events import REVIEWER_VARIABLE
+from tasks.review.queue import DOUBLE, DOUBLE_VARIABLE, SHARE_VARIABLE, Share
 from tasks.review.set_aside import compare_files, count_set_aside
 from tasks.wording import counted
 
@@ -96,18 +99,39 @@ def command() -> None:
 @click.argument("dataset")
 @click.option("--budget", type=click.IntRange(min=1), default=DEFAULT_BUDGET,
               help="Number of decisions in the queue, one per object.")  # fmt: skip
+@click.option("--reviewer", metavar="NAME", envvar=REVIEWER_VARIABLE,
+              help="Who decides. Default: the login name.")  # fmt: skip
+@click.option("--share", metavar="N/OF", envvar=SHARE_VARIABLE,
+              help="Your share of the queue: 2/3 is that of the second of three.")  # fmt: skip
+@click.option("--double", type=FloatRange(0, 1), default=DOUBLE, show_default=True,
+              envvar=DOUBLE_VARIABLE,
+              help="With --share: part of the frames that two reviewers decide on.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=None,
               help="Default: 5151, or the next free port; 0 takes any.")  # fmt: skip
 @click.option("--browser/--no-browser", default=False, help="Open the address in a browser.")
 @handling(lambda number, _: sys.exit(128 + number), signal.SIGTERM, signal.SIGHUP)
-def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
-    """Open the queue in the App on this machine; Ctrl-C stops App and database."""
+def open_(
+    dataset: str, budget: int, reviewer: str | None, share: str | None, double: float,
+    port: int | None, browser: bool,
+) -> None:  # fmt: skip
+    """Open the queue in the App on this machine; Ctrl-C stops App and database.
+
+    In a team everybody gives this command, with another NAME and another share.
+    """
+    try:
+        mine = Share.parse(share or "", double)
+    except AutolabelError as error:
+        raise click.UsageError(f"--share: {error}") from error
+    os.environ |= {SHARE_VARIABLE: share or "", DOUBLE_VARIABLE: str(double)}  # for the App, too
+    if reviewer:
+        os.environ[REVIEWER_VARIABLE] = reviewer
     from flows.server.api import use_api
     from tasks.dataset.database import end_without_waiting
     from tasks.review.app import DEFAULT_PORT, open_in_browser, run_app
     from tasks.review.queue import (
         LABEL_BY_LABEL,
         NEEDS_REVIEW,
+        SECOND_OPINIONS,
         build_queue,
         everything,
         sequence_risks,
@@ -116,9 +140,11 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
     opened = open_dataset(dataset)
     end_without_waiting()
     aside = compare_files(opened)
-    queue = build_queue(opened, budget)
-    views = f"; see the views '{NEEDS_REVIEW}' and '{LABEL_BY_LABEL}'" if queue.decisions else ""
-    click.echo(f"{dataset}: {queue.text()}{views}", err=True)
+    queue = build_queue(opened, budget, share=mine)
+    names = [NEEDS_REVIEW, LABEL_BY_LABEL] if queue.decisions else []
+    names += [SECOND_OPINIONS] if queue.second else []
+    views = " and ".join(f"'{mine.named(one)}'" for one in names)
+    click.echo(f"{dataset}: {queue.text()}{views and f'; see the views {views}'}", err=True)
     frames = everything(opened).count()
     click.echo(
         f"{dataset}: {counted(frames, 'frame')} in all, "
@@ -135,7 +161,7 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
     with run_app(port) as app:
         if port is None and app.port != DEFAULT_PORT:
             click.echo(f"port {DEFAULT_PORT} is taken: {app.port} is used", err=True)
-        view = {"view": NEEDS_REVIEW.replace(" ", "-")} if queue.decisions else {}
+        view = {"view": mine.named(names[0]).replace(" ", "-")} if names else {}
         url = app.link(opened.name, **view)
         with _way_in(url, app.port) as way:
             click.echo(f"{dataset}: {way}  (Ctrl-C stops the App)")
@@ -167,6 +193,59 @@ def export(dataset: str, out: str | None, as_json: bool) -> None:
     click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
     if report.set_aside_uri:
         click.echo(f"not in them: {report.set_aside.text()}\n  {report.set_aside_uri}")
+
+
+@command.command("report")
+@click.argument("dataset")
+@json_option
+def report(dataset: str, as_json: bool) -> None:
+    """Say who decided how much, and where second opinions differ.
+
+    The labels that two reviewers do not agree on are in the view `disagreements` afterwards.
+    """
+    from dataclasses import asdict
+
+    from tasks.review.queue import DISAGREEMENTS, only_labels
+    from tasks.review.stats import agreements, review_stats, second_opinions_given
+
+    opened = open_dataset(dataset)
+    stats, opinions = review_stats(opened), second_opinions_given(opened)
+    differing = [one for one in opinions if not one.agree]
+    with dataset_lock(dataset):
+        opened.reload()
+        view = only_labels(opened, {one.label_id: one.frame_key for one in differing})
+        opened.save_view(DISAGREEMENTS, view, overwrite=True)
+    pairs = agreements(opinions)
+    result = {
+        "labels": stats.labels, "decided": stats.decided, "by_reviewer": stats.by_reviewer,
+        "second_opinions": [asdict(one) for one in pairs],
+        "disagreements": [asdict(one) for one in differing],
+    }  # fmt: skip
+    if print_json(as_json, result):
+        return
+    people = ", ".join(f"{who} {count}" for who, count in stats.by_reviewer.items())
+    click.echo(f"{dataset}: {stats.decided:,} of {counted(stats.labels, 'label')} decided")
+    click.echo(f"  decisions by: {people or 'nobody yet'}")
+    if not pairs:
+        click.echo("  no second opinion yet")
+    for one in pairs:
+        kappa = "says nothing: all verdicts are alike" if one.kappa is None else f"{one.kappa:.2f}"
+        agree = 1 - one.disagree.share
+        click.echo(
+            f"  {' and '.join(one.people)} agree on {agree:.1%} of "
+            f"{counted(one.disagree.of, 'label')}; Cohen's kappa {kappa}"
+        )
+        for name, rate in one.by_class.items():
+            if rate.wrong:
+                click.echo(f"    {name}: they differ on {rate.wrong} of {rate.of}")
+    for each in differing:
+        (first, second), (verdict, other) = each.people, each.verdicts
+        where = " ".join(
+            filter(None, [each.sequence_id, each.camera, f"frame {each.frame_number}"])
+        )
+        click.echo(f"  {where}, {each.label}: {first} says {verdict}, {second} says {other}")
+    if differing:
+        click.echo(f"they are in the view '{DISAGREEMENTS}': what is decided there holds")
 
 
 @command.command("calibrate")

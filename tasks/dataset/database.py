@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import datetime
 import functools
 import importlib.util
 import logging
+import operator
 import os
 import shutil
 import subprocess
@@ -34,6 +34,7 @@ from tenacity import (
     before_sleep_log,
     retry_if_exception,
     retry_if_exception_type,
+    retry_if_result,
     stop_after_delay,
     wait_fixed,
 )
@@ -257,15 +258,21 @@ def database_lock(name: str, what: str, lease_s: float, patience_s: float) -> It
 
     locks = foo.get_db_conn()["autolabel.locks"]
     me = uuid.uuid4().hex
+    # By the database's clock: those of two machines may differ by more than a lease.
+    is_free = {"$lt": [{"$ifNull": ["$until", 0]}, "$$NOW"]}
+    mine = {"holder": me, "until": {"$add": ["$$NOW", round(1000 * lease_s)]}}
+    taken = {name: {"$cond": [is_free, value, f"${name}"]} for name, value in mine.items()}
 
-    def take() -> None:
-        """Insert where there is no lock, take over an expired one, collide with a held one."""
-        now = datetime.datetime.now(datetime.UTC)
-        free = {"_id": name, "until": {"$lt": now}}
-        until = now + datetime.timedelta(seconds=lease_s)
-        locks.update_one(free, {"$set": {"holder": me, "until": until}}, upsert=True)
+    def take() -> bool:
+        """Take a lock that nobody has or that has expired; return whether it is ours."""
+        now = locks.find_one_and_update(
+            {"_id": name}, [{"$set": taken}], upsert=True,
+            return_document=pymongo.ReturnDocument.AFTER,
+        )  # fmt: skip
+        return bool(now["holder"] == me)
 
-    held = retry_if_exception_type(DuplicateKeyError)
+    # Two who insert it at the same moment: one of them gets an error, and asks again.
+    held = retry_if_result(operator.not_) | retry_if_exception_type(DuplicateKeyError)
     try:
         Retrying(retry=held, stop=stop_after_delay(patience_s), wait=wait_fixed(LOCK_PAUSE_S))(take)
     except RetryError:

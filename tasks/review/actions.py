@@ -58,6 +58,7 @@ class Chosen:
         labels: (field, stored label) pairs.
         frame: which one it is, as stored (`FRAME_FIELDS`).
         filepath: what the App shows.
+        blind: whether the person does not see what somebody else has decided on them.
 
     """
 
@@ -68,12 +69,13 @@ class Chosen:
     labels: tuple[tuple[str, Mapping[str, Any]], ...]
     frame: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     filepath: str = ""
+    blind: bool = False
 
     def event(self, action: str, **values: Any) -> Event:
         """Start an event on this frame."""
         return Event(
             self.frame_key, action, run_key=self.run_key, model=self.model, frame=self.frame,
-            **values,
+            second_opinion=self.blind, **values,
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime
 import getpass
 import logging
+import os
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from tasks.dataset.database import database_lock, show_stored
 from tasks.dataset.documents import (
     Values,
     detections_of,
+    log_of,
     override_document,
     sample_id,
     to_document,
@@ -54,6 +56,7 @@ log = logging.getLogger(__name__)
 ACCEPTED, REJECTED, CORRECTED = "accepted", "rejected", "corrected"
 MERGED, DELETED, EDITED, RELABEL = "merged", "deleted", "edited", "relabel"
 WRONG = (REJECTED, CORRECTED, MERGED, DELETED, EDITED)
+REVIEWER_VARIABLE = "AUTOLABEL_REVIEWER"
 LEASE_S = 15.0  # writing takes milliseconds; who was killed meanwhile holds others up for so long
 PATIENCE_S = 20.0
 
@@ -82,6 +85,7 @@ class Event:
         relabel: new relabel state of the frame, None for no change.
         before: what takes it back, as `states_before` says; empty if nothing can.
         reverts: id of the event that this one takes back, "" for none.
+        second_opinion: whether the person did not see what somebody else had decided before.
 
     """
 
@@ -102,6 +106,7 @@ class Event:
     frame: Mapping[str, Any] = field(default_factory=dict)
     before: Mapping[str, Any] = field(default_factory=dict)
     reverts: str = ""
+    second_opinion: bool = False
 
     def log_entry(self) -> dict[str, Any]:
         """Return what a sample keeps: all but its frame, its instances, and what was before."""
@@ -113,14 +118,13 @@ class Event:
 
 def reviewer() -> str:
     """Name of the person at this machine; `AUTOLABEL_REVIEWER` overrides the login name."""
-    import os
-
-    return os.environ.get("AUTOLABEL_REVIEWER") or getpass.getuser()
+    return os.environ.get(REVIEWER_VARIABLE) or getpass.getuser()
 
 
 def now_text() -> str:
-    """Time of an event."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+    """Time of an event, by the database's clock: events of two machines are in order, too."""
+    now = database().command("hello")["localTime"].replace(tzinfo=datetime.UTC)
+    return str(now.isoformat(timespec="microseconds"))
 
 
 def reviews_uri(out_uri: str, dataset_name: str) -> str:
@@ -500,7 +504,31 @@ def _refuse_later_decisions(dataset: Any, act: Sequence[Event]) -> None:
     if sample_collection(dataset).count_documents({"_id": {"$in": ids}}) < len(ids):
         raise AutolabelError("a frame of this act is set aside: its decisions stay as they are")
     decided = {label: what for event in act for label, what in event.decisions.items()}
-    if not decisions_on(dataset, ids, decided).items() <= decided.items():
+    since = decisions_on(dataset, ids, decided).items() <= decided.items()
+    if not since or _others_since(dataset, ids, act[0], decided):
         raise AutolabelError(
             "these labels have been decided on again since, by somebody else or by an edit"
         )
+
+
+def _others_since(dataset: Any, ids: Sequence[Any], act: Event, labels: Collection[str]) -> bool:
+    """Whether somebody else has decided on labels after an act, the same perhaps."""
+    return any(
+        entry["at"] > act.at and entry["by"] != act.by and set(labels) & set(entry["decisions"])
+        for sample in sample_collection(dataset).find({"_id": {"$in": ids}}, {LOG_FIELD: 1})
+        for entry in standing_entries(sample)
+    )
+
+
+def standing_entries(sample: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Entries of a frame's log that were not taken back, without those that did so."""
+    kept: list[Mapping[str, Any]] = []
+    cancelled: set[str] = set()
+    for entry in reversed(log_of(sample)):
+        if entry.get("event_id") in cancelled:
+            continue
+        if entry.get("reverts"):
+            cancelled.add(entry["reverts"])
+        else:
+            kept.append(entry)
+    return kept[::-1]

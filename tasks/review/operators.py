@@ -13,7 +13,7 @@ The panel shows how the review goes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import fiftyone.operators as foo
@@ -35,8 +35,10 @@ from tasks.review.queue import (
     CONTROL,
     MOST_LISTED,
     NEEDS_REVIEW,
+    Share,
     build_queue,
     everything,
+    is_blind,
     known_classes,
     list_sequences,
     sequence_view,
@@ -157,7 +159,7 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
 
     def open_queue(self, ctx: Any) -> None:
         """Show what needs review."""
-        ctx.ops.set_view(name=NEEDS_REVIEW)
+        ctx.ops.set_view(name=Share.of_this_process().named(NEEDS_REVIEW))
 
     def open_control(self, ctx: Any) -> None:
         """Show the control sample."""
@@ -242,6 +244,11 @@ class Review(foo.Operator):  # type: ignore[misc]
         """
         try:
             await_answer()
+            if ctx.params["act"] in NOT_BLIND and ctx.view is not None and is_blind(ctx.view):
+                raise AutolabelError(
+                    "a second opinion is accept, reject, fix class or delete: nothing else is "
+                    "compared with what the other reviewer has decided"
+                )
             done = ACTS[ctx.params["act"]](ctx)
         except DatabaseAwayError as error:
             return {"ok": False, "message": str(error), "away": True}
@@ -263,6 +270,9 @@ class Review(foo.Operator):  # type: ignore[misc]
         return {"ok": True, "message": done.message, "samples": samples, **where}
 
 
+NOT_BLIND = {"merge", "spread", "send_to_relabel", "repair_open", "nothing_here"}
+
+
 def chosen_labels(ctx: Any) -> list[Chosen]:
     """Find what an act is about.
 
@@ -271,13 +281,18 @@ def chosen_labels(ctx: Any) -> list[Chosen]:
         UnconfirmedError: it is more than one label, nobody has selected them, and nobody was asked.
 
     """
+    blind = ctx.view is not None and is_blind(ctx.view)
+    return [replace(one, blind=blind) for one in _chosen(ctx, blind)]
+
+
+def _chosen(ctx: Any, blind: bool) -> list[Chosen]:
     selected = ctx.selected_labels or []
     if selected:
         samples = frames_of(ctx.view, [one["sample_id"] for one in selected])
         labels = [one["label_id"] for one in selected]
         return choose(ctx.dataset, list(samples.values()), labels)
     if ctx.params.get("focus"):
-        return _focused(ctx)
+        return _focused(ctx, blind)
     frames = _selected_frames(ctx)
     if is_patches(ctx.view):
         samples = frames_of(ctx.view, frames)
@@ -302,13 +317,16 @@ def _selected_frames(ctx: Any) -> list[str]:
     return frames
 
 
-def _focused(ctx: Any) -> list[Chosen]:
+def _focused(ctx: Any, blind: bool) -> list[Chosen]:
     """Find the label with the focus; the page says which decision it shows there.
 
-    Another decision on a label is one on what the last one made of it.
+    Another decision on a label is one on what the last one made of it. A second opinion is on what
+    the machine made, whatever somebody else has decided.
     """
     focus = ctx.params["focus"]
     chosen = choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
+    if blind:
+        return chosen
     shown = focus.get("decision")
     for field, label in (one for frame in chosen for one in frame.labels):
         if field == MACHINE_FIELD and shown is not None and (label.get("decision") or "") != shown:
@@ -408,7 +426,8 @@ def _export_reviews(ctx: Any) -> Done:
 
 
 def _refresh_queue(ctx: Any) -> Done:
-    queue = build_queue(ctx.dataset, int(ctx.params.get("budget") or 200))
+    budget = int(ctx.params.get("budget") or 200)
+    queue = build_queue(ctx.dataset, budget, share=Share.of_this_process())
     ctx.ops.reload_dataset()
     return Done(queue.text())
 

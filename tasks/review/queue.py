@@ -11,6 +11,7 @@ overlap in the picture are of one place, and no place gets more than a share of 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,15 @@ from tasks.dataset.schema import (
     offer_classes,
 )
 from tasks.review.actions import FIELDS, Chosen, accept, choose, delete, fix_class, reject
-from tasks.review.events import ACCEPTED, CORRECTED, DELETED, REJECTED, Event
+from tasks.review.events import (
+    ACCEPTED,
+    CORRECTED,
+    DELETED,
+    REJECTED,
+    Event,
+    reviewer,
+    standing_entries,
+)
 from tasks.risk.compute_risk import DESCRIPTIONS, REASONS, sequence_risk
 from tasks.risk.geometry import shared_box_areas
 from tasks.wording import counted
@@ -44,6 +53,64 @@ _INNER = f"{MACHINE_FIELD}.detections"
 _FRAMES_BETWEEN_LOOKS = 64
 _MOST_OF_A_PLACE = 0.1  # of the decisions
 _CANDIDATES = 8  # objects looked at for each decision
+
+
+SHARE_VARIABLE, DOUBLE_VARIABLE = "AUTOLABEL_SHARE", "AUTOLABEL_DOUBLE"
+DOUBLE = 0.1
+
+
+@dataclass(frozen=True)
+class Share:
+    """Whose frames are in a queue: a hash of each frame's name gives it to one of the reviewers.
+
+    Attributes:
+        number: of the reviewer, from 1.
+        of: how many reviewers there are.
+        double: part of the frames whose labels the next reviewer decides on once more.
+
+    """
+
+    number: int = 1
+    of: int = 1
+    double: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str, double: float = DOUBLE) -> Share:
+        """Read `2/3`; "" is everything.
+
+        Raises:
+            AutolabelError: it is something else.
+
+        """
+        if not text:
+            return cls()
+        number, _, of = text.partition("/")
+        if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+            raise AutolabelError(f"a share is 1/3, 2/3 or 3/3 for one of three, not {text!r}")
+        return cls(int(number), int(of), double if int(of) > 1 else 0.0)
+
+    @classmethod
+    def of_this_process(cls) -> Share:
+        """Return what `autolabel review` was asked for, also in the App that it has started."""
+        double = float(os.environ.get(DOUBLE_VARIABLE) or DOUBLE)
+        return cls.parse(os.environ.get(SHARE_VARIABLE, ""), double)
+
+    def holder(self, frame_key: str) -> int:
+        """Return the number of the reviewer who gets a frame."""
+        return 1 + _hash("share", frame_key) % self.of
+
+    def is_second(self, frame_key: str) -> bool:
+        """Whether this reviewer decides on a frame after the one who got it."""
+        is_doubled = _hash("double", frame_key) < self.double * 2**64
+        return is_doubled and self.holder(frame_key) % self.of + 1 == self.number
+
+    def named(self, view: str) -> str:
+        """Name of this reviewer's view."""
+        return view if self.of == 1 else f"{view} {self.number} of {self.of}"
+
+
+def _hash(purpose: str, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{purpose}\0{name}".encode()).digest()[:8], "big")
 
 
 @dataclass(frozen=True, order=True)
@@ -247,6 +314,7 @@ def _undecided_of(
 
 NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
 LABEL_BY_LABEL = "label by label"
+SECOND_OPINIONS, DISAGREEMENTS = "second opinions", "disagreements"
 DIFFERENCES = "before and after"
 CHANGED = {MACHINE_FIELD: "changed labels", PREVIOUS_FIELD: "labels as they were"}
 UNCHANGED = 0.02  # a pixel here or there is no difference
@@ -263,6 +331,7 @@ class Queue:
         labels: how many labels these objects have in all frames.
         threshold: their lowest risk.
         control: how many labels the control sample has.
+        second: how many labels of another reviewer wait for this one's opinion.
 
     """
 
@@ -271,38 +340,54 @@ class Queue:
     labels: int
     threshold: float
     control: int
+    second: int = 0
 
     def text(self) -> str:
         """Say what there is to do."""
+        more = f"; {counted(self.second, 'second opinion')}" if self.second else ""
         if not self.decisions:
-            return "nothing to decide"
+            return f"nothing to decide{more}"
         return (
             f"{counted(self.decisions, 'decision')} on {counted(self.frames, 'frame')}, one for "
             f"each object ({counted(self.labels, 'label')} in all frames), all with a risk of at "
-            f"least {self.threshold:.2f}"
+            f"least {self.threshold:.2f}{more}"
         )
 
 
-def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue:
+def build_queue(
+    dataset: Any, budget: int, control: int = CONTROL_SIZE, share: Share | None = None
+) -> Queue:
     """Save the views that a review session works through; existing ones are brought up to date.
 
     Args:
         dataset: a dataset of ours.
         budget: how many decisions somebody has time for.
         control: how many labels to draw at random from the rest.
+        share: of the reviewer, who then has views of the same names with `2 of 3` behind them;
+            everything by default.
 
     """
+    share = share or Share()
     decided = decided_objects(dataset)
-    doubts = few_of_each_place(riskiest_objects(dataset, decided, budget), budget)
+    parts: dict[int, list[Doubt]] = {number + 1: [] for number in range(share.of)}
+    for one in riskiest_objects(dataset, decided, budget * share.of):
+        parts[share.holder(one.frame_key)].append(one)
+    queues = {number: few_of_each_place(found, budget) for number, found in parts.items()}
+    doubts = queues[share.number]
     threshold = doubts[-1].risk if doubts else 1.0
     wanted = {one.label_id: one.frame_key for one in doubts}
-    queued = {one.object_name for one in doubts}
+    # Of all reviewers: the control sample is of what nobody looks at.
+    queued = {one.object_name for queue in queues.values() for one in queue}
     drawn = draw_control(dataset, queued, decided, control)
+    second = second_opinions(dataset, share)
     text = f"the riskiest label of each of the {len(doubts)} riskiest objects"
     views = {
-        NEEDS_REVIEW: (needs_review(dataset, wanted), text),
-        LABEL_BY_LABEL: (label_by_label(dataset, wanted), f"{text}, one a tile"),
+        share.named(NEEDS_REVIEW): (needs_review(dataset, wanted), text),
+        share.named(LABEL_BY_LABEL): (label_by_label(dataset, wanted), f"{text}, one a tile"),
     }
+    if second:
+        text = "labels that another reviewer has decided on, which is not shown"
+        views[share.named(SECOND_OPINIONS)] = (blind(dataset, second), text)
     for reason in sorted(filter(None, sample_collection(dataset).distinct(REASONS_FIELD))):
         views[f"reason {reason}"] = (by_reason(dataset, reason), DESCRIPTIONS.get(reason, reason))
     views[SENT_BACK] = (
@@ -319,6 +404,7 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
         dataset.reload()
         # Views of ours that hold nothing by now, as the control sample of a smaller queue.
         ours = {CONTROL, DIFFERENCES, *CHANGED.values(), *(f"reason {one}" for one in DESCRIPTIONS)}
+        ours.add(share.named(SECOND_OPINIONS))
         for name in set(dataset.list_saved_views()) & (ours - set(views)):
             dataset.delete_saved_view(name)
         for name, (view, text) in views.items():
@@ -328,8 +414,74 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
         colour_classes(dataset, classes)
         dataset.info["control"] = {"label_ids": list(drawn)}
         dataset.save()
-    labels = count_labels(dataset, queued)
-    return Queue(len(doubts), len(set(wanted.values())), labels, threshold, len(drawn))
+    labels = count_labels(dataset, {one.object_name for one in doubts})
+    frames = len(set(wanted.values()))
+    return Queue(len(doubts), frames, labels, threshold, len(drawn), len(second))
+
+
+# What another person can say yes or no to; a merged label is a label of its own.
+SECONDED = (ACCEPTED, REJECTED, CORRECTED, DELETED)
+
+
+def second_opinions(dataset: Any, share: Share) -> dict[str, str]:
+    """Find labels that another reviewer has decided on and this one decides on, too.
+
+    Returns:
+        Label id -> frame's key; of an object the riskiest label, and of none that has a second
+        opinion or that this reviewer has decided on.
+
+    """
+    if not share.double:
+        return {}
+    me, best, closed = reviewer(), dict[str, Doubt](), set[str]()
+    fields = {f"{_INNER}.{name}": 1 for name in ("_id", "object", "risk")}
+    fields |= {"frame_key": 1, LOG_FIELD: 1}
+    for sample in sample_collection(dataset).find({f"{LOG_FIELD}.0": {"$exists": True}}, fields):
+        last: dict[str, str] = {}
+        mine: set[str] = set()
+        for entry in standing_entries(sample):
+            last |= entry["decisions"]
+            if entry["by"] == me or entry.get("second_opinion"):
+                mine |= set(entry["decisions"])
+        for label in detections_of(sample, MACHINE_FIELD):
+            name, key = str(label["_id"]), str(sample["frame_key"])
+            doubt = Doubt(float(label.get("risk") or 0.0), name, key, object_of(label))
+            if name in mine:
+                closed.add(doubt.object_name)
+            elif last.get(name) in SECONDED and share.is_second(key):
+                best[doubt.object_name] = max(doubt, best.get(doubt.object_name, doubt))
+    return {one.label_id: one.frame_key for name, one in best.items() if name not in closed}
+
+
+_DECISION_PATH = f"{_INNER}.decision"
+
+
+def blind(dataset: Any, wanted: Mapping[str, str]) -> Any:
+    """View of decided labels as if nobody had decided, without those that this reviewer has.
+
+    Without `reviewed`, because it holds what the others have made of the labels.
+    """
+    from fiftyone import ViewExpression
+
+    mine = {"$filter": {"input": f"${LOG_FIELD}", "as": "entry", "cond": {"$and": [
+        {"$eq": ["$$entry.by", reviewer()]}, {"$eq": [{"$ifNull": ["$$entry.reverts", ""]}, ""]},
+        {"$not": [{"$in": ["$$entry.event_id", f"${LOG_FIELD}.reverts"]}]},
+    ]}}}  # fmt: skip
+    each = {"$map": {"input": {"$objectToArray": "$$this.decisions"}, "as": "one", "in": "$$one.k"}}
+    decided = {"$reduce": {
+        "input": mine, "initialValue": [], "in": {"$concatArrays": ["$$value", each]},
+    }}  # fmt: skip
+    others = ViewExpression({"$not": [{"$in": [{"$toString": "$$this._id"}, decided]}]})
+    view = only_labels(dataset, wanted).filter_labels(MACHINE_FIELD, others)
+    view = view.exclude_fields(REVIEWED_FIELD).set_field(_DECISION_PATH, "")
+    return view.sort_by(F(_INNER).map(F("risk")).max(), reverse=True)
+
+
+def is_blind(view: Any) -> bool:
+    """Whether a view hides what was decided."""
+    from fiftyone.core.stages import SetField
+
+    return any(isinstance(one, SetField) and one.field == _DECISION_PATH for one in view._stages)
 
 
 def F(path: str) -> Any:  # noqa: N802 - as FiftyOne's pages call it

@@ -19,10 +19,21 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.documents import detections_of, log_of
+from tasks.dataset.documents import detections_of, reviewed_id
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, dataset_lock
-from tasks.review.events import ACCEPTED, OPEN_RISK, RELABEL, WRONG, reviews_uri, storage_of
+from tasks.review.events import (
+    ACCEPTED,
+    CORRECTED,
+    DELETED,
+    OPEN_RISK,
+    REJECTED,
+    RELABEL,
+    WRONG,
+    reviews_uri,
+    standing_entries,
+    storage_of,
+)
 from tasks.review.queue import CONTROL, control_labels, object_of, sequence_risks
 from tasks.review.set_aside import SetAside, count_set_aside
 from tasks.risk.compute_risk import Recalibration, calibration_error, reliability_picture
@@ -250,7 +261,9 @@ def review_stats(dataset: Any) -> Stats:
     fields = [f"{MACHINE_FIELD}.detections.{name}" for name in _OF_LABELS]
     with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
     for sample in collection.find(with_log, dict.fromkeys([LOG_FIELD, *fields], 1)):
-        acts += [one for one in _standing(sample) if one["action"] not in {"relabeled", "done"}]
+        acts += [
+            one for one in standing_entries(sample) if one["action"] not in {"relabeled", "done"}
+        ]
         for label in detections_of(sample, MACHINE_FIELD):
             decision = label.get("decision") or ""
             decisions[decision] += 1
@@ -292,20 +305,6 @@ def review_stats(dataset: Any) -> Stats:
 _OF_LABELS = ("_id", "decision", "label", "reasons")
 
 
-def _standing(sample: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Entries of a frame's log that were not taken back, without those that did so."""
-    kept: list[Mapping[str, Any]] = []
-    cancelled: set[str] = set()
-    for entry in reversed(log_of(sample)):
-        if entry.get("event_id") in cancelled:
-            continue
-        if entry.get("reverts"):
-            cancelled.add(entry["reverts"])
-        else:
-            kept.append(entry)
-    return kept[::-1]
-
-
 def _sums(collection: Any, by: str | None, value: Any, *before: Any) -> dict[Any, int]:
     groups = collection.aggregate([*before, {"$group": {"_id": by, "n": value}}])
     return {one["_id"]: int(one["n"]) for one in groups}
@@ -322,6 +321,103 @@ def _per_hour(acts: Sequence[Mapping[str, Any]]) -> float:
             seconds += paused
             count += len(act.get("decisions") or ())
     return 3600 * count / seconds if seconds and count >= LEAST_FOR_SPEED else 0.0
+
+
+@dataclass(frozen=True)
+class Opinions:
+    """What two reviewers, one after the other and unseen, have decided on a label.
+
+    Attributes:
+        label_id, label: of the machine's label, and its class.
+        frame_key, sequence_id, camera, frame_number: of its frame.
+        people: the two, by name.
+        verdicts: theirs, in the same order: right, wrong (rejected or deleted), mask (it was
+            repaired), or the class that the label should have.
+
+    """
+
+    label_id: str
+    label: str
+    frame_key: str
+    sequence_id: str
+    camera: str
+    frame_number: int
+    people: tuple[str, str]
+    verdicts: tuple[str, str]
+
+    @property
+    def agree(self) -> bool:
+        """Whether they are of one mind."""
+        return len(set(self.verdicts)) == 1
+
+
+def second_opinions_given(dataset: Any) -> list[Opinions]:
+    """Find the labels that two reviewers have decided on, by frame."""
+    fields = ("frame_key", "sequence_id", "camera", "frame_number", LOG_FIELD)
+    wanted = {f"{LOG_FIELD}.second_opinion": True}
+    found = []
+    for sample in sample_collection(dataset).find(wanted, dict.fromkeys(fields, 1)):
+        where = (str(sample["frame_key"]), str(sample["sequence_id"]), sample.get("camera") or "",
+                 int(sample.get("frame_number") or 0))  # fmt: skip
+        first: dict[str, tuple[str, str]] = {}  # label -> who, verdict
+        for entry in standing_entries(sample):
+            for label in entry["decisions"]:
+                noted = entry["changes"].get(str(reviewed_id(label))) or {}
+                mine = (entry["by"], _verdict(entry["decisions"][label], noted.get("changed", "")))
+                if entry.get("second_opinion") and label in first:
+                    (one, verdict), (other, another) = sorted([first[label], mine])
+                    name = noted.get("label", "")
+                    pair = ((one, other), (verdict, another))
+                    found.append(Opinions(label, name, *where, *pair))
+                first[label] = mine
+    return sorted(found, key=lambda one: (one.frame_key, one.label_id))
+
+
+def _verdict(decision: str, changed: str) -> str:
+    if decision == CORRECTED:
+        return changed.rpartition(" -> ")[2] if changed.startswith("label: ") else "mask"
+    words = {ACCEPTED: "right", REJECTED: "wrong", DELETED: "wrong"}
+    return words.get(decision, decision)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two reviewers agree.
+
+    Attributes:
+        people: the two.
+        disagree: on how many of their labels they do not agree.
+        by_class: the same by the machine's class.
+        kappa: Cohen's; None where both have only one and the same verdict, as it says nothing then.
+
+    """
+
+    people: tuple[str, str]
+    disagree: Rate
+    by_class: Mapping[str, Rate]
+    kappa: float | None
+
+
+def agreements(opinions: Sequence[Opinions]) -> list[Agreement]:
+    """Compare every two reviewers who have decided on the same labels."""
+    from sklearn.metrics import cohen_kappa_score
+
+    found = []
+    for people in sorted({one.people for one in opinions}):
+        theirs = [one for one in opinions if one.people == people]
+        first, second = zip(*(one.verdicts for one in theirs), strict=True)
+        says_nothing = len({*first, *second}) == 1
+        kappa = None if says_nothing else float(cohen_kappa_score(first, second))
+        by_class = {
+            name: _disagreement([one for one in theirs if one.label == name])
+            for name in sorted({one.label for one in theirs})
+        }
+        found.append(Agreement(people, _disagreement(theirs), by_class, kappa))
+    return found
+
+
+def _disagreement(opinions: Sequence[Opinions]) -> Rate:
+    return Rate(sum(not one.agree for one in opinions), len(opinions))
 
 
 _ORANGE, _GREY, _RED = "#ff6d04", "#6b7280", "#ff4d6d"

@@ -1,0 +1,150 @@
+"""Several reviewers of one dataset: shares, second opinions, and what each may take back."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from flows.cli.review import command
+from sam2_core.types import AutolabelError
+from tasks.dataset import schema
+from tasks.load.into_fiftyone import rebuild
+from tasks.review.actions import accept, choose
+from tasks.review.events import REVIEWER_VARIABLE, read_events, undo
+from tasks.review.queue import NEEDS_REVIEW, SECOND_OPINIONS, Share, build_queue
+from tests.review.labels import labeled_frames
+from tests.review.reviewed import ask, load_run, pick, state
+
+
+@pytest.fixture
+def name(database: str, out: Path) -> str:
+    load_run("team", out, labeled_frames(40))
+    yield "team"
+    schema.open_dataset("team").delete()
+
+
+def labels(view) -> dict[str, str]:
+    """Ids of labels that a view shows, and of their frames."""
+    return {one.id: sample.id for sample in view for one in sample.detections.detections}
+
+
+def as_person(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    monkeypatch.setenv(REVIEWER_VARIABLE, who)
+
+
+def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = schema.open_dataset(name)
+    people = {"ana": Share(1, 2, 0.5), "ben": Share(2, 2, 0.5)}
+    queues = {}
+    for who, share in people.items():
+        assert build_queue(dataset, 40, share=share).second == 0, "nobody has decided anything"
+        queues[who] = labels(dataset.load_saved_view(share.named(NEEDS_REVIEW)))
+    assert [len(one) for one in queues.values()] == [40, 40]
+    assert not set(queues["ana"].values()) & set(queues["ben"].values()), "no frame is in both"
+
+    as_person(monkeypatch, "ana")
+    for label, frame in queues["ana"].items():
+        accept(dataset, choose(dataset, [frame], [label]))
+    assert build_queue(dataset, 40, share=people["ana"]).second == 0, "not of her own decisions"
+    as_person(monkeypatch, "ben")
+    count = build_queue(dataset, 40, share=people["ben"]).second
+    assert 5 < count < 35
+    view = dataset.load_saved_view(people["ben"].named(SECOND_OPINIONS))
+    shown = labels(view)
+    assert len(shown) == count
+    assert shown.keys() <= queues["ana"].keys()
+    assert {one.decision for s in view for one in s.detections.detections} == {""}
+    assert not view.has_field("reviewed"), "it would say what she has accepted"
+
+    first, second, *rest = shown.items()
+    decide = [("reject", first, {}), ("fix_class", second, {"class_name": "tram"})]
+    decide += [("accept", one, {}) for one in rest]
+    for act, (label, frame), more in decide:
+        focus = {"sample_id": frame, "label_id": label, "decision": ""}
+        done = ask(dataset, act, view, focus=focus, current_sample=frame, **more)
+        assert done["ok"], done
+    assert labels(view) == {}, "what he has decided on leaves the view"
+    assert not ask(dataset, "merge", view, current_sample=frame)["ok"]
+    assert build_queue(dataset, 40, share=people["ben"]).second == 0
+
+    told = json.loads(CliRunner().invoke(command, ["report", name, "--json"]).stdout)
+    (pair,) = told["second_opinions"]
+    assert (pair["people"], pair["disagree"]) == (["ana", "ben"], {"wrong": 2, "of": count})
+    assert pair["kappa"] == pytest.approx(0.0), "one of them has said the same of all labels"
+    verdicts = {one["label_id"]: one["verdicts"] for one in told["disagreements"]}
+    assert verdicts == {first[0]: ["right", "wrong"], second[0]: ["right", "tram"]}
+    assert labels(dataset.load_saved_view("disagreements")) == dict([first, second])
+    decisions = {d.id: d.decision for s in dataset for d in s.detections.detections}
+    assert (decisions[first[0]], decisions[second[0]]) == ("rejected", "corrected"), "last word"
+    assert "ana and ben agree on" in CliRunner().invoke(command, ["report", name]).output
+
+
+def test_nobody_takes_back_what_another_person_has_said_as_well(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = schema.open_dataset(name)
+    as_person(monkeypatch, "ana")
+    accept(*pick(name, 0, 0))
+    as_person(monkeypatch, "ben")
+    accept(*pick(name, 0, 0))
+    as_person(monkeypatch, "ana")
+    with pytest.raises(AutolabelError, match="decided on again since"):
+        undo(dataset)
+    as_person(monkeypatch, "ben")
+    undo(dataset)
+    as_person(monkeypatch, "ana")
+    undo(dataset)
+
+
+DECIDE = """
+import sys
+from tasks.dataset.schema import open_dataset
+from tasks.review.actions import choose, accept, reject
+from sam2_core.types import AutolabelError
+name, act = sys.argv[1:]
+dataset, refused = open_dataset(name), 0
+rows = [(s.id, one.id) for s in dataset for one in s.detections.detections][:20]
+print("ready", flush=True)
+sys.stdin.readline()
+for frame, label in rows:
+    try:
+        {"accept": accept, "reject": reject}[act](dataset, choose(dataset, [frame], [label]))
+    except AutolabelError:
+        refused += 1
+print(refused)
+"""
+
+
+@pytest.mark.ci
+def test_two_people_at_once_lose_nothing_and_the_last_word_holds(name: str, out: Path) -> None:
+    """Both decide on the same labels; what is in storage says the same as the dataset."""
+    started = {
+        act: subprocess.Popen(
+            [sys.executable, "-c", DECIDE, name, act], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=os.environ | {REVIEWER_VARIABLE: f"who would {act}"},
+        )
+        for act in ("accept", "reject")
+    }  # fmt: skip
+    for one in started.values():
+        assert one.stdout.readline() == "ready\n"
+    for one in started.values():
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    refused = sum(int(one.communicate()[0]) for one in started.values())
+    events = read_events(str(out), name)
+    assert len(events) == 40 - refused, "what was not refused is kept, both records of a label"
+    assert {one.by for one in events} == {"who would accept", "who would reject"}
+    last = {label: what for one in events for label, what in one.decisions.items()}
+    shown = {d.id: d.decision for s in schema.open_dataset(name) for d in s.detections.detections}
+    assert last.items() <= shown.items()
+    before = state(name)
+    schema.open_dataset(name).delete()
+    rebuild(name, str(out))
+    assert state(name) == before
