@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -23,6 +24,11 @@ def _pairs(text: str | None, what: str) -> dict[str, str]:
     if not all(name.strip() and value.strip() for name, _, value in pairs):
         raise click.UsageError(f"{what}: expected NAME=VALUE,NAME=VALUE")
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    """Read `a,b`."""
+    return tuple(one.strip() for one in (text or "").split(",") if one.strip())
 
 
 def _shares(text: str | None) -> dict[str, float]:
@@ -67,6 +73,12 @@ def _shares(text: str | None) -> dict[str, float]:
 )
 @click.option("--risk-below", type=FloatRange(0, 1), help="Only labels with a lower risk.")
 @click.option("--reviewed", is_flag=True, help="Only frames that people reviewed.")
+@click.option(
+    "--decisions", metavar="A,B",
+    help="Only labels so decided: accepted, corrected, merged, edited, passed (untouched on a "
+    "frame that is done), rejected, deleted; empty: frames where a person saw nothing.",
+)  # fmt: skip
+@click.option("--reviewers", metavar="A,B", help="Only what these people decided.")
 @click.option("--track-classes", is_flag=True, help="Use the class of the track, not of the frame.")
 @click.option(
     "--splits", metavar="NAME=SHARE,...", help="Split by sequence, such as train=0.8,val=0.2."
@@ -85,16 +97,19 @@ def command(
     Exit code 1: nothing was exported, or sequences were left out whose labels cannot be read.
     """
     from flows.cli.display import stderr_console
-    from tasks.export.run import Choice, export
+    from tasks.export.run import STATES, Choice, export
 
     console = stderr_console()
     choice = Choice(
-        classes=tuple(one.strip() for one in (chosen["classes"] or "").split(",") if one.strip()),
+        classes=_names(chosen["classes"]),
+        decisions=_names(chosen["decisions"]), reviewers=_names(chosen["reviewers"]),
         class_map=_pairs(chosen["class_map"], "--class-map"),
         min_score=chosen["min_score"], risk_below=chosen["risk_below"],
         reviewed=chosen["reviewed"], splits=_shares(chosen["splits"]),
         run_key=chosen["run_key"] or "", track_classes=chosen["track_classes"],
     )  # fmt: skip
+    if unknown := ", ".join(set(choice.decisions) - {*STATES}):
+        raise click.UsageError(f"--decisions: {unknown} is none of {', '.join(STATES)}")
     with console.status("exporting") as status:
         report = export(
             source, format_, target, choice, images=images,
@@ -103,8 +118,9 @@ def command(
     _say(console, report, target)
     print_json(as_json, report)
     nothing = ""
-    if choice.reviewed and not report["frames"]:
-        nothing = "nobody has reviewed a frame yet"
+    if choice.decided_only and not report["frames"]:
+        asked = choice.decisions or choice.reviewers
+        nothing = "no decision is so" if asked else "nobody has reviewed a frame yet"
     elif report["classes_not_there"] and not report["instances"]:
         nothing = "no label has these classes"
     if nothing:
@@ -119,12 +135,8 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
         f"[bold]{counted(report['instances'], 'label')}[/] of "
         f"{counted(report['sequences'], 'sequence')} as {report['format']}: {target}"
     )
-    if report["dataset"]:
-        console.print(
-            f"  of dataset {report['dataset']}, with its decisions if there are any; labels in "
-            f"{report['source']}",
-            markup=False,
-        )
+    for line in _of_dataset(report) if report["dataset"] else ():
+        console.print(f"  {line}", markup=False)
     for reason, count in report["left_out"].items():
         if count:
             console.print(f"  left out: {count} ({reason})", markup=False)
@@ -148,3 +160,14 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
         console.print(f"  IoU of polygons with their masks: {mean:.4f}, worst {worst:.4f}")
     if report["classes_not_there"]:
         console.print(f"[yellow]no label has the class {', '.join(report['classes_not_there'])}[/]")
+
+
+def _of_dataset(report: Mapping[str, Any]) -> Iterator[str]:
+    """Say what people have to do with an export."""
+    yield (
+        f"of dataset {report['dataset']}, with its decisions if there are any; labels in "
+        f"{report['source']}"
+    )
+    if count := report["frames_without_labels"]:
+        confirmed = len(report["confirmed_empty"])
+        yield f"without labels: {counted(count, 'frame')}, {confirmed} confirmed as empty by people"

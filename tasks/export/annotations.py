@@ -79,6 +79,7 @@ class CocoWriter(Writer):
             "id": images.count + 1, "file_name": frame.file_name, "width": width, "height": height,
             "sequence_id": frame.sequence_id, "camera": frame.camera, "frame_id": frame.index,
             "timestamp_ns": frame.timestamp_ns, "frame_uri": frame.uri, "model": frame.model,
+            **({"confirmed_empty": True} if frame.confirmed_empty else {}),
         })  # fmt: skip
         for instance in frame.instances:
             ids = {"id": annotations.count + 1, "image_id": images.count}

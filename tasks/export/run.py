@@ -16,7 +16,7 @@ from sam2_core.types import AutolabelError, Masks
 from tasks.dataset.documents import Values, detections_of, log_of, sample_id, to_values
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.recorded_frames import find_pictures, recorded_labels, recorded_parts
-from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD
+from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD
 from tasks.export.annotations import CocoWriter, T4Writer, YoloWriter
 from tasks.export.overlay import QUALITY, OverlayWriter, caption, paint
 from tasks.export.pngs import CityscapesWriter, DavisWriter, MotsWriter, PngWriter
@@ -34,8 +34,9 @@ from tasks.export.types import (
 from tasks.frames.identity import frame_key
 from tasks.frames.images import as_jpeg
 from tasks.review.actions import frame_of
-from tasks.review.export import is_decided, rows_of
-from tasks.review.set_aside import compare_files, harvest, last_decisions
+from tasks.review.events import RELABEL
+from tasks.review.export import NOT_RIGHT, is_decided, is_empty, rows_of
+from tasks.review.set_aside import compare_files, finishing, harvest, last_decisions
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
 from tasks.store import storage
 from tasks.store.addresses import checked
@@ -52,7 +53,9 @@ from tasks.store.manifests import (
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
 
-WRONG = frozenset({"rejected", "deleted", "relabel"})
+EMPTY = "empty"
+# What people can have decided; of frames, that nothing is there.
+STATES = ("accepted", "corrected", "merged", "edited", "passed", "rejected", "deleted", EMPTY)
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class Decided:
         instances: accepted, corrected and added labels, and those of a finished frame.
         remade: labels that were made again and that nobody has decided on since.
         settled: positions of the machine's boxes that these take the place of, or that are wrong.
-        reviewed: whether a decision stands.
+        reviewed: whether a decision stands, of those that were asked for.
+        empty: whether a person has confirmed that nothing is there.
 
     """
 
@@ -71,9 +75,11 @@ class Decided:
     remade: tuple[Instance, ...]
     settled: frozenset[int]
     reviewed: bool
+    empty: bool = False
 
 
 UNDECIDED = Decided((), (), frozenset(), reviewed=False)
+_ALL_BOXES = frozenset(range(1 << 16))
 
 
 def take_in(dataset: Any) -> None:
@@ -83,7 +89,7 @@ def take_in(dataset: Any) -> None:
 
 
 def decisions(
-    dataset: Any, manifest: Manifest, labeled: Sequence[LabeledFrame]
+    dataset: Any, manifest: Manifest, labeled: Sequence[LabeledFrame], choice: Choice
 ) -> Mapping[int, Decided]:
     """Decisions by frame index, without those set aside; frames nobody looked at are not there."""
     index_of = {sample_id(frame_key(one.frame, manifest.frames_uri)): one.frame for one in labeled}
@@ -92,15 +98,29 @@ def decisions(
         frame = index_of[sample["_id"]]
         looked_at = sample.get(LOG_FIELD) or sample.get("review_status") == DONE
         if looked_at and sample.get("frame_etag") in {None, "", frame.etag}:
-            found[frame.index] = _decided(sample, manifest.stamp.labels_key)
+            found[frame.index] = _decided(sample, manifest.stamp.labels_key, choice)
     return found
 
 
-def _decided(sample: Mapping[str, Any], run_key: str) -> Decided:
-    rows, reviewed = list(rows_of(sample)), is_decided(sample)
-    kept = tuple(_instance(row) for row in rows if row["decision"] not in WRONG)
-    if sample.get("run_key") != run_key:  # decided on another run's labels: those alone count
-        return Decided(kept, (), frozenset(range(1 << 16) if reviewed else ()), reviewed)
+def _decided(sample: Mapping[str, Any], run_key: str, choice: Choice) -> Decided:
+    rows, done = list(rows_of(sample)), finishing(sample)
+    right = [row for row in rows if row["decision"] not in NOT_RIGHT]
+    empty, reviewed = is_empty(sample, rows), is_decided(sample)
+    wanted = choice.decisions
+    kept = tuple(
+        _instance(row)
+        for row in (rows if wanted else right)
+        if (not wanted or row["decision"] in wanted) and choice.is_by(row["reviewer"])
+    )
+    if wanted:
+        reviewed = bool(kept) or (empty and EMPTY in wanted and choice.is_by(done.get("by")))
+    elif choice.reviewers:
+        reviewed = any(choice.is_by(who) for who in (done.get("by"), *_people(sample)))
+    # Nothing was there, or decided on another run's labels: those alone count.
+    if empty and done.get("action") == "nothing_here":
+        return Decided(kept, (), _ALL_BOXES, reviewed, empty)
+    if sample.get("run_key") != run_key:
+        return Decided(kept, (), _ALL_BOXES if reviewed else frozenset(), reviewed, empty)
     about = {source for row in rows for source in row["sources"]}
     about |= {label for label, (decision, _) in last_decisions(sample).items() if decision}
     again = {label for entry in log_of(sample) for label in entry.get("overrides") or {}} - about
@@ -113,7 +133,15 @@ def _decided(sample: Mapping[str, Any], run_key: str) -> Decided:
     )
     position: dict[str, Any] = {name: label.get("box_index") for name, label in machine.items()}
     settled = {position[name] for name in about | again if position.get(name) is not None}
-    return Decided(kept, remade, frozenset(settled), reviewed)
+    return Decided(kept, remade, frozenset(settled), reviewed, empty)
+
+
+def _people(sample: Mapping[str, Any]) -> Iterator[str]:
+    """Yield who has decided, of each label that a decision stands on."""
+    for decision, who in last_decisions(sample).values():
+        if decision not in {"", RELABEL}:
+            yield who["reviewer"]
+    yield from (label.get("reviewer") or "" for label in detections_of(sample, REVIEWED_FIELD))
 
 
 def _instance(row: Values) -> Instance:
@@ -142,6 +170,8 @@ class Choice:
         min_score: least score of a box.
         risk_below: only labels of less risk; decided ones pass.
         reviewed: only frames that people looked at, and of those what they hold to be right.
+        decisions: only labels with these decisions, of `STATES`, and their frames; all if empty.
+        reviewers: only decisions of these people, and their frames; of all if empty.
         splits: share of the sequences by split's name; empty for no splits.
         run_key: only this run's labels; by default the newest of each sequence.
         track_classes: labels have the class of their track, not what was detected in their frame.
@@ -153,9 +183,20 @@ class Choice:
     min_score: float = 0.0
     risk_below: float | None = None
     reviewed: bool = False
+    decisions: tuple[str, ...] = ()
+    reviewers: tuple[str, ...] = ()
     splits: Mapping[str, float] = field(default_factory=dict)
     run_key: str = ""
     track_classes: bool = False
+
+    @property
+    def decided_only(self) -> bool:
+        """Whether labels that nobody has decided on are left out."""
+        return bool(self.reviewed or self.decisions or self.reviewers)
+
+    def is_by(self, who: str | None) -> bool:
+        """Whether decisions of a person are asked for."""
+        return not self.reviewers or who in self.reviewers
 
 
 def split_of(sequence_id: str, splits: Mapping[str, float]) -> str:
@@ -242,14 +283,16 @@ class Frames:
         self, manifest: Manifest, labeled: Sequence[LabeledFrame], judged: Sequence[Judgement],
         stems: FileStems,
     ) -> Iterator[ExportFrame]:  # fmt: skip
-        decided = decisions(self._dataset, manifest, labeled) if self._dataset else {}
+        decided: Mapping[int, Decided] = {}
+        if self._dataset is not None:
+            decided = decisions(self._dataset, manifest, labeled, self._choice)
         rows = [
             (one, judgement, decided.get(one.frame.index))
             for one, judgement in zip(labeled, judged, strict=True)
             if one.failure is None
         ]
         self._notes.leave_out("frame failed", len(labeled) - len(rows))
-        if self._choice.reviewed:
+        if self._choice.decided_only:
             rows = [row for row in rows if row[2] and row[2].reviewed]
         pictures = find_pictures([one.frame for one, _, _ in rows] if self._pictures else ())
         split = split_of(manifest.sequence_id, self._choice.splits)
@@ -264,6 +307,7 @@ class Frames:
                 frame.size_hw, split, model, stems.of(frame.uri, frame.index),
                 tuple(self._instances(one, judgement, decision)),
                 pictures.of(frame) if self._pictures else None,
+                confirmed_empty=decision is not None and decision.empty,
             )  # fmt: skip
 
     def _instances(
@@ -272,7 +316,7 @@ class Frames:
         """Choose labels of a frame: the machine's that nobody decided on, and people's."""
         decided = decided or UNDECIDED
         found = list(decided.instances)
-        if one.masks is not None and not self._choice.reviewed:
+        if one.masks is not None and not self._choice.decided_only:
             found += decided.remade
             found += [
                 self._instance(one, one.masks, judgement, number)
@@ -430,7 +474,7 @@ def export(
 
     """
     out_uri, dataset = source_of(source)
-    if choice.reviewed and dataset is None:
+    if choice.decided_only and dataset is None:
         raise AutolabelError(
             "decisions are in a dataset: name it instead of the run's folder (NAME is a dataset, "
             "./NAME a folder)"
@@ -441,6 +485,7 @@ def export(
     counts: Counter[str] = Counter()
     splits: Counter[str] = Counter(dict.fromkeys(choice.splits, 0))
     sequences: set[str] = set()
+    empty: list[str] = []
     with Sink(checked(target), images) as sink:
         writer = FORMATS[format_](sink, classes, notes)
         for frame in frames:
@@ -449,6 +494,9 @@ def export(
             sequences.add(frame.sequence_id)
             counts["frames"] += 1
             counts["instances"] += len(frame.instances)
+            counts["without_labels"] += not frame.instances
+            if frame.confirmed_empty:
+                empty.append(frame.uri)
             counts["without_picture"] += pictures and frame.image is None
             on_frame(counts["frames"])
         facts = writer.close()
@@ -466,6 +514,9 @@ def export(
             report["sequences_unreadable"] = notes.unreadable
         if uncertified := uncertified_runs(out_uri, frames.manifests):
             report["allow_uncertified"] = uncertified
+        if dataset is not None:
+            report["frames_without_labels"] = counts["without_labels"]
+            report["confirmed_empty"] = empty
         if choice.track_classes:
             report["named_as_track"] = notes.named_as_track
         sink.close(report)

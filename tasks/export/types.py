@@ -241,6 +241,7 @@ class ExportFrame:
         file_stem: name of its picture without the ending, unlike others of its camera.
         instances: labels, in the order of their boxes.
         image: the picture on this machine, or None.
+        confirmed_empty: whether a person has confirmed that it shows nothing.
 
     """
 
@@ -255,6 +256,7 @@ class ExportFrame:
     file_stem: str
     instances: tuple[Instance, ...]
     image: Path | None = None
+    confirmed_empty: bool = False
 
     @property
     def series(self) -> str:

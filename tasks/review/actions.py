@@ -218,6 +218,38 @@ def mark_sequence(dataset: Any, sequence_id: str) -> int:
     return len(frames)
 
 
+def nothing_here(dataset: Any, frames: Sequence[Chosen]) -> list[Event]:
+    """Confirm that frames show no object: their labels are wrong, and the frames are done.
+
+    Raises:
+        AutolabelError: somebody has decided on one of the labels since they were chosen.
+
+    """
+    return decide(
+        dataset, frames,
+        [replace(_removing(frame, "nothing_here", REJECTED), status=DONE) for frame in frames],
+    )  # fmt: skip
+
+
+def whole_frames(dataset: Any, sample_ids: Sequence[str]) -> list[Chosen]:
+    """Find frames with all labels that nobody holds to be wrong.
+
+    Raises:
+        AutolabelError: a picture is not the one labeled.
+
+    """
+    ids = [ObjectId(one) for one in sample_ids]
+    _refuse_changed(dataset, ids)
+    projection = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1}
+    return [
+        replace(frame_of(sample), labels=tuple(
+            (field, label) for field, label in labels_of(sample)
+            if label.get("decision") not in {REJECTED, DELETED}
+        ))
+        for sample in sample_collection(dataset).find({"_id": {"$in": ids}}, projection)
+    ]  # fmt: skip
+
+
 def sources_of(field: str, label: Mapping[str, Any]) -> list[str]:
     """Machine labels that a label stands for."""
     if field == MACHINE_FIELD:
@@ -260,7 +292,7 @@ def _removing(frame: Chosen, action: str, decision: str) -> Event:
         decisions |= dict.fromkeys(sources_of(field, label), decision)
     return frame.event(
         action,
-        removed=tuple(_identity(field, label) for field, label in frame.labels),
+        removed=tuple(dict.fromkeys(_identity(field, label) for field, label in frame.labels)),
         decisions=decisions,
         changes={_identity(field, label): _noted(label) for field, label in frame.labels},
     )

@@ -6,7 +6,7 @@ import datetime
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ from tasks.dataset.documents import Values, detections_of, to_values
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, open_dataset
 from tasks.review.actions import frame_of
-from tasks.review.events import RELABEL, reviews_uri, storage_of
+from tasks.review.events import DELETED, REJECTED, RELABEL, reviews_uri, storage_of
 from tasks.review.set_aside import (
     SetAside,
     compare_files,
+    finishing,
     harvest,
     last_decisions,
     samples_set_aside,
@@ -27,6 +28,7 @@ from tasks.store import storage
 from tasks.wording import counted
 
 PASSED = "passed"
+NOT_RIGHT = frozenset({REJECTED, DELETED, RELABEL})
 COLUMNS = (
     "frame_key", "sequence_id", "camera", "index", "frame_uri", "frame_etag", "id", "label",
     "decision", "changed", "reviewer", "reviewed_at", "sources", "box_xyxy_px", "size_hw", "rle",
@@ -125,11 +127,14 @@ def rows_of(sample: Mapping[str, Any]) -> Iterator[Values]:
         values = to_values(label, frame.size_hw)
         who = {name: label.get(name) or "" for name in ("reviewer", "reviewed_at")}
         yield {**values, **common, **who, "track_id": label.get("index")}
-    last = last_decisions(sample)
+    last, done = last_decisions(sample), finishing(sample)
+    # Of another run's labels, made since, nobody has said anything.
+    is_done = sample["review_status"] == DONE and done.get("run_key") in {None, common["run_key"]}
     for label in detections_of(sample, MACHINE_FIELD):
         decision, who = last.get(str(label["_id"]), ("", {}))
-        if not decision and sample["review_status"] == DONE:
+        if not decision and is_done:
             decision = PASSED
+            who = {"reviewer": done.get("by") or "", "reviewed_at": done.get("at") or ""}
         if decision in {PASSED, "rejected", "deleted"}:
             values = to_values(label, frame.size_hw, decision=decision)
             values["sources"] = [str(label["_id"])]
@@ -149,6 +154,11 @@ def is_decided(sample: Mapping[str, Any]) -> bool:
     undecided = {"", RELABEL}  # sent back, and not here again
     stands = any(one not in undecided for one, _ in last_decisions(sample).values())
     return stands or sample["review_status"] == DONE or bool(detections_of(sample, REVIEWED_FIELD))
+
+
+def is_empty(sample: Mapping[str, Any], rows: Iterable[Values]) -> bool:
+    """Whether a person has confirmed that a frame shows nothing: done, and no label is right."""
+    return sample["review_status"] == DONE and all(one["decision"] in NOT_RIGHT for one in rows)
 
 
 def _parquet(rows: list[Values], more: tuple[str, ...] = ()) -> bytes:
@@ -173,8 +183,10 @@ def coco_of(samples: list[Mapping[str, Any]], rows: list[Values]) -> dict[str, A
 
     A label without a mask is no instance, and whoever measures by the file could not measure it.
     """
-    wrong = {"rejected", "deleted", "relabel"}
-    right = [row for row in rows if row["area_px"] and row["decision"] not in wrong]
+    right = [row for row in rows if row["area_px"] and row["decision"] not in NOT_RIGHT]
+    of_frame: dict[str, list[Values]] = {}
+    for row in rows:
+        of_frame.setdefault(row["frame_key"], []).append(row)
     names = sorted({row["label"] for row in right})
     images = [
         {
@@ -183,6 +195,7 @@ def coco_of(samples: list[Mapping[str, Any]], rows: list[Values]) -> dict[str, A
             "height": (sample.get("metadata") or {}).get("height"),
             "frame_uri": sample["frame_uri"], "frame_key": sample["frame_key"],
             "review_status": sample["review_status"],
+            "confirmed_empty": is_empty(sample, of_frame.get(sample["frame_key"], ())),
         }
         for number, sample in enumerate(samples, 1)
     ]  # fmt: skip

@@ -386,6 +386,18 @@ def _sequence_done(ctx: Any) -> Done:
     return Done(f"{', '.join(names)}: {counted(count, 'frame')} marked as done")
 
 
+def _nothing_here(ctx: Any) -> Done:
+    frames = list(frames_of(ctx.view, _selected_frames(ctx)).values())
+    chosen = actions.whole_frames(ctx.dataset, frames)
+    if any(frame.labels for frame in chosen) and not ctx.params.get("confirmed"):
+        raise UnconfirmedError(
+            f"{counted(len(chosen), 'frame')} without any object; {_count(chosen)} there count as "
+            "wrong"
+        )
+    events = actions.nothing_here(ctx.dataset, chosen)
+    return Done(f"{counted(len(chosen), 'frame')} confirmed as empty", events)
+
+
 def _undo(ctx: Any) -> Done:
     """Take the last decision back, and go to its label."""
     events = undo(ctx.dataset)
@@ -489,7 +501,7 @@ ACTS: Mapping[str, Callable[[Any], Done | Answer]] = {
     "accept": _decided("accepted", actions.accept), "reject": _decided("rejected", actions.reject),
     "delete": _decided("deleted", actions.delete), "merge": _decided("merged", actions.merge),
     "fix_class": _fix_class, "send_to_relabel": _send_to_relabel, "spread": _spread,
-    "sequence_done": _sequence_done, "undo": _undo, "redo": _redo,
+    "sequence_done": _sequence_done, "nothing_here": _nothing_here, "undo": _undo, "redo": _redo,
     "export_reviews": _export_reviews, "refresh_queue": _refresh_queue,
     "open_sequence": _open_sequence, "classes": _classes, "sequences": _sequences,
     "sidebar": _sidebar, "repair_open": _repair_open, "repair_warm": _repair_warm,

@@ -316,6 +316,7 @@ NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
 LABEL_BY_LABEL = "label by label"
 SECOND_OPINIONS, DISAGREEMENTS = "second opinions", "disagreements"
 DIFFERENCES = "before and after"
+NO_LABELS = "no labels"
 CHANGED = {MACHINE_FIELD: "changed labels", PREVIOUS_FIELD: "labels as they were"}
 UNCHANGED = 0.02  # a pixel here or there is no difference
 CONTROL_SIZE = 60
@@ -393,6 +394,9 @@ def build_queue(
     views[SENT_BACK] = (
         everything(dataset).match({"relabel": {"$nin": ["", None]}}), "labels made again",
     )  # fmt: skip
+    nothing = everything(dataset).match({"review_status": OPEN, "instances": 0, "reasons": []})
+    if nothing.count():
+        views[NO_LABELS] = (nothing, "open frames in which the machine has found nothing")
     if drawn:
         text = "labels drawn at random from those that nobody will look at"
         views[CONTROL] = (only_labels(dataset, drawn), text)
@@ -404,7 +408,7 @@ def build_queue(
         dataset.reload()
         # Views of ours that hold nothing by now, as the control sample of a smaller queue.
         ours = {CONTROL, DIFFERENCES, *CHANGED.values(), *(f"reason {one}" for one in DESCRIPTIONS)}
-        ours.add(share.named(SECOND_OPINIONS))
+        ours |= {share.named(SECOND_OPINIONS), NO_LABELS}
         for name in set(dataset.list_saved_views()) & (ours - set(views)):
             dataset.delete_saved_view(name)
         for name, (view, text) in views.items():

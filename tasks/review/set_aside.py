@@ -40,10 +40,18 @@ from tasks.dataset.layout import (
     image_metadata,
     sample_collection,
 )
-from tasks.dataset.schema import GROUP_FIELD, LOG_FIELD, MACHINE_FIELD, OPEN, REVIEWED_FIELD
+from tasks.dataset.schema import DONE, GROUP_FIELD, LOG_FIELD, MACHINE_FIELD, OPEN, REVIEWED_FIELD
 from tasks.frames.identity import file_version
 from tasks.review.actions import FRAME, frame_of, labels_of
-from tasks.review.events import DELETED, EDITED, Event, now_text, record, reviewer
+from tasks.review.events import (
+    DELETED,
+    EDITED,
+    Event,
+    now_text,
+    record,
+    reviewer,
+    standing_entries,
+)
 from tasks.store import storage
 from tasks.wording import counted
 
@@ -205,6 +213,12 @@ def last_decisions(sample: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, 
         who = {"reviewer": entry.get("by") or "", "reviewed_at": entry.get("at") or ""}
         last |= {label: (what, who) for label, what in (entry.get("decisions") or {}).items()}
     return last
+
+
+def finishing(sample: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the entry of the log by which a frame is done; empty where it is not."""
+    entries = standing_entries(sample) if sample.get("review_status") == DONE else []
+    return next((one for one in reversed(entries) if one.get("status") == DONE), {})
 
 
 def count_set_aside(dataset: Any) -> SetAside:

@@ -10,7 +10,7 @@ from tasks.export.run import Choice
 from tasks.frames.identity import file_version
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
-from tests.review.labels import STAMP, labeled_frames
+from tests.review.labels import STAMP, labeled_frame, labeled_frames
 
 NOTHING = Choice()
 
@@ -34,10 +34,15 @@ def stored(out, frames_uri, labeled, stamp=STAMP, size=8):
 
 
 def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False, each=5, files="{:06d}.jpg"):
-    """Labels and pictures of a few sequences on this disk; returns the run's folder."""
+    """Labels and pictures of a few sequences on this disk; returns the run's folder.
+
+    `each` is the number of labels of all frames, or of each of them.
+    """
+    counts = [each] * frames if isinstance(each, int) else each
     for number, name in enumerate(sequences):
         labeled = []
-        for one in labeled_frames(frames, each, sequence_id=name, seed=number):
+        for index, count in enumerate(counts):
+            one = labeled_frame(index, count, sequence_id=name, seed=number)
             path = tmp_path / "in" / name / files.format(one.frame.index)
             path.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(path), np.full((*one.frame.size_hw, 3), 90 + one.frame.index, np.uint8))

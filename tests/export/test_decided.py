@@ -4,9 +4,12 @@ import json
 import uuid
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from pycocotools import mask as coco_mask
 
+from flows.cli.main import cli
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import open_dataset, refuse_before_labeling
 from tasks.export.run import Choice, chosen_manifests, export, source_of
@@ -14,10 +17,11 @@ from tasks.load.into_fiftyone import load_sequence, prepare_dataset, rebuild
 from tasks.review.actions import accept, fix_class, merge, reject
 from tasks.review.events import undo
 from tasks.review.export import export_reviews
+from tasks.review.queue import NO_LABELS, build_queue
 from tasks.review.relabel import bring_back, relabel_dataset, request_relabel
 from tasks.store.roots import Root, write_roots
 from tests.export.labeled_runs import run_of, truth
-from tests.review.reviewed import pick, relabel
+from tests.review.reviewed import ask, pick, relabel
 
 
 def loaded(run):
@@ -151,3 +155,60 @@ def test_a_plain_name_is_the_dataset_and_its_folder_has_a_dot(database, tmp_path
     monkeypatch.chdir(tmp_path / "other")
     with pytest.raises(AutolabelError, match=rf"a folder of labels here.* write \./{name}"):
         source_of(name)
+
+
+def test_what_is_empty_is_told_from_what_nobody_has_looked_at(database, tmp_path, monkeypatch):
+    """Frames 0 and 1 have labels, the machine has found nothing on 2 and 3."""
+    name = loaded(run_of(tmp_path, frames=4, each=(5, 5, 0, 0)))
+    dataset = open_dataset(name)
+    build_queue(dataset, 10)
+    rows = {one.frame_number: one.id for one in dataset}
+    found = dataset.load_saved_view(NO_LABELS).values("frame_number")
+    assert sorted(found) == [2, 3]
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "ana")
+    done = ask(dataset, "nothing_here", selected=[rows[1], rows[2]])
+    assert "5 labels there count as wrong" in done["question"]
+    assert ask(dataset, "nothing_here", selected=[rows[1], rows[2]], confirmed=True)["ok"]
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "ben")
+    accept(*pick(name, 0, 0))
+    reject(*pick(name, 0, 1))
+
+    def exported(*options, format_="coco"):
+        target = tmp_path / f"to-{'-'.join(options)}-{format_}"
+        given = ["export", name, "--format", format_, "--images", "none", "--to", str(target)]
+        told = CliRunner().invoke(cli, [*given, "--json", *options])
+        assert told.exit_code == 0, told.output
+        return target, json.loads(told.stdout)
+
+    target, report = exported()
+    coco = json.loads((target / "annotations/instances.json").read_text())
+    empty = {one["frame_id"] for one in coco["images"] if one.get("confirmed_empty")}
+    assert (empty, report["frames_without_labels"]) == ({1, 2}, 3)
+    assert [one.rpartition("/")[2] for one in report["confirmed_empty"]] == [
+        "000001.jpg", "000002.jpg",
+    ]  # fmt: skip
+    for options, frames, count in (
+        (["--reviewed"], [0, 1, 2], 1), (["--decisions", "accepted"], [0], 1),
+        (["--decisions", "empty"], [1, 2], 0), (["--decisions", "accepted,empty"], [0, 1, 2], 1),
+        (["--decisions", "rejected"], [0, 1], 6), (["--reviewers", "ben"], [0], 1),
+        (["--reviewers", "ana"], [1, 2], 0),
+        (["--decisions", "rejected", "--reviewers", "ben"], [0], 1),
+    ):  # fmt: skip
+        target, report = exported(*options)
+        coco = json.loads((target / "annotations/instances.json").read_text())
+        assert [one["frame_id"] for one in coco["images"]] == frames, options
+        assert len(coco["annotations"]) == count, options
+    target, _ = exported("--reviewed", format_="yolo")
+    sizes = {one.name[-5]: one.stat().st_size for one in target.rglob("labels/**/*.txt")}
+    assert (sorted(sizes), sizes["1"], sizes["2"]) == (["0", "1", "2"], 0, 0)
+    wrong = CliRunner().invoke(cli, ["export", name, "--format", "coco", "--to", "x",
+                                     "--decisions", "fine"])  # fmt: skip
+    assert wrong.exit_code == 2
+    assert "fine is none of accepted" in wrong.output
+    table = pq.read_table(export_reviews(name).table_uri).to_pylist()
+    assert {one["reviewer"] for one in table} == {"ana", "ben"}
+    before = exported("--reviewed", format_="cvat")[1]
+    rebuild(name, str(tmp_path / "run"))
+    assert (
+        exported("--reviewed", format_="davis")[1]["confirmed_empty"] == before["confirmed_empty"]
+    )

@@ -17,6 +17,7 @@
     D: ["delete", "Delete", "delete"],
     O: ["spread", "Whole object", "layers"],
     L: ["send_to_relabel", "Send to relabel", "refresh"],
+    X: ["nothing_here", "Nothing here", "block"],
     E: ["sequence_done", "Sequence done", "done_all"],
     Z: ["undo", "Undo", "undo"],
     Y: ["redo", "Redo", "redo"],
