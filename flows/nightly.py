@@ -78,10 +78,11 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
         state = cast("State[Any]", load)
         loaded = state.is_completed()
         message += "" if loaded else f"; {state.message}"
-    if left["quarantined"]:
-        message += f", {left['quarantined']} given up"
-    if left["hidden"]:
-        message += f", {left['hidden']} without labels outside the dates"
+    others = {
+        "kept": "kept as people reviewed them", "quarantined": "given up",
+        "hidden": "without labels outside the dates",
+    }  # fmt: skip
+    message += "".join(f", {left[name]} {text}" for name, text in others.items() if left[name])
     if left["to_label"] or not ended:
         return Failed(message=f"{message}; `autolabel status` tells why the others are not")
     if _given_up(out_uri, planned["run_key"]) - given_up_before:

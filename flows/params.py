@@ -331,6 +331,10 @@ class BackfillParams(BaseModel):
     retry_quarantined: bool = Field(
         default=False, description="Try sequences again that were given up."
     )
+    relabel_reviewed: bool = Field(
+        default=False,
+        description="Label sequences anew, too, on which people have decided as they are.",
+    )
     usd_per_gpu_hour: float | None = Field(
         default=None, gt=0, description="Price per GPU hour, for the estimate."
     )

@@ -228,7 +228,9 @@ def watch(console: Console, plan: BackfillPlan, loads: FlowRun | None = None) ->
 
 def _say_what_is_left(console: Console, left: BackfillPlan, result: dict[str, Any]) -> None:
     color = "red" if result["remaining"] else "green"
-    console.print(f"[{color}]{left.up_to_date} of {counted(left.sequences, 'sequence')} labeled[/]")
+    kept = f", {left.kept} kept as people reviewed them" if left.kept else ""
+    sequences = counted(left.sequences, "sequence")
+    console.print(f"[{color}]{left.up_to_date} of {sequences} labeled{kept}[/]")
     for name in result["gone"][:10]:
         console.print(f"  [red]gone[/] {escape(name)}: it was there at the time of planning")
     for one in result["failed"][:10]:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from flows.cli.options import backfill_params, label_options
-from flows.params import LabelParams
+from flows.params import BackfillParams, LabelParams
 from flows.server.api import use_api
 
 NIGHTS_SHOWN = 5
@@ -40,6 +40,10 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.command(short_help="Label what is new, every night.")
 @label_options
 @click.option("--sequences", metavar="GLOB", default="*", help="Only sequences whose names match.")
+@click.option(
+    "--relabel-reviewed", is_flag=True,
+    help=BackfillParams.model_fields["relabel_reviewed"].description,
+)  # fmt: skip
 @click.option(
     "--at", metavar="HH:MM", default="01:00", callback=_time_of_day, help="When each night starts."
 )

@@ -6,7 +6,7 @@ The plan is shown as a table on the terminal and as Markdown in Prefect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -95,6 +95,9 @@ class BackfillPlan:
         partial: of those to label, labeled but for what could not be fetched.
         in_flight: being labeled by shards that were submitted before.
         quarantined: given up on after repeated crashes.
+        kept: labeled before as their frames are, and people have decided on those labels: not
+            labeled anew unless asked.
+        frames_reviewed: of those, frames with decisions.
         hidden: not labeled either, but outside of `since` and `until`, and so left out.
         undated: without a date, and so included whatever `since` and `until` say.
         unknown: names of `sequences` that no sequence has.
@@ -126,6 +129,8 @@ class BackfillPlan:
     partial: int = 0
     in_flight: int = 0
     quarantined: int = 0
+    kept: int = 0
+    frames_reviewed: int = 0
     hidden: int = 0
     undated: int = 0
     unknown: tuple[str, ...] = ()
@@ -159,7 +164,7 @@ class BackfillPlan:
     @property
     def up_to_date(self) -> int:
         """Sequences with nothing to do."""
-        return self.sequences - self.to_label - self.in_flight - self.quarantined
+        return self.sequences - self.to_label - self.in_flight - self.quarantined - self.kept
 
     @property
     def gpu_hours(self) -> float:
@@ -186,6 +191,8 @@ class BackfillPlan:
             "partial": self.partial,
             "in_flight": self.in_flight,
             "quarantined": self.quarantined,
+            "kept": self.kept,
+            "frames_reviewed": self.frames_reviewed,
             "hidden": self.hidden,
             "undated": self.undated,
             "unknown": list(self.unknown),
@@ -238,6 +245,7 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
     partial = {one.key for one in stored.listed if one.run_key == run_key and one.partial}
     ever = {one.sequence_id for one in stored.listed if not one.partial}
     plan.again += dated_ahead(stored.listed)
+    reviewed = _Reviewed(plan, stored)
     given_up = set() if plan.params.retry_quarantined else quarantine.given_up(out_uri, run_key)
     for one in _matching(plan):
         name, content_key = key = one.sequence.sequence_id, one.content_key
@@ -253,6 +261,10 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
             if stored.newest[name].content_key != content_key:
                 plan.again.append(ListedManifest(0.0, run_key, *key))
             continue
+        if key not in in_flight and (frames := reviewed.frames_of(key)):
+            plan.kept += 1
+            plan.frames_reviewed += frames
+            continue
         if key in given_up - in_flight:
             plan.quarantined += 1
             continue
@@ -267,6 +279,37 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
         plan.partial += key in partial
         plan.frames += work.frames
         yield work
+
+
+class _Reviewed:
+    """Sequences that are kept as people have reviewed them; reads decisions if it has to."""
+
+    def __init__(self, plan: BackfillPlan, stored: Stored) -> None:
+        self._out_uri = plan.params.label.out
+        self._newest = {} if plan.params.relabel_reviewed else stored.newest
+
+    @cached_property
+    def _frames(self) -> Mapping[str, int]:
+        from tasks.review.events import reviewed_sequences
+
+        return reviewed_sequences(self._out_uri)
+
+    def frames_of(self, key: Key) -> int:
+        """Return how many frames have decisions; 0 where the labels are of other frames, too."""
+        name, content_key = key
+        last = self._newest.get(name)
+        if (
+            last is None
+            or last.partial
+            or _frames_key(last.content_key) != _frames_key(content_key)
+        ):
+            return 0
+        return self._frames.get(name, 0)
+
+
+def _frames_key(content_key: str) -> str:
+    """Return the part of a content key that is of the frames, without that of imported boxes."""
+    return content_key.partition("-")[0]
 
 
 def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
@@ -329,10 +372,15 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     """Name and value of everything that a person wants to know before saying yes."""
     yield "sequences", f"{plan.sequences:,}"
     yield "up to date", f"{plan.up_to_date:,}"
-    if plan.in_flight:
-        yield "under way", f"{plan.in_flight:,}"
-    if plan.quarantined:
-        yield "given up on", f"{plan.quarantined:,}  (--retry-quarantined tries them again)"
+    frames = counted(plan.frames_reviewed, "frame")
+    not_planned = {
+        "under way": (plan.in_flight, ""),
+        "given up on": (plan.quarantined, "  (--retry-quarantined tries them again)"),
+        "kept": (plan.kept, f"  (people decided on {frames}; --relabel-reviewed labels them anew)"),
+    }
+    for name, (count, more) in not_planned.items():
+        if count:
+            yield name, f"{count:,}{more}"
     yield "to label", f"{plan.to_label:,}{_why(plan)}"
     about = "about " if plan.frames_estimated and plan.frames else ""
     yield "frames", f"{about}{plan.frames:,}"

@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -39,6 +40,7 @@ from tasks.dataset.documents import (
 )
 from tasks.dataset.layout import database, detections, sample_collection
 from tasks.dataset.schema import (
+    DONE,
     LOG_FIELD,
     MACHINE_FIELD,
     RELABEL_FIELD,
@@ -190,7 +192,7 @@ def read_events(out_uri: str, dataset_name: str) -> list[Event]:
         AutolabelError: a file is damaged; says which.
 
     """
-    files = map(read_file, event_uris(out_uri, dataset_name))
+    files = storage.at_once(read_file, event_uris(out_uri, dataset_name))
     return sorted((event for file in files for event in file), key=lambda event: event.at)
 
 
@@ -199,6 +201,28 @@ def event_uris(out_uri: str, dataset_name: str) -> list[str]:
     folder = storage.join(reviews_uri(out_uri, dataset_name), "events")
     names = [one for one in storage.list_names(folder) if one.endswith(".json") and one[0] != "."]
     return [storage.join(folder, name) for name in sorted(names)]
+
+
+def reviewed_sequences(out_uri: str) -> Counter[str]:
+    """Count the frames of each sequence on which a decision stands, in any dataset of a storage.
+
+    Raises:
+        AutolabelError: a file is damaged; says which.
+
+    """
+    counts = Counter[str]()
+    for dataset in storage.list_folders(storage.join(out_uri, "reviews")):
+        stands: dict[tuple[str, str], dict[str, bool]] = {}  # by frame: label, instance or ""
+        for event in read_events(out_uri, dataset):
+            frame = stands.setdefault((event.frame.get("sequence_id", ""), event.frame_key), {})
+            decisions = event.decisions.items()
+            frame |= {label: decision not in {"", RELABEL} for label, decision in decisions}
+            frame |= dict.fromkeys(event.removed, False)
+            frame |= {str(one["id"]): True for one in event.upserts}
+            if event.status:
+                frame[""] = event.status == DONE
+        counts.update(sequence for (sequence, _), frame in stands.items() if any(frame.values()))
+    return counts
 
 
 def read_file(uri: str) -> list[Event]:

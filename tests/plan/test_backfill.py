@@ -13,12 +13,17 @@ from flows.plan.plan import make_plan
 from flows.plan.shards import pack
 from flows.shard import parts_of
 from sam2_core.types import AutolabelError
+from tasks.dataset.schema import open_dataset
 from tasks.frames.listing import walk
 from tasks.pipeline.run_context import RunContext
+from tasks.review.actions import accept, mark_sequence
+from tasks.review.events import undo
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp
-from tasks.store.manifests import path_of
+from tasks.store.manifests import Manifest, path_of, write_manifest
 from tests.integration.runs import MICRO, write_sequence
+from tests.review.labels import labeled_frames
+from tests.review.reviewed import load_run, pick
 
 
 @pytest.fixture
@@ -29,7 +34,7 @@ def params(tmp_path):
         sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), model=str(MICRO),
         boxes=str(tmp_path / "boxes"), load_dataset=False,
     )  # fmt: skip
-    return lambda **more: BackfillParams(label=label, **more)
+    return lambda **more: BackfillParams(**{"label": label} | more)
 
 
 def test_what_has_no_manifest_is_planned_however_old_it_is(params):
@@ -185,3 +190,32 @@ def test_a_first_plan_supposes_the_time_of_what_computes_the_masks(
     monkeypatch.setattr("flows.plan.backfill.stamp_of", lambda *_, **__: stamp)
     plan = plan_backfill(BackfillParams(label=label))
     assert (plan.rate.seconds_per_frame, plan.rate.frames) == (seconds_per_frame, 0)
+
+
+def test_what_people_reviewed_is_not_labeled_anew_unless_asked(params, tmp_path, database):
+    first = plan_backfill(params())
+    out = first.params.label.out
+    load_run("reviewed", out, labeled_frames(2, sequence_id="undated"))
+    for one in first.works:
+        written = Manifest(one.sequence_id, one.frames_uri, one.content_key, first.stamp, ())
+        write_manifest(out, written)
+    other = params(label=first.params.label.model_copy(update={"fill_gaps": True}))
+    assert (plan_backfill(other).to_label, plan_backfill(other).kept) == (3, 0)
+
+    accept(*pick("reviewed", 0, 0))
+    plan = plan_backfill(other)
+    assert (plan.to_label, plan.kept, plan.frames_reviewed, plan.up_to_date) == (2, 1, 1, 0)
+    assert "undated" not in {one.sequence_id for one in plan.works}
+    assert dict(plan_rows(plan))["kept"].startswith("1  (people decided on 1 frame;")
+    assert plan_backfill(params()).up_to_date == 3, "those that are as asked for stay so"
+    asked = other.model_copy(update={"relabel_reviewed": True})
+    assert plan_backfill(asked).to_label == 3
+
+    dataset = open_dataset("reviewed")
+    undo(dataset)
+    assert plan_backfill(other).kept == 0, "taken back"
+    mark_sequence(dataset, "undated")
+    assert (plan_backfill(other).kept, plan_backfill(other).frames_reviewed) == (1, 2)
+    write_sequence(tmp_path / "in" / "undated", tmp_path / "boxes", 3)
+    assert plan_backfill(other).to_label == 3, "there are frames that nobody has labeled"
+    dataset.delete()
