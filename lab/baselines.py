@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.types import Boxes, ImageArray, Masks
-from tasks.evaluate.evaluate import Asked, evaluate, open_truth
+from tasks.dataset.coco_truth import TruthImage
+from tasks.evaluate.evaluate import evaluate, one_by_one, open_truth, true_boxes
 
 # GrabCut works on the box and this share of its size around it: it needs some background, and
 # the whole image would take seconds per box.
@@ -96,8 +97,13 @@ def main() -> None:
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--method", choices=["box", "grabcut"], default="grabcut")
     given = parser.parse_args()
-    asked = Asked(lambda image, boxes: baseline_masks(image, boxes, given.method))
-    *_, last = evaluate(open_truth(given.truth, given.images), given.images, asked)
+
+    def answer(pixels: ImageArray, image: TruthImage) -> tuple[Boxes, Masks]:
+        boxes = true_boxes(image)
+        return boxes, baseline_masks(pixels, boxes, given.method)
+
+    truth = open_truth(given.truth, given.images)
+    *_, last = evaluate(truth, given.images, one_by_one(answer))
     print(json.dumps(last.result()))  # noqa: T201
 
 

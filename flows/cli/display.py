@@ -116,11 +116,13 @@ def telling(console: Console, text: str) -> Iterator[Callable[[str], None]]:
 
 
 def tracked(console: Console, items: Iterable[Item], text: str, total: int) -> Iterator[Item]:
-    """Hand on items and show how many."""
+    """Hand on items and show how many, and how long the others will take."""
     with telling(console, f"{text}: {total:,}") as tell:
+        started_s = time.monotonic()
         for done, item in enumerate(items, 1):
             yield item
-            tell(f"{text}: {done:,} of {total:,}")
+            left_s = (time.monotonic() - started_s) * (total - done) / done
+            tell(f"{text}: {done:,} of {total:,}, {clock(left_s)} left")
 
 
 def print_table(

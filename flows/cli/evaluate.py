@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 from rich.table import Column
 
 from flows.cli.common_options import (
@@ -24,19 +26,21 @@ from flows.cli.common_options import (
     precision_option,
     print_json,
 )
-from flows.cli.display import print_table, results_console, stderr_console, tracked
+from flows.cli.display import print_table, results_console, stderr_console, telling, tracked
 from sam2_core.machine import product_version
+from sam2_core.redaction import redact
 from sam2_core.trust.calibration import write_difference
-from sam2_core.types import AutolabelError, Boxes, ImageArray
-from tasks.dataset.coco_truth import Truth
+from sam2_core.types import AutolabelError
+from tasks.dataset.coco_truth import Truth, TruthImage
 from tasks.evaluate.evaluate import (
-    OBJECT,
-    Asked,
-    Detect,
+    Predict,
+    by_boxes,
+    by_detector,
     clicked_masks,
     evaluate,
     find_image,
     jittered_boxes,
+    one_by_one,
     open_truth,
     read_rgb,
     true_boxes,
@@ -44,9 +48,11 @@ from tasks.evaluate.evaluate import (
 from tasks.evaluate.metrics import (
     FILES,
     MARK,
+    OF_BOXES,
     PAGE,
     Record,
     against_named,
+    headline,
     is_run,
     match_boxes,
     paired,
@@ -60,11 +66,30 @@ NUMBERS = {
     "miou": "miou", "boundary_f": "boundary F", "miou_matched": "miou matched", "recall": "recall",
     "ap50": "box ap50", "mask_ap50": "mask ap50",
 }  # fmt: skip
+TERMS = """\
+miou: IoU of masks, on average over all true instances, 0 where none was found (matched: over those
+found). boundary F: the same of their outlines, within 0.2% of the diagonal. recall: share that was
+found, by a box of its class with an IoU of 0.5. ap50: COCO's average precision at an IoU of 0.5."""
+FAILED_SHOWN = 10
+# They say how masks are made, and mean nothing where the masks are there already.
+OF_A_MODEL = (
+    "model", "backend", "precision", "prompt", "clicks", "detector", "min_score", "whole_frames"
+)  # fmt: skip
 
 
 @click.command()
 @click.argument("truth")
 @click.option("--images", type=FOLDER, help="Images of the truth; not needed for a dataset.")
+@click.option(
+    "--run",
+    metavar="OUT",
+    help="Score the labels of a run, its --out or OUT#RUN_KEY, as they are; loads no model.",
+)
+@click.option(
+    "--dataset",
+    metavar="NAME",
+    help="Score the labels of a FiftyOne dataset, with what people decided; loads no model.",
+)
 @click.option("--model", default="compact", help="As for `label`.")
 @click.option("--backend", default="auto", help="As for `label`.")
 @precision_option
@@ -111,9 +136,13 @@ def command(**options: Any) -> None:
     `dataset:NAME.FIELD`, a field of a FiftyOne dataset.
 
     `miou` and `boundary_f` are means over all true instances; one that was not found counts 0;
-    boundary F allows 0.2% of the diagonal (3 px at 1280x720). With true boxes, the boxes judged by
-    `ap50` are those of the masks. Sequences also get DAVIS's J and F. Exit code 1: some images
-    could not be measured.
+    boundary F allows 0.2% of the diagonal (3 px at 1280x720). Where the boxes are the truth's own,
+    recall and box precision are not shown: they would say nothing. Sequences also get DAVIS's J
+    and F.
+
+    With --run or --dataset, labels that exist are scored. Their frames are found by name: folders
+    that the truth names must be in a frame's address. Exit code 1: some images could not be
+    measured.
     """
     sys.exit(1 if run_evaluation(options) else 0)
 
@@ -123,12 +152,17 @@ def run_evaluation(options: dict[str, Any]) -> bool:
     _refuse_wrong_options(options)
     other = read_run(options["against"]) if options["against"] else None
     save, report = options["save"], options["report"]
-    truth = open_truth(options["truth"], options["images"], first_frames=options["first_frames"])
+    existing = options["run"] or options["dataset"]
+    truth = open_truth(
+        options["truth"], options["images"], first_frames=options["first_frames"],
+        unseen=bool(existing),
+    )  # fmt: skip
     if options["limit"]:
         truth = Truth(truth.images[: options["limit"]], truth.categories)
     folder = options["images"] or Path("/")  # a dataset's paths are absolute
-    asked, name, engine = _asked(options, classless=truth.categories == (OBJECT,))
-    steps = evaluate(truth, folder, asked)
+    measured = _stored(options, truth) if existing else _made(options, truth, folder)
+    by_row = not existing and options["prompt"] != "detector"
+    steps = evaluate(truth, None if existing else folder, measured.predict, by_row=by_row)
     for evaluation in tracked(stderr_console(), steps, "evaluating images", len(truth.images)):
         last = evaluation
     if len(last.failed) == len(truth.images):
@@ -137,10 +171,11 @@ def run_evaluation(options: dict[str, Any]) -> bool:
             f"no picture could be measured ({counted(len(last.failed), 'picture')}). The first, "
             f"{first.file_name}: {first.reason}"
         )
-    prompt = options["prompt"]
+    prompt = "the run's boxes" if existing else options["prompt"]
     if prompt == "points":
         prompt = counted(options["clicks"], "click")
-    result = {"model": name, "prompt": prompt, "run": _run_facts(options, engine), **last.result()}
+    run = {**_run_facts(options, bool(existing)), **measured.facts}
+    result = {"model": measured.model, "prompt": prompt, "run": run, **last.result()}
     if other:
         facts, records = other
         result["against"] = {name: facts.get(name) for name in ("model", "prompt", "run")}
@@ -148,7 +183,7 @@ def run_evaluation(options: dict[str, Any]) -> bool:
     if save:
         write_run(save, result, last.records)
     if report:
-        draw = partial(_draw, truth, folder, asked)
+        draw = partial(_draw, truth, measured, by_row)
         page = write_report(report, result, last.records, draw, result.get("against"))
         click.echo(f"report: {page}", err=True)
     if not print_json(options["as_json"], result):
@@ -158,6 +193,19 @@ def run_evaluation(options: dict[str, Any]) -> bool:
 
 def _refuse_wrong_options(options: dict[str, Any]) -> None:
     """Refuse options that mean nothing beside the others, and files that cannot be written."""
+    context = click.get_current_context()
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in OF_A_MODEL
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    existing = [f"--{name}" for name in ("run", "dataset") if options[name]]
+    if len(existing) == 2:
+        raise click.UsageError("give --run or --dataset, not both")
+    if existing and given:
+        raise click.UsageError(
+            f"{given[0]} says how masks are made; {existing[0]} scores those that exist"
+        )
     for option, changed, prompt in (
         ("--clicks", options["clicks"] != 1, "points"),
         ("--detector", options["detector"] != "compact", "detector"),
@@ -174,82 +222,130 @@ def _refuse_wrong_options(options: dict[str, Any]) -> None:
         check_report(options["report"], PAGE, MARK, FILES)
 
 
-def _run_facts(options: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
-    """Return what was measured and with what, to compare evaluations later."""
-    kept = ("truth", "prompt", "first_frames", "limit", "whole_frames")
-    more = {"points": ("clicks",), "detector": ("detector", "min_score")}.get(options["prompt"], ())
+def _run_facts(options: dict[str, Any], existing: bool) -> dict[str, Any]:
+    """Return what was measured, to compare evaluations later."""
+    kept: tuple[str, ...] = ("truth", "first_frames", "limit")
+    if not existing:
+        kept += ("prompt", "whole_frames")
+        kept += {"points": ("clicks",), "detector": ("detector", "min_score")}.get(
+            options["prompt"], ()
+        )
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": product_version(),
-        **{name: options[name] for name in (*kept, *more) if options[name]},
-        "engine": engine,
+        **{name: options[name] for name in kept if options[name]},
     }
 
 
-def _asked(options: dict[str, Any], *, classless: bool) -> tuple[Asked, str, dict[str, Any]]:
-    """Return the function that makes masks, the model's name, and its facts.
+@dataclass(frozen=True)
+class Measured:
+    """Whose boxes and masks are measured.
 
-    Of a truth without classes, as in DAVIS and MOSE, every detection is of its one class.
+    Attributes:
+        predict: finds them.
+        model: name of what made the masks.
+        facts: more of it, for the result.
+        picture: returns the file of a picture of the truth, None where it is gone.
+
     """
+
+    predict: Predict
+    model: str
+    facts: dict[str, Any]
+    picture: Callable[[TruthImage], Path | None]
+
+
+def _stored(options: dict[str, Any], truth: Truth) -> Measured:
+    """Find labels that exist."""
+    from tasks.evaluate.run_diff import Side
+    from tasks.evaluate.stored_labels import StoredLabels
+    from tasks.export.run import dataset_source
+
+    side, dataset = Side(""), None
+    if options["dataset"]:
+        out_uri, dataset = dataset_source(options["dataset"])
+        side = Side(out_uri)
+    else:
+        side = Side.parse(options["run"])
+    with telling(stderr_console(), "reading labels") as tell:
+        found = StoredLabels(
+            truth, side.out_uri, side.run_key, dataset, pictures=bool(options["report"]),
+            on_frame=lambda count: tell(f"reading labels: {counted(count, 'frame')}"),
+        )  # fmt: skip
+    facts = {
+        "labels": redact(options["dataset"] or side.out_uri), "run_keys": found.run_keys,
+        "engine": {},
+    }  # fmt: skip
+    return Measured(found, found.model, facts, found.picture)
+
+
+def _made(options: dict[str, Any], truth: Truth, folder: Path) -> Measured:
+    """Load the model that makes masks."""
+    from tasks.boxes.detectors import load_detector
     from tasks.masks.model import choose_model, load_segmenter
 
-    boxes = jittered_boxes if options["prompt"] == "jittered" else true_boxes
-    by_detector, clicks = options["prompt"] == "detector", options["prompt"] == "points"
-    found = _detector(options, classless=classless) if by_detector else None
-    close_ups = False if options["whole_frames"] or clicks else None
+    prompt, detector = options["prompt"], None
+    close_ups = False if options["whole_frames"] or prompt == "points" else None
     choice = choose_model(
         options["model"], options["backend"], options["precision"], close_ups=close_ups
     )
+    if prompt == "detector":
+        detector = load_detector(options["detector"], backend=choice.backend)
     segmenter = load_segmenter(choice)
+    if detector:
+        predict = by_detector(segmenter, detector, options["min_score"], truth.categories)
+    elif prompt == "points":
+        predict = one_by_one(
+            lambda pixels, image: (
+                true_boxes(image), clicked_masks(segmenter, pixels, image, options["clicks"])
+            )
+        )  # fmt: skip
+    else:
+        predict = by_boxes(segmenter, jittered_boxes if prompt == "jittered" else true_boxes)
     info = segmenter.backend.info
-    clicked = partial(clicked_masks, segmenter, clicks=options["clicks"]) if clicks else None
-    return (
-        Asked(lambda image, some: segmenter.segment([image], [some])[0], boxes, found, clicked),
-        choice.stamp.name,
-        {**asdict(info.stamp), "device": info.device},
-    )
+    engine = {**asdict(info.stamp), "device": info.device}
+    return Measured(
+        predict, choice.stamp.name, {"engine": engine},
+        lambda image: find_image(folder, image.file_name),
+    )  # fmt: skip
 
 
-def _detector(options: dict[str, Any], *, classless: bool) -> Detect:
-    """Return what finds boxes."""
-    from tasks.boxes.detectors import load_detector
-
-    loaded = load_detector(options["detector"])
-
-    def detect(image: ImageArray) -> Boxes:
-        (found,) = loaded.detect([loaded.letterbox(image)], (), options["min_score"])
-        return replace(found, labels=(OBJECT,) * len(found)) if classless else found
-
-    return detect
-
-
-def _draw(truth: Truth, folder: Path, asked: Asked, record: Record, path: Path) -> None:
-    """Segment a record's picture once more, and draw its mask beside the true one."""
+def _draw(truth: Truth, measured: Measured, by_row: bool, record: Record, path: Path) -> None:
+    """Draw the mask of a record beside the true one; a model makes it once more."""
     image = next(one for one in truth.images if one.file_name == record.image)
-    pixels = read_rgb(find_image(folder, image.file_name), image.size_hw)
-    boxes, masks = asked.masks(pixels, image)
-    pairs = match_boxes(image, boxes) if asked.detect else {record.row: record.row}
-    row = pairs[record.row]
+    file = measured.picture(image)
+    (prediction,) = measured.predict([(image, file)])
+    if isinstance(prediction, Exception):
+        raise prediction
+    boxes, masks = prediction
+    nothing = np.zeros((*image.size_hw, 3), np.uint8)  # its picture is gone
+    pixels = nothing if file is None else read_rgb(file, image.size_hw)
+    row = record.row if by_row else match_boxes(image, boxes)[record.row]
     write_difference(
         path, pixels, masks.rle[row], image.rle[record.row], np.array(record.box_xyxy_px)
     )
 
 
-def _row(name: str, figures: dict[str, Any]) -> list[str]:
-    values = ["-" if figures.get(key) is None else f"{figures[key]:.3f}" for key in NUMBERS]
+def _row(name: str, figures: dict[str, Any], left_out: Collection[str]) -> list[str]:
+    values = [
+        "-" if key in left_out or figures.get(key) is None else f"{figures[key]:.3f}"
+        for key in NUMBERS
+    ]
     return [one_line(name), str(figures["instances"]), *values]
 
 
 def _print(result: dict[str, Any]) -> None:
     console, images = results_console(), counted(result["images"], "image")
-    console.print(f"{result['model']}, prompted by {result['prompt']}, {images}")
+    console.print(f"{headline(result)}, {images}", soft_wrap=True)
     groups = {"all": result, **result["by_size"], **result["by_class"], **result["by_occlusion"]}
+    left_out = OF_BOXES if result["boxes_of_truth"] else ()
     first = Column("instances", overflow="fold", min_width=12)
     print_table(
         console,
         [first, "count", *NUMBERS.values()],
-        (_row(name, figures) for name, figures in groups.items()),
+        (_row(name, figures, left_out) for name, figures in groups.items()),
     )
+    console.print(TERMS)
     if result["miou_interval"]:
         low, high = result["miou_interval"]
         console.print(f"mean IoU between {low:.3f} and {high:.3f} (95%, bootstrap over pictures)")
@@ -275,6 +371,8 @@ def _print(result: dict[str, Any]) -> None:
     if others := result["detections_of_other_classes"]:
         text = f"{counted(others, 'detection')} of classes that the truth does not have"
         console.print(f"{text}: not counted", style="yellow")
-    for failed in result["failed_images"]:
+    for failed in result["failed_images"][:FAILED_SHOWN]:
         text = one_line(f"not measured: {failed['file_name']}: {failed['reason']}")
         console.print(text, style="yellow", soft_wrap=True)
+    if (more := len(result["failed_images"]) - FAILED_SHOWN) > 0:
+        console.print(f"and {more} more not measured; --json lists all", style="yellow")

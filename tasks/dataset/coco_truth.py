@@ -50,6 +50,7 @@ class TruthImage:
         sequence: what the image is a frame of, "" for none.
         unreadable: which annotation cannot be read, and why: then there is no instance here, and
             nothing may be measured on the image; "" for none.
+        uri: address of the labeled frame that it is; "" where nobody knows.
 
     """
 
@@ -66,6 +67,7 @@ class TruthImage:
     track_ids: IntArray | None = None
     sequence: str = ""
     unreadable: str = ""
+    uri: str = ""
 
     def __post_init__(self) -> None:
         freeze_arrays(

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.batching import collect, slice_prompts
 from sam2_core.checkpoints import PYTORCH
 from sam2_core.images import open_image
+from sam2_core.preprocess import StagedFrame
 from sam2_core.prompts import PointPrompts, point_prompts
 from sam2_core.segmenter import Segmenter
 from sam2_core.trust.calibration import Answers, Calibration, CalibrationImage
@@ -43,9 +45,12 @@ from sam2_core.types import (
     ImageArray,
     Masks,
 )
+from tasks.boxes.yolox import AnyDetector
 from tasks.dataset.coco_truth import Truth, TruthImage, areas_px, load_truth, read_truth
 from tasks.evaluate.metrics import FailedImage, Scores
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
+from tasks.masks.segment import segment_frames
+from tasks.types import FrameFailure, FrameRef
 
 T = TypeVar("T")
 
@@ -164,12 +169,15 @@ OBJECT = "object"
 EXAMPLES = Path(__file__).parent / "examples"
 
 
-def open_truth(given: str, images: Path | None, *, first_frames: bool = False) -> Truth:
+def open_truth(
+    given: str, images: Path | None, *, first_frames: bool = False, unseen: bool = False
+) -> Truth:
     """Read ground truth.
 
     Args:
         given: a COCO instances json, a folder of indexed PNGs, or `dataset:NAME[.FIELD]`.
         images: where the pictures lie; not needed for a dataset.
+        unseen: nobody will read the pictures, so a COCO json does without `images`.
         first_frames: only the first frame of each sequence.
 
     Raises:
@@ -181,9 +189,9 @@ def open_truth(given: str, images: Path | None, *, first_frames: bool = False) -
         return first_of_each(_of_dataset(name, field)) if first_frames else _of_dataset(name, field)
     if "://" in given:
         raise AutolabelError(f"{given}: the truth is read from this machine; fetch it first")
-    if images is None:
+    if images is None and not (unseen and Path(given).is_file()):
         raise AutolabelError("give the folder of the truth's pictures with --images")
-    if Path(given).is_dir():
+    if images is not None and Path(given).is_dir():
         return load_png_truth(Path(given), images, first_frames=first_frames)
     if first_frames:
         raise AutolabelError("--first-frames: a COCO json says of no picture which sequence it is")
@@ -209,7 +217,8 @@ def _of_dataset(name: str, field: str) -> Truth:
     ensure_database()
     dataset = open_dataset(name, ours=False)
     field = field or TRUTH_FIELD
-    wanted = {field: 1, "filepath": 1, "metadata": 1, "sequence_id": 1, "camera": 1}
+    kept = (field, "filepath", "metadata", "sequence_id", "camera", "frame_uri")
+    wanted = dict.fromkeys(kept, 1)
     samples = sample_collection(dataset).find({}, wanted)
     read = (_of_sample(number, sample, field) for number, sample in enumerate(samples))
     images = [one for one in read if one is not None]
@@ -238,7 +247,7 @@ def _of_sample(number: int, sample: dict[str, Any], field: str) -> TruthImage | 
     known = bool(ids) and all(isinstance(one, int) for one in ids)
     return TruthImage.of_masks(
         number, sample["filepath"], size_hw, [str(rows[i]["label"]) for i in kept],
-        [rles[i] for i in kept], sequence=sequence,
+        [rles[i] for i in kept], sequence=sequence, uri=sample.get("frame_uri") or "",
         track_ids=np.array(ids, np.int64) if known else None,
     )  # fmt: skip
 
@@ -352,8 +361,7 @@ BoolArray = npt.NDArray[np.bool_]
 # Segment Anything's noise on boxes: of a side, and at most so many pixels.
 JITTER, MOST_JITTER_PX = 0.1, 20.0
 _CHUNK = 8
-Segment = Callable[[ImageArray, Boxes], Masks]
-Detect = Callable[[ImageArray], Boxes]
+_BLOCK = 8  # pictures that are read for the detector before the model has them
 
 
 def true_boxes(image: TruthImage) -> Boxes:
@@ -475,10 +483,14 @@ def find_image(folder: Path, file_name: str) -> Path:
 def read_rgb(path: Path, size_hw: tuple[int, int]) -> ImageArray:
     """Read a picture, which must have the size that the truth says once EXIF has turned it."""
     image = open_image(path)
+    _refuse_other_size(image, size_hw)
+    return image
+
+
+def _refuse_other_size(image: ImageArray, size_hw: tuple[int, int]) -> None:
     if image.shape[:2] != size_hw:
         sizes = [f"{height}x{width}" for height, width in (image.shape[:2], size_hw)]
         raise ValueError(f"the image is {sizes[0]} as displayed, the truth says {sizes[1]} (h x w)")
-    return image
 
 
 def _shared(truth: Truth, folder: Path) -> dict[str, list[int]]:
@@ -498,38 +510,110 @@ def _shared(truth: Truth, folder: Path) -> dict[str, list[int]]:
     return {name: ids[path] for path in ids if len(ids[path]) > 1 for name in names[path]}
 
 
-@dataclass(frozen=True)
-class Asked:
-    """How a model is asked for the masks of a picture.
+# A picture of the truth and its file, or None where nobody reads it; the boxes and masks that were
+# found there, or why there are none; what finds them, in the order of the pictures.
+Picture = tuple[TruthImage, Path | None]
+Prediction = tuple[Boxes, Masks] | Exception
+Predict = Callable[[Iterable[Picture]], Iterator[Prediction]]
 
-    Attributes:
-        segment: makes masks of boxes.
-        boxes: makes prompts of what is annotated.
-        detect: finds boxes instead, where given.
-        clicked: makes a mask of every annotated object by clicks instead, where given.
+
+def one_by_one(of: Callable[[ImageArray, TruthImage], tuple[Boxes, Masks]]) -> Predict:
+    """Return what asks for the boxes and masks of one picture after another.
+
+    Args:
+        of: finds them, of pixels, uint8 (H, W, 3) RGB, and what is annotated there.
 
     """
 
-    segment: Segment
-    boxes: Callable[[TruthImage], Boxes] = true_boxes
-    detect: Detect | None = None
-    clicked: Callable[[ImageArray, TruthImage], Masks] | None = None
+    def predict(pictures: Iterable[Picture]) -> Iterator[Prediction]:
+        for image, path in pictures:
+            try:
+                yield of(read_rgb(path or Path(image.file_name), image.size_hw), image)
+            except (OSError, ValueError, AutolabelError) as error:
+                yield error
 
-    def masks(self, pixels: ImageArray, image: TruthImage) -> tuple[Boxes, Masks]:
-        """Return the boxes that were prompted with, and their masks."""
-        if self.clicked:
-            return true_boxes(image), self.clicked(pixels, image)
-        boxes = self.detect(pixels) if self.detect else self.boxes(image)
-        return boxes, self.segment(pixels, boxes)
+    return predict
 
 
-def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Scores]:
-    """Run a model over every image of the truth.
+def by_boxes(segmenter: Segmenter, boxes: Callable[[TruthImage], Boxes] = true_boxes) -> Predict:
+    """Return what prompts a model with what is annotated, made into boxes."""
+    return lambda pictures: _segmented(
+        segmenter, ((image, path, boxes(image), None) for image, path in pictures)
+    )
+
+
+def by_detector(
+    segmenter: Segmenter, detector: AnyDetector, min_score: float, categories: Sequence[str]
+) -> Predict:
+    """Return what finds boxes and prompts a model with them, in batches as `label` does.
+
+    Args:
+        segmenter: for the masks.
+        detector: finds the boxes.
+        min_score: their least score.
+        categories: of the truth: boxes of others count neither way and get no mask. All boxes are
+            of a truth's one class, if that is `OBJECT`.
+
+    """
+    from tasks.boxes.detect import detect
+
+    def frames(pictures: Iterable[Picture]) -> Iterator[_Prompted]:
+        rest = iter(pictures)
+        while block := list(itertools.islice(rest, _BLOCK)):
+            read: dict[FrameRef, StagedFrame] = {}
+            refs = [_frame_of(number, path) for number, (_, path) in enumerate(block)]
+            found = detect(refs, detector, (), min_score, on_read=read.__setitem__)
+            for number, (image, path) in enumerate(block):
+                boxes = found[number]
+                if isinstance(boxes, FrameFailure):
+                    boxes = Boxes.empty()  # reading fails once more, which gives the reason
+                if tuple(categories) == (OBJECT,):
+                    boxes = replace(boxes, labels=(OBJECT,) * len(boxes))
+                other = ~np.isin(boxes.labels, list(categories))
+                prompts = np.where(other[:, None], np.nan, boxes.xyxy_px).astype(np.float32)
+                yield image, path, replace(boxes, xyxy_px=prompts), read.pop(refs[number], None)
+
+    return lambda pictures: _segmented(segmenter, frames(pictures))
+
+
+_Prompted = tuple[TruthImage, Path | None, Boxes, StagedFrame | None]
+
+
+def _segmented(segmenter: Segmenter, frames: Iterable[_Prompted]) -> Iterator[Prediction]:
+    """Make masks of boxes, reading ahead of the device and encoding masks behind it."""
+    given: dict[int, tuple[TruthImage, StagedFrame | None]] = {}
+
+    def prompted() -> Iterator[tuple[FrameRef, Boxes]]:
+        for number, (image, path, boxes, staged) in enumerate(frames):
+            given[number] = image, staged
+            yield _frame_of(number, path), boxes
+
+    def read(frame: FrameRef) -> ImageArray | StagedFrame:
+        image, staged = given.pop(frame.index)
+        if staged is None:
+            return read_rgb(Path(frame.local_path), image.size_hw)
+        _refuse_other_size(staged.pixels, image.size_hw)
+        return staged if staged.gpu else staged.pixels
+
+    for one in segment_frames(segmenter, prompted(), read):
+        why = one.failure.reason if one.failure else ""
+        yield (one.boxes, one.masks) if one.masks else ValueError(why)
+
+
+def _frame_of(number: int, path: Path | None) -> FrameRef:
+    return FrameRef("", "", number, None, str(path), local_path=str(path))
+
+
+def evaluate(
+    truth: Truth, folder: str | Path | None, predict: Predict, *, by_row: bool = True
+) -> Iterator[Scores]:
+    """Score boxes and masks on every image of the truth.
 
     Args:
         truth: what there is.
-        folder: where the images lie.
-        asked: the model, and what it is prompted with.
+        folder: where the images lie; None where nobody reads them.
+        predict: finds boxes and masks.
+        by_row: box and mask i are those of instance i; see `Scores.add`.
 
     Yields:
         The same growing `Scores` after each image, so that a caller can show progress.
@@ -538,8 +622,8 @@ def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Scores]
         AutolabelError: when the folder does not exist or the truth holds no instance.
 
     """
-    folder = Path(folder)
-    if not folder.is_dir():
+    folder = None if folder is None else Path(folder)
+    if folder is not None and not folder.is_dir():
         raise AutolabelError(f"{folder}: no such folder; give the folder of the truth's images")
     if not truth.images:
         raise AutolabelError("the ground truth holds no image")
@@ -548,18 +632,31 @@ def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Scores]
             "the ground truth holds no instance, so there is nothing to measure: its pictures are "
             "empty, or all that is annotated counts neither way (COCO's crowds, 255 in PNGs)"
         )
-    scores = Scores(truth.categories)
-    shared = _shared(truth, folder)
+    scores, pictures = Scores(truth.categories), []
+    shared = {} if folder is None else _shared(truth, folder)
     for image in truth.images:
         try:
-            if image.unreadable:
-                raise ValueError(image.unreadable)
-            if others := shared.get(image.file_name):
-                which = " and ".join(map(str, others))
-                raise ValueError(f"images {which} of the truth are of this one file")
-            pixels = read_rgb(find_image(folder, image.file_name), image.size_hw)
-            boxes, masks = asked.masks(pixels, image)
-            scores.add(image, boxes, masks, by_row=asked.detect is None)
+            pictures.append((image, _file_of(image, folder, shared)))
+        except (OSError, ValueError) as error:
+            scores.failed.append(FailedImage(image.image_id, image.file_name, str(error)))
+            yield scores
+    for (image, _), prediction in zip(pictures, predict(iter(pictures)), strict=True):
+        try:
+            if isinstance(prediction, Exception):
+                raise prediction
+            scores.add(image, *prediction, by_row=by_row)
         except (OSError, ValueError, AutolabelError) as error:
             scores.failed.append(FailedImage(image.image_id, image.file_name, str(error)))
         yield scores
+
+
+def _file_of(
+    image: TruthImage, folder: Path | None, shared: Mapping[str, list[int]]
+) -> Path | None:
+    """Return a picture's file, None without a folder; raises OSError or ValueError otherwise."""
+    if image.unreadable:
+        raise ValueError(image.unreadable)
+    if others := shared.get(image.file_name):
+        which = " and ".join(map(str, others))
+        raise ValueError(f"images {which} of the truth are of this one file")
+    return None if folder is None else find_image(folder, image.file_name)

@@ -241,6 +241,7 @@ def paired(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any]:
 
 BoolArray = npt.NDArray[np.bool_]
 MATCH_BOX_IOU = 0.5
+SAME_BOX_PX = 0.05  # files round
 DAVIS_TOLERANCE = 0.008  # of the diagonal
 # Average precision at IoU 0.5, and over 0.5:0.95.
 _Precision = tuple[float | None, float | None]
@@ -287,7 +288,8 @@ class Scores:
     """Adds up how well predictions fit the truth; `result()` gives one JSON-able object.
 
     `miou` and `boundary_f` are means over all true instances; one that was not found counts 0.
-    `miou_matched` and `boundary_f_matched` leave those out.
+    `miou_matched` and `boundary_f_matched` leave those out. `boxes_of_truth` says that every box
+    was the truth's own: then recall and box precision say nothing.
     """
 
     categories: Sequence[str]
@@ -295,6 +297,7 @@ class Scores:
     _true: list[dict[str, Any]] = field(default_factory=list)
     _found: list[dict[str, Any]] = field(default_factory=list)
     other_classes: int = 0
+    other_boxes: int = 0
     records: list[Record] = field(default_factory=list)
     failed: list[FailedImage] = field(default_factory=list)
 
@@ -322,6 +325,11 @@ class Scores:
             raise ValueError(f"{len(masks)} masks for {len(truth)} true instances")
         pairs = {i: i for i in range(len(truth))} if by_row else match_boxes(truth, boxes)
         ious = [self._instance(truth, i, masks, pairs.get(i)) for i in range(len(truth))]
+        if not by_row:
+            crowds = [rle_box_xyxy_px(one, truth.size_hw) for one in truth.crowd_rle]
+            true = np.array([*truth.boxes_xyxy_px, *crowds], np.float32).reshape(-1, 4)
+            apart = np.abs(boxes.xyxy_px[:, None] - true[None]).max(-1)
+            self.other_boxes += int((apart.min(1, initial=np.inf) > SAME_BOX_PX).sum())
         self._collect(truth, boxes, masks, by_row=by_row)
         return ious
 
@@ -377,6 +385,7 @@ class Scores:
         return {
             **row("all", self.records),
             "images": len(self._images),
+            "boxes_of_truth": bool(self._found) and not self.other_boxes,
             "by_size": {size: row(size, sizes.get(size, [])) for size in SIZES},
             "by_class": {
                 name: row(f"class {name}", some) for name, some in sorted(classes.items())
@@ -531,7 +540,7 @@ def write_report(
         old.unlink()
     _plots(folder / FILES[0], records)
     lines = [
-        f"# {plain(result['model'])}, prompted by {result['prompt']}", "",
+        f"# {plain(headline(result))}", "",
         *(_measured(result["run"]) if "run" in result else []),
         f"{result['images']} pictures, {result['instances']} instances. Intervals are of 95%, by "
         "bootstrap over pictures.", "", MARK, "",
@@ -549,12 +558,32 @@ def write_report(
     return page
 
 
+def headline(result: Mapping[str, Any]) -> str:
+    """Say whose masks were measured, and what they were made of."""
+    run = result.get("run") or {}
+    text = f"{result['model']}, prompted by {result['prompt']}"
+    if "labels" in run:
+        text = f"labels of {run['labels']} by {result['model']}"
+    if "min_score" in run:
+        text += f" (scores from {run['min_score']:g})"
+    if result.get("boxes_of_truth"):
+        clicked, jittered = "clicks" in run, result["prompt"] == "jittered"
+        own = "objects" if clicked else "boxes"
+        text += f"; {own} are the truth's own{', jittered' if jittered else ''}"
+    return text
+
+
+# What says nothing where the boxes are the truth's own.
+OF_BOXES = frozenset({"recall", "ap", "ap50"})
+
+
 def _numbers(result: Mapping[str, Any]) -> list[str]:
     names = {
         "miou": "mean mask IoU", "boundary_f": "boundary F", "recall": "recall", "ap": "box AP",
         "ap50": "box AP50", "mask_ap": "mask AP", "mask_ap50": "mask AP50",
     }  # fmt: skip
-    rows = [(title, result.get(key)) for key, title in names.items()]
+    left_out = OF_BOXES if result.get("boxes_of_truth") else frozenset()
+    rows = [(title, result.get(key)) for key, title in names.items() if key not in left_out]
     davis = result.get("davis") or {}
     rows += [(name, davis.get(key)) for key, name in (("j_and_f", "J&F"), ("j", "J"), ("f", "F"))]
     shown = [f"| {name} | {value:.4f} |" for name, value in rows if value is not None]
@@ -613,6 +642,7 @@ def _measured(run: Mapping[str, Any]) -> list[str]:
     """Say what was measured, and with what."""
     how = engine_named(run.get("engine") or {})
     told = {name: value for name, value in run.items() if name not in {"engine", "made", "version"}}
+    told |= {"run_keys": " ".join(told["run_keys"])} if "run_keys" in told else {}
     words = ", ".join(f"{name} {value}".replace("_", " ") for name, value in told.items())
     by = f"{how}; " if how else ""
     return [f"{plain(by + words)}; sam2-autolabel {run['version']}, {run['made'][:10]}.", ""]

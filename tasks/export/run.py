@@ -404,6 +404,19 @@ def source_of(name: str) -> tuple[str, Any]:
         )
     elif "/" in name:
         raise AutolabelError(f"{storage.redact(name)} holds no labels: name the --out of a run")
+    return dataset_source(name)
+
+
+def dataset_source(name: str) -> tuple[str, Any]:
+    """Return where the labels of a dataset lie, and the dataset.
+
+    Raises:
+        AutolabelError: there is no such dataset of ours, or it knows no storage.
+
+    """
+    from tasks.dataset import schema
+    from tasks.review.events import storage_of
+
     dataset = schema.open_dataset(name)
     out_uri = storage_of(dataset)
     if not out_uri:

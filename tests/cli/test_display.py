@@ -51,8 +51,9 @@ def test_a_log_says_now_and_then_how_far_it_is(monkeypatch):
     with telling(console, "preparing") as tell:
         tell("measuring: encoder [1]")
     assert console.file.getvalue().splitlines() == [
-        "evaluating images: 3", "evaluating images: 1 of 3", "evaluating images: 2 of 3",
-        "evaluating images: 3 of 3", "preparing", "measuring: encoder [1]",
+        "evaluating images: 3", "evaluating images: 1 of 3, 0:00 left",
+        "evaluating images: 2 of 3, 0:00 left", "evaluating images: 3 of 3, 0:00 left",
+        "preparing", "measuring: encoder [1]",
     ]  # fmt: skip
 
 

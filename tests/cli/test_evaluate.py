@@ -72,6 +72,8 @@ def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
         (["--min-score", "0.4"], "--min-score applies only with --prompt detector"),
         (["--against", "{file}"], "no evaluation that --save wrote: UnicodeDecodeError"),
         (["--prompt", "detector", "--detector", "absent.onnx"], r"absent\.onnx"),
+        (["--run", "{folder}", "--model", "tiny"], "--model says how masks are made; --run scores"),
+        (["--run", "x", "--dataset", "y"], "give --run or --dataset, not both"),
         (["--clicks", "2"], "--clicks applies only with --prompt points"),
         (["--detector", "yolox_s"], "--detector applies only with --prompt detector"),
     ],
@@ -144,3 +146,44 @@ def test_a_truth_of_which_nothing_can_be_measured_says_why(truth, tmp_path):
     result = CliRunner().invoke(cli, asked)
     assert not result.stdout
     assert "no picture could be measured (1 picture). The first, 0.png" in str(result.exception)
+
+
+def test_labels_that_exist_are_scored_without_a_model(truth, tmp_path, monkeypatch):
+    """Of boxes that are the truth's own, nothing is said that would say nothing."""
+    (tmp_path / "drive").mkdir()
+    (tmp_path / "0.png").rename(tmp_path / "drive" / "0.png")
+
+    def run(*words):
+        return CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
+
+    for out, options in (("own", ["--boxes", truth]), ("found", [])):
+        given = ["label", tmp_path / "drive", "--out", tmp_path / out, "--no-dataset", *options]
+        assert run(*given).exit_code == 0
+    monkeypatch.setattr("tasks.masks.model.load_segmenter", None)
+    monkeypatch.setattr("tasks.boxes.detectors.load_detector", None)
+    shown = {}
+    for out in ("own", "found"):
+        result = run("evaluate", truth, "--run", tmp_path / out, "--report", tmp_path / f"of-{out}")
+        assert result.exit_code == 0
+        shown[out] = result.stdout.splitlines()
+        assert (tmp_path / f"of-{out}" / "worst-01.png").stat().st_size > 1000
+    assert shown["own"][0].endswith("compact/close-ups; boxes are the truth's own, 1 image")
+    assert "own" not in shown["found"][0].partition(" by ")[2]
+    whole = {out: lines[2].split() for out, lines in shown.items()}
+    assert whole["own"][5:7] == ["-", "-"]
+    assert 0.7 < float(whole["found"][5]) < 1
+    assert float(whole["own"][2]) > float(whole["found"][2]) > 0.6
+    assert "recall: share that was" in "\n".join(shown["own"])
+    moved = json.loads(truth.read_text())
+    moved["images"] += [moved["images"][0] | {"id": 2, "file_name": "1.png"}]
+    truth.write_text(json.dumps(moved))
+    measured = run("evaluate", truth, "--run", tmp_path / "found", "--json")
+    assert measured.exit_code == 1
+    (failed,) = json.loads(measured.stdout)["failed_images"]
+    assert (failed["file_name"], failed["reason"]) == ("1.png", "no labels of it")
+    moved["images"] = [moved["images"][0] | {"file_name": "elsewhere/0.png"}]
+    truth.write_text(json.dumps(moved))
+    result = CliRunner().invoke(cli, ["evaluate", str(truth), "--run", str(tmp_path / "found")])
+    assert "labels of none of the truth's pictures, which are named elsewhere/0.png" in str(
+        result.exception
+    )

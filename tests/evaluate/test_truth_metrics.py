@@ -13,7 +13,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.mask_geometry import boundary_f, mask_iou, size_class
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import load_truth, read_truth
-from tasks.evaluate.evaluate import Asked, evaluate, open_truth
+from tasks.evaluate.evaluate import evaluate, one_by_one, open_truth, true_boxes
 from tasks.evaluate.metrics import Scores, box_iou, match_boxes
 
 H, W = 120, 160
@@ -274,7 +274,8 @@ def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
     Image.fromarray(picture).save(tmp_path / "tagged.png", exif=tag)
     cv2.imwrite(str(tmp_path / "twice.png"), picture)
     (tmp_path / "broken.png").write_bytes(b"no image")
-    steps = list(evaluate(truth, tmp_path, Asked(lambda *_: masks_of(rect(40, 30, 100, 90)))))
+    masks = masks_of(rect(40, 30, 100, 90))
+    steps = list(evaluate(truth, tmp_path, one_by_one(lambda _, image: (true_boxes(image), masks))))
     assert len(steps) == 10
     result = steps[-1].result()
     assert result["miou"] == 1

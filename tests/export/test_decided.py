@@ -212,3 +212,16 @@ def test_what_is_empty_is_told_from_what_nobody_has_looked_at(database, tmp_path
     assert (
         exported("--reviewed", format_="davis")[1]["confirmed_empty"] == before["confirmed_empty"]
     )
+
+
+def test_a_dataset_is_scored_with_what_people_decided(name, tmp_path):
+    export(str(tmp_path / "run"), "coco", str(tmp_path / "coco"), Choice(), images="none")
+    reject(*pick(name, 0, 1))
+    recall = {}
+    for given in (str(tmp_path / "coco/annotations/instances.json"), f"dataset:{name}.detections"):
+        command = ["evaluate", given, "--dataset", name, "--json"]
+        result = json.loads(CliRunner().invoke(cli, command, catch_exceptions=False).stdout)
+        recall[given] = result["recall"]
+        assert result["run"]["labels"] == name
+        assert result["miou_matched"] == 1
+    assert [*recall.values()] == [0.9333, 0.9333]  # of fifteen

@@ -1,0 +1,120 @@
+"""Labels that exist, of a run or a dataset, found for the pictures of a truth: no model is loaded.
+
+A picture of the truth and a frame are the same where their names are, and every folder that the
+truth names is in the frame's address, as for imported boxes (`tasks.boxes.imported`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sam2_core.types import AutolabelError, Boxes, Masks
+from tasks.boxes.imported import ImportedBoxes, entry_of
+from tasks.dataset.coco_truth import Truth, TruthImage
+from tasks.evaluate.evaluate import OBJECT, Picture, Prediction
+from tasks.export.run import Choice, Frames
+from tasks.export.types import ExportFrame, ExportNotes
+from tasks.store import storage
+from tasks.types import FrameRef
+
+_NAMES_SHOWN = 2
+
+
+class StoredLabels:
+    """The labels of the pictures of a truth.
+
+    Args:
+        truth: what there is.
+        out_uri: the run's storage.
+        run_key: only this run's labels, "" for the newest of each sequence.
+        dataset: whose decisions take the place of the labels that they are about, or None.
+        pictures: whether the frames' pictures are needed.
+        on_frame: called with the number of frames that were read.
+
+    Raises:
+        AutolabelError: there are no labels, or none of a picture of the truth.
+
+    """
+
+    def __init__(
+        self, truth: Truth, out_uri: str, run_key: str = "", dataset: Any = None, *,
+        pictures: bool = False, on_frame: Callable[[int], object] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._classless = truth.categories == (OBJECT,)
+        self._found: dict[int, list[ExportFrame]] = {one.image_id: [] for one in truth.images}
+        self._images: dict[str, list[int]] = {}  # of the truth, by a frame's address
+        frames = Frames(
+            out_uri, Choice(run_key=run_key), dataset, pictures=pictures, notes=ExportNotes()
+        )
+        self.run_keys = sorted({one.stamp.run_key for one in frames.manifests})
+        models = {one.stamp.model.name for one in frames.manifests if one.stamp.model}
+        self.model = ", ".join(sorted(models)) or "unknown model"
+        read = self._find(truth, frames, on_frame)
+        if not any(self._found.values()):
+            names = ", ".join(one.file_name for one in truth.images[:_NAMES_SHOWN])
+            raise AutolabelError(
+                f"{storage.redact(out_uri)} has labels of none of the truth's pictures, which are "
+                f"named {names}; its frames are {', '.join(read)}. File names must agree, and "
+                "folders that the truth names must be in the frames' addresses"
+            )
+
+    def _find(
+        self, truth: Truth, frames: Iterable[ExportFrame], on_frame: Callable[[int], object]
+    ) -> list[str]:
+        """Find each picture's frames; returns addresses of a few frames."""
+        ids = {one.file_name: one.image_id for one in truth.images}
+        known = {one.uri: one.image_id for one in truth.images if one.uri}
+        entries = tuple(entry_of(one, Boxes.empty) for one in ids)
+        by_name = ImportedBoxes("", "", "", entries)
+        read = []
+        for number, frame in enumerate(frames, 1):
+            ref = FrameRef(frame.sequence_id, frame.camera, frame.index, None, frame.uri)
+            fitting = [ids[entry.name] for entry in by_name.entries_of(ref)]
+            for image_id in [known[frame.uri]] if frame.uri in known else fitting:
+                self._found[image_id].append(frame)
+                self._images.setdefault(frame.uri, []).append(image_id)
+            if number <= _NAMES_SHOWN:
+                read.append(storage.redact(frame.uri))
+            on_frame(number)
+        return read
+
+    def __call__(self, pictures: Iterable[Picture]) -> Iterator[Prediction]:
+        """Yield the labels of pictures, in their order, or why there are none."""
+        for image, _ in pictures:
+            frames = self._found[image.image_id]
+            several = [one.uri for one in itertools.islice(frames, _NAMES_SHOWN)]
+            if not frames:
+                yield ValueError("no labels of it")
+            elif len(frames) > 1:
+                yield ValueError(f"several frames fit it: {', '.join(several)}")
+            elif len(self._images[frames[0].uri]) > 1:
+                yield ValueError(f"several images of the truth fit {several[0]}")
+            else:
+                yield self._labels(frames[0])
+
+    def picture(self, image: TruthImage) -> Path | None:
+        """Return the file of a picture that has labels, None where it is gone."""
+        return self._found[image.image_id][0].image
+
+    def _labels(self, frame: ExportFrame) -> tuple[Boxes, Masks]:
+        rows = frame.instances
+        boxes = Boxes(
+            np.array([one.box_xyxy_px for one in rows], np.float32).reshape(-1, 4),
+            np.array([one.score for one in rows], np.float32),
+            tuple(one.label for one in rows),
+        )
+        if self._classless:
+            boxes = replace(boxes, labels=(OBJECT,) * len(boxes))
+        nothing = np.zeros(len(rows), np.float32)
+        masks = Masks(
+            tuple(one.rle for one in rows), frame.size_hw,
+            np.array([one.predicted_iou for one in rows], np.float32), nothing, nothing,
+            np.array([one.area_px for one in rows], np.int64), ("",) * len(rows),
+        )  # fmt: skip
+        return boxes, masks
