@@ -69,8 +69,8 @@ $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
 	@: > $@
 
 $(VENV)/.torch: $(VENV)/.dev lab/pyproject.toml
-	@echo "installing PyTorch (CPU) and what else the lab needs into $(VENV): about a minute"
-	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) torch==2.13.0 -r lab/pyproject.toml
+	@echo "installing PyTorch (CPU), TensorRT-RTX and what else the lab needs into $(VENV): about a minute"
+	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) torch==2.13.0 -e '.[tensorrt]' -r lab/pyproject.toml
 	@: > $@
 
 $(VENV)/.triton: $(VENV)/.runtime
@@ -85,11 +85,11 @@ dev: $(VENV)/.dev ## Install what the tests need
 
 lab: $(VENV)/.torch ## Install what the lab needs: training, measurements beside others
 
-torch: $(VENV)/.torch triton ## Add PyTorch (CPU), the reference implementations and a Triton server
+torch: $(VENV)/.torch triton ## Add PyTorch (CPU), TensorRT-RTX, the reference implementations and a Triton server
 
 triton: $(VENV)/.triton ## Add a Triton server and its client, for `autolabel serve`
 
-extra-%: setup ## Add an extra, such as mcap, prompts or triton: make extra-mcap
+extra-%: setup ## Add an extra, such as mcap, prompts or tensorrt: make extra-mcap
 	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) -e '.[$*]'
 
 docs: setup ## Build the pages as a site, which `autolabel docs` opens

@@ -116,6 +116,16 @@ def device_memory_bytes() -> int:
     return 0 if failed or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) else size.value
 
 
+def compute_capability() -> str:
+    """Return the compute capability of the first GPU, such as sm89; "" where there is none."""
+    if not cuda_devices():
+        return ""
+    driver, numbers = ctypes.CDLL("libcuda.so.1"), (ctypes.c_int(0), ctypes.c_int(0))
+    for attribute, number in zip((75, 76), numbers, strict=True):  # major, minor
+        driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, 0)
+    return "sm" + "".join(str(number.value) for number in numbers)
+
+
 def _has(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
@@ -138,11 +148,20 @@ def choose_backend(backend: str) -> tuple[str, str]:
         return "onnxruntime-cpu", no_gpu() or "no NVIDIA GPU here"
     for name, what in ON_GPU.items():
         if fits(name, backend) and _usable(name):
-            return name, f"{devices} NVIDIA GPU(s) and {what} are here"
+            return name, f"{devices} NVIDIA GPU(s) and {what} are here{_passed_over(name, backend)}"
     problem = cuda_provider_problem()
     reason = f"a GPU is here, but {problem}. To use it: {how_to_install('gpu')}"
     logger.warning("%s", reason)
     return "onnxruntime-cpu", reason
+
+
+def _passed_over(taken: str, asked: str) -> str:
+    """Say why TensorRT is installed and not taken, where it would have come first."""
+    from sam2_core.backends.tensorrt_backend import has_tensorrt
+
+    if (taken, asked) != ("onnxruntime-cuda", "auto") or not has_tensorrt():
+        return ""
+    return f"; not tensorrt: {tensorrt_problem()}"
 
 
 ON_GPU = {
@@ -200,7 +219,7 @@ def refuse_unless_usable(name: str) -> None:
         )
     if _usable(name):
         return
-    problem = cuda_provider_problem() if name == "onnxruntime-cuda" else _tensorrt_problem()
+    problem = cuda_provider_problem() if name == "onnxruntime-cuda" else tensorrt_problem()
     extra = how_to_install(EXTRAS[name])
     raise AutolabelError(f"{name} cannot run here: {problem}. To use it: {extra}")
 
@@ -229,16 +248,16 @@ def _usable(name: str) -> bool:
         except ImportError:  # there, and broken
             return False
         return bool(torch.cuda.is_available())
-    return not (_tensorrt_problem() if name == "tensorrt" else cuda_provider_problem())
+    return not (tensorrt_problem() if name == "tensorrt" else cuda_provider_problem())
 
 
-def _tensorrt_problem() -> str:
+def tensorrt_problem() -> str:
     """Say why TensorRT cannot run on the GPU; "" when it can."""
-    if not (_has("tensorrt") and _has("cuda")):
-        return "TensorRT or cuda-bindings are not installed"
-    from sam2_core.backends.tensorrt_backend import runtime_problem
+    from sam2_core.backends.tensorrt_backend import has_tensorrt, runtime_problem
 
-    return runtime_problem()
+    if not (has_tensorrt() and _has("cuda")):
+        return "TensorRT or cuda-bindings are not installed"
+    return runtime_problem(compute_capability())
 
 
 def precision_of(backend: str) -> str:

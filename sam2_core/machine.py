@@ -124,7 +124,7 @@ def how_to_install(extra: str, target: str = "") -> str:
 
 PACKAGES = (
     "sam2-autolabel", "numpy", "onnxruntime", "onnxruntime-gpu", "torch", "transformers",
-    "tensorrt-cu13", "simplejpeg", "pillow",
+    "tensorrt-cu13", "tensorrt-rtx-cu13-libs", "simplejpeg", "pillow",
 )  # fmt: skip
 
 

@@ -49,9 +49,11 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Run every check; one that fails unexpectedly is a finding, too."""
+    from sam2_core.backends.tensorrt_backend import has_tensorrt
+
     looks: list[Callable[[], Finding]] = [
-        _python, _processor, _onnxruntime, _gpu, _models, _database, _prefect,
-        _cache, _credentials,
+        _python, _processor, _onnxruntime, _gpu, *([_tensorrt] if has_tensorrt() else []), _models,
+        _database, _prefect, _cache, _credentials,
     ]  # fmt: skip
     findings = []
     for look in looks:
@@ -95,6 +97,21 @@ def _gpu() -> Finding:
     if missing:
         return Finding("gpu", "note", f"{names}; {missing}", how_to_install("gpu"))
     return Finding("gpu", "ok", names)
+
+
+def _tensorrt() -> Finding:
+    from sam2_core.backend_choice import compute_capability, tensorrt_problem
+    from sam2_core.backends.tensorrt_backend import engines_folder
+    from sam2_core.backends.tensorrt_engines import NAME_AND_VERSION, supported_capabilities
+
+    folders = sorted({path.parent.name for path in engines_folder().glob("*/*.engine")})
+    found = f"{NAME_AND_VERSION}, engines: {', '.join(folders) or 'none yet'}"
+    if not compute_capability():
+        advice = f"autolabel models build --for: any of {', '.join(supported_capabilities())}"
+        return Finding("tensorrt", "note", f"{found}; no GPU to run them", advice)
+    if problem := tensorrt_problem():
+        return Finding("tensorrt", "note", problem, "--backend auto takes another one")
+    return Finding("tensorrt", "ok", found)
 
 
 def _models() -> Finding:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,22 @@ from tasks.wording import counted, one_line
     help="Precision of the exported graph and its engines.",
 )
 @click.option("--device", "index", type=click.IntRange(min=0), default=0, help="CUDA device.")
+@click.option(
+    "--for",
+    "capabilities",
+    metavar="sm86,sm89",
+    help="Build for GPUs of these compute capabilities instead, here or on a machine without one.",
+)
 @cache_option
 @json_option
-def build(model: str, precision: str, index: int, cache: Path | None, as_json: bool) -> None:
-    """Build TensorRT engines from an exported model, for the GPU of this machine.
+def build(
+    model: str, precision: str, index: int, capabilities: str | None, cache: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Build TensorRT engines of a model and the bundled detector, for the GPU of this machine.
 
     Engines are stored by GPU, TensorRT version and graph, and built once. Labeling builds what it
-    lacks by itself: this only does it ahead of time.
+    lacks by itself: this only does it ahead of time, with --for also in CI or an image build.
     """
     from rich.console import Console
 
@@ -52,32 +61,53 @@ def build(model: str, precision: str, index: int, cache: Path | None, as_json: b
     from sam2_core.load import Wanted, resolve_model
 
     require_tensorrt()
+    targets = _targets(capabilities, index)
     with Console(stderr=True).status(f"resolving {model}") as status:
         wanted = Wanted(precision, cache=cache, progress=lambda text: status.update(str(text)))
         # As labeling uses it: for close-ups where it has them.
         folder = resolve_model(model, wanted).for_close_ups(None)
-        engines = _build(folder, index, status.update)
+        engines = [one for target in targets for one in _build(folder, target, status.update)]
     if not print_json(as_json, {"model": str(folder.path), "engines": engines}):
-        for engine in engines:
-            click.echo(f"{engine['graph']}: {engine['path']} ({engine['how']})")
+        for one in engines:
+            size = f"{one['engine_bytes'] / 1e6:.1f} MB, built in {one['build_s']} s"
+            click.echo(f"{one['target']} {one['graph']}: {one['path']} ({size})")
 
 
-def _build(folder: ModelFolder, index: int, note: Any) -> list[dict[str, Any]]:
+def _targets(capabilities: str | None, index: int) -> list[str]:
+    """Return whom to build for."""
     from sam2_core.backends.gpu import CudaDevice
-    from sam2_core.backends.tensorrt_backend import buckets_for, engines_folder, graphs_of
-    from sam2_core.backends.tensorrt_engines import build_engine, engine_path
+    from sam2_core.backends.tensorrt_engines import (
+        NAME_AND_VERSION,
+        ON_ANY_MACHINE,
+        target_of,
+        why_not_for,
+    )
 
-    gpu, buckets = CudaDevice(index).name, buckets_for(folder)
-    engines = engines_folder(folder.cache)
-    built = []
-    for kind in graphs_of(folder):
-        graph = folder.graph(kind)
-        there = engine_path(graph, gpu, engines, buckets).is_file()
-        started = time.monotonic()
-        path = build_engine(graph, kind, gpu=gpu, engines_dir=engines, buckets=buckets, note=note)
-        how = "was there" if there else f"built in {time.monotonic() - started:.0f} s"
-        built.append({"graph": kind, "path": str(path), "how": how})
-    return built
+    if capabilities is None:
+        return [target_of(CudaDevice(index))]
+    if not ON_ANY_MACHINE:
+        raise click.UsageError(
+            f"--for needs TensorRT-RTX: {NAME_AND_VERSION}, which is here, builds only on the GPU "
+            "that it builds for"
+        )
+    targets = [one.strip().lower() for one in capabilities.split(",")]
+    if problem := next(filter(None, map(why_not_for, targets)), ""):
+        raise click.UsageError(f"--for: {problem}")
+    return targets
+
+
+def _build(folder: ModelFolder, target: str, note: Callable[[str], None]) -> list[dict[str, Any]]:
+    from sam2_core.backends.tensorrt_backend import build_all, engines_folder, network_engine
+    from tasks.boxes.detectors import resolve_detector
+
+    paths = build_all(folder, target, note)
+    detector = resolve_detector("compact").read()
+    note(f"building the detector for {target}")
+    paths["detector"] = network_engine(detector, target, engines_folder(folder.cache))
+    return [
+        json.loads(path.with_suffix(".json").read_text()) | {"graph": graph, "path": str(path)}
+        for graph, path in paths.items()
+    ]
 
 
 @click.command("triton-repository", short_help="Write a Triton model repository.")

@@ -30,15 +30,21 @@ POINTER, INT, FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 
 
 class CudaDevice:
-    """The current CUDA device. Addresses and handles are plain integers."""
+    """The current CUDA device. Addresses and handles are plain integers.
+
+    Attributes:
+        name: as the driver has it.
+        capability: compute capability, such as sm89.
+
+    """
 
     def __init__(self, index: int = 0) -> None:
         self._runtime = _cuda_runtime()
-        self._index = index
         self._call("cudaSetDevice", index)
         properties = self._call("cudaGetDeviceProperties", index)
         name = properties.name
         self.name = name.decode().rstrip("\0") if isinstance(name, bytes) else str(name)
+        self.capability = f"sm{properties.major}{properties.minor}"
         # Graph handles are objects in cuda-bindings; keep them alive under their integer.
         self._graphs: dict[int, Any] = {}
         # Never destroyed: they come back from any thread, also while a graph is captured.
@@ -111,15 +117,7 @@ class CudaDevice:
             AutolabelError: NVRTC is not installed, or refuses the source.
 
         """
-        kinds = self._runtime.cudaDeviceAttr
-        major, minor = (
-            self._call("cudaDeviceGetAttribute", kind, self._index)
-            for kind in (
-                kinds.cudaDevAttrComputeCapabilityMajor,
-                kinds.cudaDevAttrComputeCapabilityMinor,
-            )
-        )
-        return _compiled(source, names, f"sm_{major}{minor}")
+        return _compiled(source, names, self.capability.replace("sm", "sm_"))
 
     def run_kernel(
         self, kernel: Any, blocks: tuple[int, int, int], threads: tuple[int, int, int],

@@ -1,13 +1,14 @@
 """TensorRT engines: built from ONNX graphs, kept in caches, loaded and run.
 
-CUDA graphs and TensorRT's best kernels need fixed shapes, so prompts and images are padded to
-buckets. Every box bucket is one optimisation profile (its kernels are tuned for that size); one
-more profile takes clicked points and mask prompts, whose shapes vary.
+Two libraries share one API: full TensorRT, which builds on the GPU that it builds for, and
+TensorRT-RTX, which builds for named compute capabilities on any machine and compiles kernels for
+the shapes at hand when it loads (`ON_ANY_MACHINE` tells which it is).
 
-NVIDIA's advice for dynamic shapes under CUDA graphs is followed: each captured graph has its own
-execution context, made without device memory, and all contexts share one block of the largest
-size that any of them needs. Every address is fixed when an engine is loaded; nothing is allocated
-afterwards.
+An engine has one profile: each further one would hold the weights again (45 MB instead of 19 for
+four buckets of close-ups). Prompts and images are padded to buckets. Each bucket has an execution
+context of its own, made without device memory, and a captured CUDA graph; all contexts share one
+block of the largest size that any of them needs. Every address is fixed when an engine is loaded;
+nothing is allocated afterwards.
 """
 
 from __future__ import annotations
@@ -17,29 +18,66 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorrt as trt
 
 from sam2_core.backends.cuda_backend import FREE_PROMPTS
-from sam2_core.backends.gpu import Declared, Gpu, Graph, Shape, Tensor, sized
+from sam2_core.backends.gpu import CudaDevice, Declared, Gpu, Graph, Shape, Tensor, sized
+from sam2_core.backends.onnxruntime_cuda import BOX_BUCKETS, CLOSE_UP_BUCKETS, IMAGE_BUCKETS
 from sam2_core.cache import file_sha256, only_one, write_whole
 from sam2_core.machine import how_to_install
 from sam2_core.types import BOX_POINTS, AutolabelError
 
+try:  # its Python package alone, without the libraries, cannot be imported
+    import tensorrt as trt
+except ImportError:
+    import tensorrt_rtx_bindings as trt
+
+# TensorRT-RTX. What follows from it: whom an engine is for, and what is kept of kernels.
+ON_ANY_MACHINE = hasattr(trt, "ComputeCapability")
+NAME = "TensorRT-RTX" if ON_ANY_MACHINE else "TensorRT"
+NAME_AND_VERSION = f"{NAME} {trt.__version__}"
 # A graph that is not the mask model's: one input of images, one output.
 NETWORK = "network"
 # Most points of a prompt.
 _MOST_POINTS = 16
 
 
+def supported_capabilities() -> tuple[str, ...]:
+    """Return the compute capabilities that TensorRT-RTX builds for, such as sm89."""
+    names = trt.ComputeCapability.__members__ if ON_ANY_MACHINE else ()
+    return tuple(name.lower() for name in names if name.startswith("SM"))
+
+
+def why_not_for(capability: str) -> str:
+    """Say why there can be no engine for a compute capability; "" where there can."""
+    if not ON_ANY_MACHINE or capability in supported_capabilities():
+        return ""
+    supported = ", ".join(supported_capabilities())
+    return f"{NAME_AND_VERSION} has no kernels for {capability}, only for {supported}"
+
+
+def opens_on(capability: str) -> str:
+    """Open a runtime, whatever it raises, then say what `why_not_for` says."""
+    trt.Runtime(Log())
+    return why_not_for(capability)
+
+
+def target_of(device: CudaDevice) -> str:
+    """Return whom engines of a device are for: its compute capability, or its very name."""
+    if problem := why_not_for(device.capability):
+        raise AutolabelError(f"{problem}: choose --backend torch or onnxruntime-cuda")
+    return device.capability if ON_ANY_MACHINE else device.name
+
+
 @dataclass(frozen=True)
 class Buckets:
-    """Sizes that engines are built for.
+    """Sizes that engines run at.
 
     Attributes:
         boxes: prompts in one decoder call, ascending; more are split over calls.
@@ -48,52 +86,30 @@ class Buckets:
 
     """
 
-    boxes: tuple[int, ...] = (1, 8, 32, 64, 128)
-    images: tuple[int, ...] = (1, 2, 4, 8)
+    boxes: tuple[int, ...] = BOX_BUCKETS
+    images: tuple[int, ...] = IMAGE_BUCKETS
     own_images: bool = False
 
 
 # Of close-ups, small images of which a frame has dozens, each with one box.
-CLOSE_UP_BUCKETS = Buckets((1, 8, 32, 64), (1, 8, 32, 64), own_images=True)
+OF_CLOSE_UPS = Buckets(CLOSE_UP_BUCKETS, CLOSE_UP_BUCKETS, own_images=True)
+
+# Of each input: the smallest, the tuned and the largest shape.
+Profile = Mapping[str, tuple[Shape, Shape, Shape]]
 
 
-@dataclass(frozen=True)
-class Profile:
-    """One optimisation profile: input name -> (smallest, tuned for, largest) shape."""
-
-    name: str
-    shapes: Mapping[str, tuple[Shape, Shape, Shape]]
-
-    def covers(self, shapes: Mapping[str, Shape]) -> bool:
-        """Whether every given input's shape lies inside this profile."""
-        return all(
-            name in self.shapes and _inside(shape, *self.shapes[name])
-            for name, shape in shapes.items()
-        )
-
-    def fixes(self, names: Sequence[str]) -> bool:
-        """Whether each of these inputs, as far as there, has one shape only."""
-        return all(
-            self.shapes[name][0] == self.shapes[name][2] for name in names if name in self.shapes
-        )
-
-
-def _inside(shape: Shape, smallest: Shape, _tuned: Shape, largest: Shape) -> bool:
-    return len(shape) == len(smallest) and all(
-        low <= size <= high for low, size, high in zip(smallest, shape, largest, strict=True)
-    )
-
-
-def profiles_for(
+def profile_for(
     inputs: Iterable[tuple[str, Sequence[int | str | None]]], kind: str, buckets: Buckets
-) -> list[Profile]:
-    """Optimisation profiles of one graph.
+) -> Profile:
+    """Return the shapes that the engine of a graph takes.
 
     Args:
         inputs: (name, shape) of each of the graph's inputs; a size that is not a positive int
             is dynamic.
-        kind: name of the graph: "encoder", "decoder" or "decoder_mask"; or `NETWORK`.
-        buckets: what to build for.
+        kind: name of the graph: "encoder", "decoder", "decoder_single" or "decoder_mask"; or
+            `NETWORK`.
+        buckets: what to build for. Tuned for is the middle one of boxes (most frames have 11 to
+            20), and the largest of images, which batches fill.
 
     Raises:
         AutolabelError: for an input that the ONNX contract does not know.
@@ -103,29 +119,24 @@ def profiles_for(
         (name, tuple(size if isinstance(size, int) and size > 0 else -1 for size in shape))
         for name, shape in inputs
     ]
-    if kind in {NETWORK, "encoder"}:
-        if kind == "encoder":
-            _fill(declared, {"B": 1})  # refuses what is not of the contract
-        return [
-            Profile(
-                f"images-{count}", {name: ((count, *shape[1:]),) * 3 for name, shape in declared}
-            )
-            for count in buckets.images
-        ]
-    profiles = []
     most = buckets.images[-1]
+    if kind == NETWORK:
+        counts = (buckets.images[0], most, most)
+        return {name: _three((count, *shape[1:]) for count in counts) for name, shape in declared}
     takes_masks = any(name == "mask_input" for name, _ in declared)
-    for count in () if takes_masks else buckets.boxes:
-        tuned = min(count, most) if buckets.own_images else 1
-        sizes = [{"B": images, "P": count, "K": BOX_POINTS} for images in (1, tuned, most)]
-        profiles.append(Profile(f"boxes-{count}", _ranges(declared, sizes)))
-    free = [
+    boxes = (1, FREE_PROMPTS) if takes_masks else buckets.boxes
+    tuned = most if kind == "encoder" or buckets.own_images else 1
+    sizes = (
         {"B": 1, "P": 1, "K": 1},
-        {"B": 1, "P": 1, "K": BOX_POINTS},
-        {"B": most, "P": FREE_PROMPTS, "K": _MOST_POINTS},
-    ]
-    profiles.append(Profile("points", _ranges(declared, free)))
-    return profiles
+        {"B": tuned, "P": boxes[len(boxes) // 2], "K": BOX_POINTS},
+        {"B": most, "P": boxes[-1], "K": _MOST_POINTS},
+    )
+    return {name: _three(_filled(name, shape, one) for one in sizes) for name, shape in declared}
+
+
+def _three(shapes: Iterable[Shape]) -> tuple[Shape, Shape, Shape]:
+    smallest, tuned, largest = shapes
+    return smallest, tuned, largest
 
 
 # What the first sizes of each input mean (docs/MODELS.md); others are fixed.
@@ -141,30 +152,17 @@ _DYNAMIC = {
 }
 
 
-def _ranges(
-    declared: Sequence[tuple[str, Shape]], sizes: Sequence[Mapping[str, int]]
-) -> dict[str, tuple[Shape, Shape, Shape]]:
-    low, tuned, high = (_fill(declared, one) for one in sizes)
-    return {name: (low[name], tuned[name], high[name]) for name, _ in declared}
-
-
-def _fill(declared: Sequence[tuple[str, Shape]], sizes: Mapping[str, int]) -> dict[str, Shape]:
-    filled = {}
-    for name, shape in declared:
-        meaning = _DYNAMIC.get(name)
-        if meaning is None or len(meaning) > len(shape):
-            raise AutolabelError(
-                f"input {name!r} of shape {shape} is not part of the ONNX contract "
-                "(docs/MODELS.md); export the model again with this version"
-            )
-        axes = [sizes[axis] for axis in meaning]
-        if min(shape[len(axes) :], default=1) < 0:
-            raise AutolabelError(f"input {name!r}: only the first of {shape} may be dynamic")
-        given = [*axes, *shape[len(axes) :]]
-        filled[name] = tuple(
-            one if one > 0 else size for one, size in zip(shape, given, strict=True)
+def _filled(name: str, shape: Shape, sizes: Mapping[str, int]) -> Shape:
+    meaning = _DYNAMIC.get(name)
+    if meaning is None or len(meaning) > len(shape):
+        raise AutolabelError(
+            f"input {name!r} of shape {shape} is not part of the ONNX contract "
+            "(docs/MODELS.md); export the model again with this version"
         )
-    return filled
+    if min(shape[len(meaning) :], default=1) < 0:
+        raise AutolabelError(f"input {name!r}: only the first of {shape} may be dynamic")
+    given = [*(sizes[axis] for axis in meaning), *shape[len(meaning) :]]
+    return tuple(one if one > 0 else size for one, size in zip(shape, given, strict=True))
 
 
 OLDEST = (10, 13)
@@ -172,69 +170,102 @@ OLDEST = (10, 13)
 _WORKSPACE_BYTES = 4 << 30
 
 
-def version() -> tuple[int, int]:
-    """Return (major, minor) of the TensorRT that is installed, refusing what is too old."""
-    major, minor = (int(part) for part in trt.__version__.split(".")[:2])
-    if (major, minor) < OLDEST:
-        raise AutolabelError(
-            f"TensorRT {trt.__version__} is too old: at least {OLDEST[0]}.{OLDEST[1]} is needed "
-            f"({how_to_install('tensorrt')})"
+class Log(trt.ILogger):  # type: ignore[misc]
+    """What the library says while it builds or loads: errors, and the kernels that it made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: list[tuple[str, str]] = []
+
+    def log(self, severity: Any, msg: str) -> None:
+        """Keep a message; the library calls this from its own threads."""
+        self._said.append((severity.name, msg))
+
+    def reasons(self) -> str:
+        """Return what went wrong in the library's own words."""
+        return "; ".join(text for severity, text in self._said if severity.endswith("ERROR"))
+
+    def kernels(self) -> dict[str, int]:
+        """Count the kernels of the engine by type and precision, such as "attention Half"."""
+        layers = re.findall(
+            r"^Name: (\S+), LayerType: (\w+).*?Outputs: \[ \{.*?Datatype: (\w+)",
+            "\n".join(text for _, text in self._said), re.MULTILINE,
+        )  # fmt: skip
+        return dict(
+            sorted(Counter(f"{_type(n, kind)} {dtype}" for n, kind, dtype in layers).items())
         )
-    return major, minor
+
+
+def _type(name: str, layer_type: str) -> str:
+    """Name attention and normalisation by what a kernel's name lists."""
+    if "mha" in name:
+        return "attention"
+    return "normalization" if "MeanSubMul" in name else layer_type
 
 
 def strongly_typed_network_flags() -> int:
     """Return flags for `Builder.create_network`: the graph's own types decide every precision.
 
-    On 10 that has to be asked for. From 11 on every network is strongly typed.
+    On full TensorRT 10 that has to be asked for. Elsewhere every network is strongly typed.
+
+    Raises:
+        AutolabelError: the library is too old.
+
     """
-    if version() >= (11, 0):
+    version = tuple(int(part) for part in trt.__version__.split(".")[:2])
+    if ON_ANY_MACHINE or version >= (11, 0):
         return 0
+    if version < OLDEST:
+        raise AutolabelError(
+            f"TensorRT {trt.__version__} is too old: at least {OLDEST[0]}.{OLDEST[1]} is needed, "
+            f"or TensorRT-RTX ({how_to_install('tensorrt')})"
+        )
     return 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
 
 
 Note = Callable[[str], None]
 
 
-def _facts(onnx_path: Path, gpu: str, buckets: Buckets) -> dict[str, Any]:
+def _facts(onnx_path: Path, target: str, buckets: Buckets) -> dict[str, Any]:
     """Return everything that an engine depends on; another value of any of it is another engine."""
     digest = file_sha256(onnx_path)
     own = {".onnx", ".json", ".sha256"}
     beside = [one for one in sorted(onnx_path.parent.iterdir()) if one.suffix not in own]
     if weights := [file_sha256(one) for one in beside if one.is_file()]:
         digest = hashlib.sha256("".join([digest, *weights]).encode()).hexdigest()
-    facts = {"gpu": gpu, "tensorrt": trt.__version__, "graph_sha256": digest}
+    facts = {"target": target, "library": NAME_AND_VERSION, "graph_sha256": digest}
     return facts | {"buckets": asdict(buckets)}
 
 
-def engine_path(onnx_path: Path, gpu: str, engines_dir: Path, buckets: Buckets) -> Path:
+def engine_path(onnx_path: Path, target: str, engines_dir: Path, buckets: Buckets) -> Path:
     """Return where the engine of a graph belongs in the cache of engines.
 
-    Engines of one GPU and TensorRT share a folder, and a timing cache in it.
+    Engines of one target and library share a folder, and a timing cache in it.
     """
-    facts = json.dumps(_facts(onnx_path, gpu, buckets), sort_keys=True)
-    device = re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
+    facts = json.dumps(_facts(onnx_path, target, buckets), sort_keys=True)
+    folder = re.sub(r"[^a-z0-9.]+", "-", f"{target} {NAME_AND_VERSION}".lower())
     digest = hashlib.sha256(facts.encode()).hexdigest()[:16]
-    return engines_dir / f"{device}-trt{trt.__version__}" / f"{onnx_path.stem}-{digest}.engine"
+    return engines_dir / folder / f"{onnx_path.stem}-{digest}.engine"
 
 
 def build_engine(
     onnx_path: Path,
     kind: str,
     *,
-    gpu: str,
+    target: str,
     engines_dir: Path,
     buckets: Buckets,
     note: Note = lambda _: None,
 ) -> Path:
     """Return the engine of one ONNX graph, from the cache where it was built before.
 
-    One process at a time builds for a GPU: builders time kernels, and others need what it makes.
+    One process at a time builds for a target: full TensorRT times kernels, and others need what
+    it makes.
 
     Args:
         onnx_path: exported graph, weights included.
-        kind: "encoder", "decoder" or "decoder_mask".
-        gpu: name of the device that it is built on.
+        kind: name of the graph, or `NETWORK`.
+        target: compute capability or name of the device that it is for, see `target_of`.
         engines_dir: the cache of engines and timing caches.
         buckets: shapes to build for.
         note: told what is happening.
@@ -243,7 +274,7 @@ def build_engine(
         AutolabelError: when TensorRT cannot parse or build the graph, with its own reasons.
 
     """
-    path = engine_path(onnx_path, gpu, engines_dir, buckets)
+    path = engine_path(onnx_path, target, engines_dir, buckets)
     if path.is_file():
         return path
 
@@ -252,69 +283,86 @@ def build_engine(
 
     with only_one(path.parent / ".build.lock", waiting):
         if not path.is_file():  # or it was made by another process meanwhile
-            _build(path, onnx_path, kind, gpu=gpu, buckets=buckets, note=note)
+            note(f"building {onnx_path.name} for {target}")
+            _build(path, onnx_path, kind, target=target, buckets=buckets)
     return path
 
 
-def _build(
-    path: Path, onnx_path: Path, kind: str, *, gpu: str, buckets: Buckets, note: Note
-) -> None:
+def _build(path: Path, onnx_path: Path, kind: str, *, target: str, buckets: Buckets) -> None:
     """Build an engine; the lock is held."""
-    started = time.perf_counter()
-    logger = trt.Logger(trt.Logger.WARNING)
-    builder = trt.Builder(logger)
+    started, log = time.perf_counter(), Log()
+    builder = trt.Builder(log)
     network = builder.create_network(strongly_typed_network_flags())
-    _parse(network, logger, onnx_path)
+    _parse(network, log, onnx_path)
+    _refuse_float32_attention(network, onnx_path)
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
-    profiles = profiles_for(
-        [(tensor.name, tuple(tensor.shape)) for tensor in inputs], kind, buckets
-    )
-    config = _configure(builder, profiles, tf32=kind == NETWORK)
+    profile = profile_for([(one.name, tuple(one.shape)) for one in inputs], kind, buckets)
+    config = _configure(builder, profile, target, tf32=kind == NETWORK)
     timing_path = path.parent / "timing.cache"
-    timing = config.create_timing_cache(timing_path.read_bytes() if timing_path.is_file() else b"")
-    config.set_timing_cache(timing, ignore_mismatch=False)
-    note(f"building {onnx_path.name}: {len(profiles)} shape profiles, this takes minutes")
+    if not ON_ANY_MACHINE:  # TensorRT-RTX times nothing
+        known = timing_path.read_bytes() if timing_path.is_file() else b""
+        config.set_timing_cache(config.create_timing_cache(known), ignore_mismatch=False)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise AutolabelError(
-            f"TensorRT {trt.__version__} could not build {onnx_path}; its reasons are above"
-        )
-    write_whole(path, memoryview(plan))
-    write_whole(timing_path, memoryview(timing.serialize()))
-    seconds = time.perf_counter() - started
-    facts = _facts(onnx_path, gpu, buckets) | {
-        "graph": str(onnx_path), "profiles": [profile.name for profile in profiles],
-        "build_s": round(seconds, 1),
+        raise AutolabelError(f"{NAME_AND_VERSION} could not build {onnx_path}: {log.reasons()}")
+    plan = memoryview(plan)
+    facts = _facts(onnx_path, target, buckets) | {
+        "graph": str(onnx_path), "profile": profile, "kernels": log.kernels(),
+        "engine_sha256": hashlib.sha256(plan).hexdigest(), "engine_bytes": plan.nbytes,
+        "build_s": round(time.perf_counter() - started, 1),
     }  # fmt: skip
+    if not ON_ANY_MACHINE:
+        write_whole(timing_path, memoryview(config.get_timing_cache().serialize()))
     write_whole(path.with_suffix(".json"), json.dumps(facts, indent=1))
+    write_whole(path, plan)
 
 
-def _parse(network: trt.INetworkDefinition, logger: trt.Logger, onnx_path: Path) -> None:
-    parser = trt.OnnxParser(network, logger)
+def _parse(network: trt.INetworkDefinition, log: Log, onnx_path: Path) -> None:
+    parser = trt.OnnxParser(network, log)
     if parser.parse_from_file(str(onnx_path)):
         return
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
-    reasons = "; ".join(f"{error.node_name()}: {error.desc()}" for error in errors)
-    raise AutolabelError(f"TensorRT {trt.__version__} cannot read {onnx_path}: {reasons}")
+    reasons = "; ".join(f"{e.node_operator()} {e.node_name()}: {e.desc()}" for e in errors)
+    raise AutolabelError(f"{NAME_AND_VERSION} cannot read {onnx_path}: {reasons}")
+
+
+def _refuse_float32_attention(network: trt.INetworkDefinition, onnx_path: Path) -> None:
+    """Refuse a half-precision graph that attends over an image in float32.
+
+    A cast too many in an export makes it, and it takes several times as long. That of tokens
+    alone, of which there are any number, is meant to be in float32.
+    """
+    outputs = [network.get_output(index) for index in range(network.num_outputs)]
+    if not any(one.dtype == trt.float16 for one in outputs):
+        return
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        if layer.type != trt.LayerType.SOFTMAX or layer.get_input(0).dtype != trt.float32:
+            continue
+        shape = tuple(layer.get_input(0).shape)
+        if max(shape[-2:]) > 0:
+            raise AutolabelError(
+                f"{onnx_path} is in half precision and computes attention over {shape} in float32 "
+                f"({layer.name}): export the model again"
+            )
 
 
 def _configure(
-    builder: trt.Builder, profiles: Sequence[Profile], *, tf32: bool
+    builder: trt.Builder, profile: Profile, target: str, *, tf32: bool
 ) -> trt.IBuilderConfig:
     config = builder.create_builder_config()
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, _WORKSPACE_BYTES)
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that it names its kernels
+    if ON_ANY_MACHINE:
+        config.num_compute_capabilities = 1
+        config.set_compute_capability(trt.ComputeCapability.__members__[target.upper()], 0)
     if not tf32:  # masks are to be those of float32
         config.clear_flag(trt.BuilderFlag.TF32)
-    for profile in profiles:
-        shapes = builder.create_optimization_profile()
-        for name, (smallest, tuned, largest) in profile.shapes.items():
-            shapes.set_shape(name, min=smallest, opt=tuned, max=largest)
-        config.add_optimization_profile(shapes)
+    shapes = builder.create_optimization_profile()
+    for name, (smallest, tuned, largest) in profile.items():
+        shapes.set_shape(name, min=smallest, opt=tuned, max=largest)
+    config.add_optimization_profile(shapes)
     return config
-
-
-# Inputs whose shape is the bucket: a profile that fixes them has few shapes (image counts).
-ONE_CONTEXT_EACH = ("image", "points")
 
 
 @dataclass(frozen=True)
@@ -330,7 +378,6 @@ class _Context:
     """A context whose shapes and addresses are set, and its captured graph."""
 
     context: trt.IExecutionContext
-    output_shapes: dict[str, Shape]
     graph: int | None = None
 
 
@@ -339,11 +386,14 @@ class LoadedEngine(Graph):
 
     def __init__(self, path: Path, gpu: Gpu) -> None:
         self._device, self._stream, self._owner = gpu.device, gpu.stream, gpu.owner
-        self._logger = trt.Logger(trt.Logger.WARNING)
-        self._runtime = trt.Runtime(self._logger)
+        self._log = Log()
+        self._runtime = trt.Runtime(self._log)
         self._engine = self._deserialize(path)
-        self._profiles = self._read_profiles()
-        # Between profiles the largest need counts: one block serves every context.
+        self._config = self._engine.create_runtime_config()
+        self._config.set_execution_context_allocation_strategy(
+            trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        )
+        self._kernels_path, self._kernels = path.with_suffix(".kernels"), b""
         self.scratch_bytes = int(self._engine.device_memory_size_v2)
         self._scratch = 0
         self._bound: dict[tuple[object, ...], _Context] = {}
@@ -351,52 +401,58 @@ class LoadedEngine(Graph):
         self.tensors: dict[str, Tensor] = {}
 
     def _deserialize(self, path: Path) -> trt.ICudaEngine:
+        facts = json.loads(path.with_suffix(".json").read_text())
+        here = {"target": target_of(self._device), "library": NAME_AND_VERSION}
+        here["engine_sha256"] = file_sha256(path)
+        for what, one in here.items():
+            if facts.get(what) != one:
+                raise AutolabelError(
+                    f"{path} cannot be used: its {what} is {facts.get(what)}, and here it is {one}."
+                    " Remove it and run `autolabel models build`"
+                )
         engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
         if engine is None:
-            raise AutolabelError(
-                f"TensorRT {trt.__version__} cannot load {path}: it was built for another GPU or "
-                "version, or is damaged. Remove it and run `autolabel models build`"
-            )
+            raise AutolabelError(f"{NAME_AND_VERSION} cannot load {path}: {self._log.reasons()}")
         return engine
-
-    def _read_profiles(self) -> list[Profile]:
-        profiles = []
-        for index in range(self._engine.num_optimization_profiles):
-            shapes = {}
-            for name in self._names(trt.TensorIOMode.INPUT):
-                low, tuned, high = self._engine.get_tensor_profile_shape(name, index)
-                shapes[name] = (tuple(low), tuple(tuned), tuple(high))
-            profiles.append(Profile(str(index), shapes))
-        return profiles
-
-    def buckets(self, name: str) -> tuple[int, ...]:
-        """Return the fixed first sizes of an input, ascending: what it can be padded to."""
-        fixed = [profile for profile in self._profiles if profile.fixes((name,))]
-        return tuple(sorted({profile.shapes[name][2][0] for profile in fixed}))
 
     @property
     def declared(self) -> Mapping[str, Declared]:
-        """Inputs and outputs by name; rows are those of the first profile, of boxes."""
+        """Inputs and outputs by name."""
         return self.tensors
 
     def attach(self, scratch_address: int) -> None:
         """Give the engine its scratch memory and allocate its inputs and outputs once, largest."""
         self._scratch = scratch_address
-        sizes: dict[str, int] = {}
-        rows: dict[str, Shape] = {}
-        for index, profile in enumerate(self._profiles):
-            largest = {name: shapes[2] for name, shapes in profile.shapes.items()}
-            outputs = self._set_shapes(self._new_context(index), largest)
-            for name, shape in {**largest, **outputs}.items():
-                nbytes = math.prod(shape) * self._dtype(name).itemsize
-                sizes[name] = max(sizes.get(name, 0), nbytes)
-                rows.setdefault(name, shape[1:])
-        for name, nbytes in sizes.items():
+        shapes = {
+            name: tuple(self._engine.get_tensor_profile_shape(name, 0)[2]) for name in self._inputs
+        }
+        shapes |= self._set_shapes(self._new_context(), shapes)
+        for name, shape in shapes.items():
+            dtype: np.dtype[Any] = np.dtype(trt.nptype(self._engine.get_tensor_dtype(name)))
+            nbytes = math.prod(shape) * dtype.itemsize
             address = self._device.allocate(nbytes)
-            self.tensors[name] = Tensor(self._dtype(name), rows[name], address)
+            self.tensors[name] = Tensor(dtype, shape[1:], address)
             if name in self._inputs:
                 # A warm-up must not gather at whatever index the memory happens to hold.
                 self._device.clear(address, nbytes, self._stream)
+        if ON_ANY_MACHINE:
+            self._remember_kernels()
+
+    def _remember_kernels(self) -> None:
+        """Compile kernels for each captured shape once per machine, before it is captured."""
+        self._config.dynamic_shapes_kernel_specialization_strategy = (
+            trt.DynamicShapesKernelSpecializationStrategy.EAGER
+        )
+        self._cache = self._config.create_runtime_cache()
+        if self._kernels_path.is_file():
+            self._kernels = self._kernels_path.read_bytes()
+            self._cache.deserialize(self._kernels)  # of another driver: they are compiled again
+        self._config.set_runtime_cache(self._cache)
+
+    def _keep_kernels(self) -> None:
+        if ON_ANY_MACHINE and (kernels := bytes(self._cache.serialize())) != self._kernels:
+            write_whole(self._kernels_path, kernels)
+            self._kernels = kernels
 
     def bound(self, counts: Mapping[str, int], points: int = BOX_POINTS) -> BoundEngine:
         """Return the buffers, and what runs them at these first sizes, and points of a prompt."""
@@ -406,25 +462,15 @@ class LoadedEngine(Graph):
     def release(self) -> None:
         """Keep the buffers: they are fixed, and the next frames need them."""
 
-    def _dtype(self, name: str) -> np.dtype[np.generic]:
-        dtype: np.dtype[np.generic] = np.dtype(trt.nptype(self._engine.get_tensor_dtype(name)))
-        return dtype
-
     def _names(self, mode: trt.TensorIOMode) -> list[str]:
         names = [self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)]
         return [name for name in names if self._engine.get_tensor_mode(name) == mode]
 
-    def _new_context(self, profile_index: int) -> trt.IExecutionContext:
-        context = self._engine.create_execution_context(
-            strategy=trt.ExecutionContextAllocationStrategy.USER_MANAGED
-        )
+    def _new_context(self) -> trt.IExecutionContext:
+        context = self._engine.create_execution_context(self._config)
         if context is None:
-            raise AutolabelError("TensorRT could not create an execution context")
+            raise AutolabelError(f"{NAME} made no execution context: {self._log.reasons()}")
         context.set_device_memory(self._scratch, self.scratch_bytes)
-        if not context.set_optimization_profile_async(profile_index, self._stream):
-            raise AutolabelError(f"TensorRT refused optimisation profile {profile_index}")
-        # The switch may copy on the stream; contexts are made once, so waiting costs nothing.
-        self._device.synchronize(self._stream)
         return context
 
     def _set_shapes(
@@ -432,51 +478,49 @@ class LoadedEngine(Graph):
     ) -> dict[str, Shape]:
         for name, shape in shapes.items():
             if not context.set_input_shape(name, shape):
-                raise AutolabelError(f"TensorRT refused shape {shape} for input {name!r}")
+                low, _, high = self._engine.get_tensor_profile_shape(name, 0)
+                raise AutolabelError(
+                    f"this engine takes {name} of {tuple(low)} to {tuple(high)}, not of {shape}"
+                )
         missing = context.infer_shapes()
         if missing:
-            raise AutolabelError(f"TensorRT lacks the shapes of {', '.join(missing)}")
+            raise AutolabelError(f"{NAME} lacks the shapes of {', '.join(missing)}")
         outputs = self._names(trt.TensorIOMode.OUTPUT)
         return {name: tuple(context.get_tensor_shape(name)) for name in outputs}
 
     def _bind(self, shapes: Mapping[str, Shape]) -> _Context:
-        profile_index = next(
-            (i for i, profile in enumerate(self._profiles) if profile.covers(shapes)), None
-        )
-        if profile_index is None:
-            raise AutolabelError(f"no profile of this engine covers {dict(shapes)}")
-        # The profile of points and masks has too many shapes for a context each.
-        fixed = self._profiles[profile_index].fixes(ONE_CONTEXT_EACH)
-        key = (profile_index, *(sorted(shapes.items()) if fixed else ()))
+        # Clicked points and masks come in too many shapes for a context each.
+        free = "mask_input" in shapes or shapes.get("points", (0, BOX_POINTS))[1] != BOX_POINTS
+        key = () if free else tuple(shapes.values())
         bound = self._bound.get(key)
-        if bound is not None and fixed:
+        if bound is not None and not free:
             return bound
-        context = self._new_context(profile_index) if bound is None else bound.context
-        output_shapes = self._set_shapes(context, shapes)
+        context = self._new_context() if bound is None else bound.context
+        self._set_shapes(context, shapes)
         for name, tensor in self.tensors.items():
             if not context.set_tensor_address(name, tensor.address):
-                raise AutolabelError(f"TensorRT refused the address of {name!r}")
-        bound = self._bound[key] = _Context(context, output_shapes)
-        if fixed:
+                raise AutolabelError(f"{NAME} refused the address of {name!r}")
+        bound = self._bound[key] = _Context(context)
+        if not free:
             # One run outside the capture: the first one may initialise lazily.
             self._execute(context)
             self._device.synchronize(self._stream)
             with self._owner.capturing():
                 bound.graph = self._device.capture(self._stream, lambda: self._execute(context))
+            self._keep_kernels()
         return bound
 
     def _execute(self, context: trt.IExecutionContext) -> None:
         if not context.execute_async_v3(self._stream):
-            raise AutolabelError("TensorRT failed to enqueue; its reason is above")
+            raise AutolabelError(f"{NAME} did not run: {self._log.reasons()}")
 
-    def run(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Enqueue one inference over the fixed buffers and return the outputs' shapes."""
+    def run(self, shapes: Mapping[str, Shape]) -> None:
+        """Queue one inference over the fixed buffers."""
         bound = self._bind(shapes)
         if bound.graph is None:
             self._execute(bound.context)
         else:
             self._device.launch(bound.graph, self._stream)
-        return bound.output_shapes
 
 
 def load_engines(paths: Mapping[str, Path], gpu: Gpu) -> dict[str, LoadedEngine]:

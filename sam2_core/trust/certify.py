@@ -66,7 +66,7 @@ _EVERYWHERE = ("numpy", "pillow")
 _LIBRARIES = {
     "onnxruntime": ("onnxruntime-gpu", "onnxruntime"),
     "torch": ("torch",),
-    "tensorrt": ("tensorrt", "tensorrt-cu13"),
+    "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-rtx-cu13-libs"),
 }
 
 

@@ -1,50 +1,45 @@
-"""`autolabel models build` as a user calls it, on a stand-in for TensorRT and the GPU."""
+"""`autolabel models build --for` as a user calls it on a machine without a GPU."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from flows.cli.main import cli
-from tests.sam2_core import fake_tensorrt
-from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.small_graphs import write_model
 
-MODULES = [f"sam2_core.backends.tensorrt_{part}" for part in ("engines",)]
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorrt", fake_tensorrt.module())
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    cuda = importlib.import_module("sam2_core.backends.gpu")
-    monkeypatch.setattr(cuda, "CudaDevice", lambda index: FakeDevice())
-    yield
-    for name in MODULES:
-        sys.modules.pop(name, None)
+pytest.importorskip("tensorrt_rtx_bindings", exc_type=ImportError)
 
 
 def build(*arguments):
     return CliRunner().invoke(cli, ["models", "build", *map(str, arguments)])
 
 
-def test_engines_are_built_once(gpu, tmp_path):
+def test_engines_are_built_once_for_every_gpu_that_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     model = write_model(tmp_path / "a")
-    done = build(model, "--cache", tmp_path, "--json")
+    done = build(model, "--for", "SM86, sm120", "--json")
     assert done.exit_code == 0, done.output
     engines = json.loads(done.stdout)["engines"]
-    assert [engine["graph"] for engine in engines] == [
-        "encoder",
-        "decoder",
-        "decoder_single",
-        "decoder_mask",
+    graphs = ["encoder", "decoder", "decoder_single", "decoder_mask", "detector"]
+    assert [(one["target"], one["graph"]) for one in engines] == [
+        (target, graph) for target in ("sm86", "sm120") for graph in graphs
     ]
-    assert all(Path(engine["path"]).is_file() for engine in engines)
-    again = build(model, "--cache", tmp_path)
-    assert again.stdout.count("(was there)") == 4
+    written = {one["path"]: Path(one["path"]).stat().st_mtime_ns for one in engines}
+    again = build(model, "--for", "sm86,sm120")
+    assert again.stdout.count(", built in ") == 10
+    assert written == {path: Path(path).stat().st_mtime_ns for path in written}
+    findings = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).stdout)["findings"]
+    said = findings["tensorrt"]["found"]
+    assert "engines: sm120-tensorrt-rtx-" in said
+    assert "no GPU to run them" in said
+
+
+def test_a_gpu_that_there_is_no_engine_for_is_refused_before_anything_is_built(tmp_path):
+    refused = build(write_model(tmp_path / "a"), "--for", "sm89,sm90", "--cache", tmp_path)
+    assert refused.exit_code == 2
+    assert "has no kernels for sm90, only for sm75, " in refused.output
+    assert not list(tmp_path.rglob("*.engine"))

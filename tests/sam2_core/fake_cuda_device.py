@@ -19,7 +19,7 @@ from tests.sam2_core.host_device import HostDevice
 class FakeDevice(HostDevice):
     """Host memory, streams that run when synchronised, and graphs."""
 
-    name = "Fake GPU 9000"
+    name, capability = "Fake GPU 9000", "sm89"
     current: FakeDevice
 
     def __init__(self, memory_bytes: int = 1 << 40) -> None:

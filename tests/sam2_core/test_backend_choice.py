@@ -13,7 +13,6 @@ from sam2_core.backends.tensorrt_backend import runtime_problem
 from sam2_core.load import load_backend
 from sam2_core.types import AutolabelError, DeviceLostError
 from tasks.masks.model import choose_model
-from tests.sam2_core import fake_tensorrt
 
 MICRO = Path(__file__).parents[1] / "data" / "micro"
 
@@ -86,21 +85,28 @@ def test_a_backend_whose_libraries_are_missing_beside_a_gpu_says_which(name, ext
         backend_choice.refuse_unless_usable(name)
 
 
-@pytest.mark.parametrize("opens", [True, False])
-def test_tensorrt_is_offered_only_where_it_opens_a_runtime(opens, monkeypatch):
-    stand_in = fake_tensorrt.module()
+@pytest.mark.parametrize(("opens", "capability"), [(True, "sm89"), (True, "sm90"), (False, "sm89")])
+def test_tensorrt_is_offered_only_where_it_can_run(opens, capability, monkeypatch, tmp_path):
+    from tests.sam2_core import fake_tensorrt  # which skips where TensorRT is not installed
+
+    stand_in = fake_tensorrt.install(monkeypatch, tmp_path)
     if not opens:  # as pybind does where the library returns nothing
         monkeypatch.setattr(stand_in, "Runtime", lambda _: (_ for _ in ()).throw(TypeError("none")))
-    monkeypatch.setitem(sys.modules, "tensorrt", stand_in)
+    monkeypatch.setattr(backend_choice, "compute_capability", lambda: capability)
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
-    monkeypatch.setattr(backend_choice, "_has", lambda module: module in {"tensorrt", "cuda"})
+    monkeypatch.setattr(backend_choice, "_has", lambda module: module == "cuda")
     monkeypatch.setattr(backend_choice, "cuda_provider_problem", lambda: "")
-    found = backend_choice.offered_backends()
-    assert found == (*(("tensorrt",) if opens else ()), "onnxruntime-cuda", "onnxruntime-cpu")
+    found, (taken, why) = backend_choice.offered_backends(), choose_backend("auto")
+    can = opens and capability == "sm89"
+    assert found == (*(("tensorrt",) if can else ()), "onnxruntime-cuda", "onnxruntime-cpu")
+    assert taken == found[0]
+    assert ("not tensorrt: " in why) != can
+    assert ("has no kernels for sm90" in why) == (capability == "sm90")
 
 
 def test_what_a_worker_has_tested_is_not_tested_again(monkeypatch):
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(backend_choice, "tensorrt_problem", lambda: "not for this GPU")
     monkeypatch.setenv(backend_choice.TESTED_VARIABLE, "torch,onnxruntime-cuda")
     assert choose_backend("onnxruntime")[0] == "onnxruntime-cuda"  # no GPU is here to try it on
     assert backend_choice.offered_backends() == ("torch", "onnxruntime-cuda", "onnxruntime-cpu")

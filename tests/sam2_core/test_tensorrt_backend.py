@@ -1,12 +1,13 @@
-"""The TensorRT backend's own logic, on a stand-in for TensorRT and the GPU (see fake_tensorrt).
+"""The TensorRT backend's own logic: the real builder, and a stand-in for what needs the GPU.
 
-What is under test is real: buckets, padding, buffers, streams, graphs, caches. That the calls exist
-in the real API is the contract test's matter; that engines run was never tried (BENCHMARKS.md).
+What is under test is real: engines, buckets, padding, buffers, streams, graphs, caches. That
+engines run was never tried (BENCHMARKS.md).
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -28,57 +29,49 @@ from tests.sam2_core import fake_tensorrt
 from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.small_graphs import SIZE, with_close_ups, write_model
 
-MODULES = ("engines", "backend")
 BOXES, IMAGES = (1, 8, 16), (1, 2)
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return engines of all tests: each is built once."""
+    return tmp_path_factory.mktemp("engines")
+
+
 @pytest.fixture
-def trt(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorrt", fake_tensorrt.module())
-    names = {name: f"sam2_core.backends.tensorrt_{name}" for name in MODULES}
-    for full in names.values():
-        monkeypatch.delitem(sys.modules, full, raising=False)
+def trt(monkeypatch, built):
+    fake_tensorrt.install(monkeypatch, built)
+    names = fake_tensorrt.MODULES
     yield SimpleNamespace(**{name: importlib.import_module(one) for name, one in names.items()})
     for full in names.values():
         sys.modules.pop(full, None)
 
 
-@pytest.fixture
-def model(tmp_path):
-    return ModelFolder.open(write_model(tmp_path / "model"), tmp_path / "cache")
+@pytest.fixture(scope="module")
+def model(built):
+    return ModelFolder.open(write_model(built / "model"), built / "cache")
 
 
-def build(trt, model, tmp_path, buckets=None):
+def build(trt, model, engines, buckets=None, target="sm89"):
     buckets = buckets or trt.engines.Buckets(BOXES, IMAGES)
     return {
         kind: trt.engines.build_engine(
-            model.graph(kind), kind, gpu="Fake GPU 9000", engines_dir=tmp_path / "engines",
-            buckets=buckets,
+            model.graph(kind), kind, target=target, engines_dir=engines, buckets=buckets
         )
         for kind in graphs_of(model)
     }  # fmt: skip
-
-
-def test_an_engine_s_file_is_of_everything_that_it_depends_on(trt, model, tmp_path):
-    def path(gpu, boxes=BOXES):
-        buckets = trt.engines.Buckets(boxes)
-        return trt.engines.engine_path(model.graph("encoder"), gpu, tmp_path, buckets)
-
-    assert path("NVIDIA H200").parent.name == "nvidia-h200-trt11.4.0.106"
-    paths = {path("NVIDIA H200"), path("NVIDIA L40S"), path("NVIDIA H200", (1, 8))}
-    for weights in (b"one", b"other"):  # beside the graph
-        (model.path / "weights.bin").write_bytes(weights)
-        paths.add(path("NVIDIA H200"))
-    assert len(paths) == 5
 
 
 def opened(device=None):
     return Gpu(device or FakeDevice(), DeviceOwner("fake"), "cpu")
 
 
-def load(trt, model, tmp_path, device=None, **options):
-    paths = build(trt, model, tmp_path, **options)
-    return trt.backend.TensorRTBackend(model, paths, opened(device))
+def load(trt, model, built, device=None, buckets=None):
+    buckets = buckets or trt.engines.Buckets(BOXES, IMAGES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trt.backend, "buckets_for", lambda _: buckets)
+        paths = build(trt, model, built, buckets)
+        return trt.backend.TensorRTBackend(model, paths, opened(device))
 
 
 def images(count, seed=0):
@@ -110,20 +103,20 @@ def reference(model, frames, asked):
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 16, 17, 37])
-def test_rows_and_images_stay_together_in_any_bucket(trt, model, tmp_path, frames, count):
-    backend = load(trt, model, tmp_path)
+def test_rows_and_images_stay_together_in_any_bucket(trt, model, built, frames, count):
+    backend = load(trt, model, built)
     given, asked = images(frames), prompts(count, frames)
     got = backend.decode(backend.encode(given), asked)
     assert_same(got, reference(model, given, asked))
 
 
-def test_a_detector_runs_on_an_engine_in_batches(trt, tmp_path):
+def test_a_detector_runs_on_an_engine_in_batches(trt, tmp_path, built):
     rows = np.random.default_rng(0).uniform(-1, 1, (84, 6)).astype(np.float32)
     rows[:, 4:] = np.abs(rows[:, 4:])
     path = write_yolox(tmp_path / "detector.onnx", rows, 64, 1, ["car"])
     file = resolve_detector(str(path))
     device = FakeDevice()
-    gpu, engines = opened(device), tmp_path / "engines"
+    gpu, engines = opened(device), built
     on_engine, on_cpu = Detector(file, gpu, engines=engines), Detector(file)
     on_engine.warm_up()
     assert len(device.graphs) == 3  # one for each number of images
@@ -136,11 +129,11 @@ def test_a_detector_runs_on_an_engine_in_batches(trt, tmp_path):
         np.testing.assert_allclose(boxes.xyxy_px, expected.xyxy_px, atol=1e-3)
         np.testing.assert_allclose(boxes.scores, expected.scores, atol=1e-5)
     (graph,) = (engines / "networks").glob("*.onnx")
-    assert len(list(engines.glob(f"fake-gpu-9000-*/{graph.stem}-*.engine"))) == 1
+    assert len(list(engines.glob(f"sm89-*/{graph.stem}-*.engine"))) == 1
 
 
-def test_points_and_masks_go_through_the_same_door(trt, model, tmp_path):
-    backend = load(trt, model, tmp_path)
+def test_points_and_masks_go_through_the_same_door(trt, model, built):
+    backend = load(trt, model, built)
     given = images(2)
     features = backend.encode(given)
     clicks = prompts(6, 2, points=5)
@@ -153,9 +146,9 @@ def test_points_and_masks_go_through_the_same_door(trt, model, tmp_path):
         )
 
 
-def test_nothing_is_allocated_after_the_first_frame_and_graphs_are_replayed(trt, model, tmp_path):
+def test_nothing_is_allocated_after_the_first_frame_and_graphs_are_replayed(trt, model, built):
     device = FakeDevice()
-    backend = load(trt, model, tmp_path, device)
+    backend = load(trt, model, built, device)
     backend.warm_up()
     graphs = len(device.graphs)
     assert graphs == len(IMAGES) + len(BOXES)
@@ -170,30 +163,54 @@ def test_nothing_is_allocated_after_the_first_frame_and_graphs_are_replayed(trt,
     assert device.launches == launched + 5 * 3  # encoder, 16 boxes, 8 boxes
 
 
-def test_what_cannot_be_loaded_or_read_is_named(trt, model, tmp_path):
+def test_kernels_of_captured_shapes_are_kept_for_the_next_process(trt, model, built):
+    load(trt, model, built).warm_up()
+    kept = {path: path.read_bytes() for path in built.rglob("*.kernels")}
+    assert {path.name.split("-")[0] for path in kept} >= {"decoder_single", "encoder"}
+    load(trt, model, built).warm_up()
+    assert all(path.read_bytes().startswith(before) for path, before in kept.items())
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "engine_sha256"),
+        (lambda path: said(path, target="sm120"), "its target is sm120, and here it is sm89"),
+        (lambda path: said(path, library="TensorRT-RTX 1.6"), r"its library is .* 1\.6, and here"),
+    ],
+)
+def test_an_engine_that_is_damaged_or_of_elsewhere_is_refused(trt, model, tmp_path, harm, why):
     engines = build(trt, model, tmp_path)
-    engines["encoder"].write_bytes(b"half a file")
-    with pytest.raises(AutolabelError, match=r"cannot load .*encoder-.*engine"):
+    harm(engines["encoder"])
+    with pytest.raises(AutolabelError, match=rf"encoder-.*engine cannot be used: .*{why}"):
         trt.backend.TensorRTBackend(model, engines, opened())
-    model.graph("decoder").write_bytes(b"not onnx")
-    with pytest.raises(AutolabelError, match=r"cannot read .*decoder.onnx: node_7"):
-        build(trt, model, tmp_path)
 
 
-def test_a_full_device_is_a_device_memory_error(trt, model, tmp_path):
+def said(path, **facts):
+    described = path.with_suffix(".json")
+    described.write_text(json.dumps(json.loads(described.read_text()) | facts))
+
+
+def test_a_shape_outside_the_profile_is_refused(trt, model, built):
+    decoder = load(trt, model, built)._graphs["decoder"]
+    with pytest.raises(AutolabelError, match=r"takes points of \(1, 1, 2\) to \(16, 16, 2\), not"):
+        decoder.bound(dict.fromkeys(decoder.declared, 1) | {"points": 17}).run()
+
+
+def test_a_gpu_that_the_library_has_no_kernels_for_is_refused_in_a_sentence(trt, monkeypatch):
+    monkeypatch.setattr(FakeDevice, "capability", "sm90")
+    with pytest.raises(AutolabelError, match=r"no kernels for sm90, .*--backend torch or onnxr"):
+        trt.engines.target_of(FakeDevice())
+
+
+def test_a_full_device_is_a_device_memory_error(trt, model, built):
     needed = FakeDevice()
-    load(trt, model, tmp_path, needed)
+    load(trt, model, built, needed)
     taken = (1 << 40) - needed.left
     for short in (1, taken // 2, taken - 1):
         device = FakeDevice(memory_bytes=taken - short)
         with pytest.raises(DeviceMemoryError):
-            load(trt, model, tmp_path, device)
-
-
-def test_an_old_tensorrt_is_refused(monkeypatch, trt):
-    monkeypatch.setattr(trt.engines.trt, "__version__", "10.3.0")
-    with pytest.raises(AutolabelError, match=r"10\.3\.0 is too old: at least 10\.13"):
-        trt.engines.strongly_typed_network_flags()
+            load(trt, model, built, device)
 
 
 def test_without_tensorrt_the_error_says_what_to_do(monkeypatch, model):
@@ -202,36 +219,29 @@ def test_without_tensorrt_the_error_says_what_to_do(monkeypatch, model):
         tensorrt_backend.load_tensorrt(model)
 
 
-def test_close_ups_have_engines_and_buckets_of_their_own(trt, model, tmp_path):
+def test_close_ups_have_engines_and_buckets_of_their_own(trt, model, built, tmp_path):
     copy = with_close_ups(model.path, tmp_path / "copy", SIZE)
     folder = ModelFolder.open(copy, tmp_path / "cache").for_close_ups()
     assert graphs_of(folder) == ("encoder", "decoder")
     buckets = buckets_for(folder)
-    assert buckets.images == buckets.boxes == (1, 8, 32, 64)
-    backend = load(trt, folder, tmp_path, buckets=buckets)
+    assert buckets.images == buckets.boxes == (8, 16, 32, 64)
+    backend = load(trt, folder, built, buckets=buckets)
     assert backend.info.close_ups
     frames = images(70)
     asked = replace(prompts(70), image_index=np.arange(70))
     assert_same(backend.decode(backend.encode(frames), asked), reference(model, frames, asked))
 
 
-DECODER = [
-    ("embedding", (-1, 256, 64, 64)),
-    ("high_res_s0", (-1, 32, 256, 256)),
-    ("high_res_s1", (-1, 64, 128, 128)),
-    ("points", (-1, -1, 2)),
-    ("labels", (-1, -1)),
-    ("image_index", (-1,)),
-]
+DECODER = [("embedding", (-1, 256, 64, 64)), ("points", (-1, -1, 2)), ("labels", (-1, -1))]
 
 
 def test_an_input_outside_the_contract_is_refused(trt):
     with pytest.raises(AutolabelError, match=r"'extra'.*not part of the ONNX contract"):
-        trt.engines.profiles_for([*DECODER, ("extra", (-1,))], "decoder", trt.engines.Buckets())
+        trt.engines.profile_for([*DECODER, ("extra", (-1,))], "decoder", trt.engines.Buckets())
 
 
 def test_decoders_of_close_ups_are_tuned_for_an_image_of_each_box(trt):
-    buckets = trt.engines.Buckets((8, 64), (1, 32), own_images=True)
-    eight, many, _ = trt.engines.profiles_for(DECODER, "decoder", buckets)
-    assert [shape[0] for shape in eight.shapes["embedding"]] == [1, 8, 32]
-    assert [shape[0] for shape in many.shapes["embedding"]] == [1, 32, 32]
+    for own_images, tuned in ((True, 32), (False, 1)):
+        buckets = trt.engines.Buckets((8, 64), (1, 32), own_images=own_images)
+        profile = trt.engines.profile_for(DECODER, "decoder", buckets)
+        assert [shape[0] for shape in profile["embedding"]] == [1, tuned, 32]
