@@ -57,7 +57,7 @@ SIDEBAR = {
     "origin": ["model", "previous_model", "run_key", "frame_uri", "frame_key", "stamp"],
 }
 # What a view that shows label by label has instead of a frame's own: there a sample is a label.
-OF_PATCHES = ["detections.risk", "detections.reasons", "detections.decision"]
+OF_PATCHES = {"review": ["detections.risk", "detections.decision"], "origin": ["sample_id"]}
 EDITABLE = "reviewed"
 # FiftyOne 1.22 saves an edit by the label's place in the list that the view shows, and most of our
 # views show a part of the machine's labels: the edit would land on another one.
@@ -132,7 +132,7 @@ def _sidebar(dataset: Any) -> list[Any]:
     groups = [fo.SidebarGroupDocument(name="tags")]
     for name, paths in SIDEBAR.items():
         present = [path for path in paths if path in known]
-        groups.append(_group(name, [*present, *(OF_PATCHES if name == "review" else ())]))
+        groups.append(_group(name, [*present, *OF_PATCHES.get(name, ())]))
     inner = [f"metadata.{name}" for name in ("size_bytes", "mime_type", "width", "height")]
     groups.append(_group("metadata", [*inner, "metadata.num_channels"]))
     groups.append(_group("other", sorted(known - placed - {"tags", "metadata"})))

@@ -41,6 +41,7 @@ from tasks.review.queue import (
     is_blind,
     known_classes,
     list_sequences,
+    queue_standing,
     sequence_view,
     spread,
 )  # fmt: skip
@@ -54,6 +55,7 @@ from tasks.review.stats import (
     shown_names,
     summary,
 )
+from tasks.risk.compute_risk import WORDS
 from tasks.wording import counted
 
 
@@ -359,6 +361,13 @@ def _decided(
     return act
 
 
+# An act in the strip's words; others are called by what they are.
+SAID = {
+    "accept": "accepted", "reject": "rejected", "delete": "deleted", "merge": "merged",
+    "fix_class": "class corrected", "repair": "mask repaired",
+}  # fmt: skip
+
+
 def _fix_class(ctx: Any) -> Done:
     chosen = chosen_labels(ctx)
     name = str(ctx.params.get("class_name") or "")
@@ -460,6 +469,23 @@ def _sequences(ctx: Any) -> Answer:
     return {"sequences": list(list_sequences(ctx.dataset).items())[:MOST_LISTED]}
 
 
+def _standing(ctx: Any) -> Answer:
+    """Return what the strip on an open frame says besides its labels."""
+    standing, act = queue_standing(ctx.dataset), last_act(ctx.dataset)
+    return {
+        "queue": standing.label_ids, "decided": sorted(standing.decided), "words": WORDS,
+        "last": _in_words(act) if act else "",
+    }  # fmt: skip
+
+
+def _in_words(act: Sequence[Event]) -> str:
+    what = SAID.get(act[0].action, act[0].action)
+    noted = [one for event in act for one in event.changes.values() if isinstance(one, Mapping)]
+    if not noted:
+        return what
+    return f"{what}: {noted[0]['label'] if len(noted) == 1 else counted(len(noted), 'label')}"
+
+
 def _sidebar(ctx: Any) -> Answer:
     groups = ctx.dataset.app_config.sidebar_groups or ()
     return {
@@ -504,6 +530,6 @@ ACTS: Mapping[str, Callable[[Any], Done | Answer]] = {
     "sequence_done": _sequence_done, "nothing_here": _nothing_here, "undo": _undo, "redo": _redo,
     "export_reviews": _export_reviews, "refresh_queue": _refresh_queue,
     "open_sequence": _open_sequence, "classes": _classes, "sequences": _sequences,
-    "sidebar": _sidebar, "repair_open": _repair_open, "repair_warm": _repair_warm,
-    "repair_click": _repair_click, "repair_accept": _repair_accept,
+    "standing": _standing, "sidebar": _sidebar, "repair_open": _repair_open,
+    "repair_warm": _repair_warm, "repair_click": _repair_click, "repair_accept": _repair_accept,
 }  # fmt: skip

@@ -45,7 +45,7 @@ from tasks.review.events import (
     reviewer,
     standing_entries,
 )
-from tasks.risk.compute_risk import DESCRIPTIONS, REASONS, sequence_risk
+from tasks.risk.compute_risk import DESCRIPTIONS, REASONS, WORDS, sequence_risk
 from tasks.risk.geometry import shared_box_areas
 from tasks.wording import counted
 
@@ -355,6 +355,52 @@ class Queue:
         )
 
 
+QUEUES = "queues"  # of a dataset's info: view -> label id -> its frame's key
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the queue is.
+
+    Attributes:
+        label_ids: one label for each decision, in the order in which the frames show them.
+        decided: those that have a decision.
+
+    """
+
+    label_ids: tuple[str, ...]
+    decided: frozenset[str]
+
+    @property
+    def left(self) -> int:
+        """How many decisions are left."""
+        return len(self.label_ids) - len(self.decided)
+
+
+def queue_standing(dataset: Any) -> Standing:
+    """Look up which labels of this reviewer's queue, as it was built last, are decided."""
+    view = Share.of_this_process().named(NEEDS_REVIEW)
+    queued: Mapping[str, str] = dataset.info.get(QUEUES, {}).get(view, {})
+    fields = {f"{_INNER}._id": 1, f"{_INNER}.decision": 1}
+    wanted = {"frame_key": {"$in": sorted(set(queued.values()))}}
+    decided = {
+        str(label["_id"])
+        for sample in sample_collection(dataset).find(wanted, fields)
+        for label in detections_of(sample, MACHINE_FIELD)
+        if label.get("decision")
+    }
+    return Standing(tuple(queued), frozenset(decided & set(queued)))
+
+
+def _in_order(doubts: Sequence[Doubt]) -> dict[str, str]:
+    """Return label id -> frame in the order of the view: riskiest frames first."""
+    highest: dict[str, float] = {}
+    for doubt in doubts:
+        highest[doubt.frame_key] = max(doubt.risk, highest.get(doubt.frame_key, 0.0))
+    ordered = sorted(doubts, key=lambda one: (-highest[one.frame_key], one.frame_key, -one.risk))
+    return {one.label_id: one.frame_key for one in ordered}
+
+
 def build_queue(
     dataset: Any, budget: int, control: int = CONTROL_SIZE, share: Share | None = None
 ) -> Queue:
@@ -376,7 +422,7 @@ def build_queue(
     queues = {number: few_of_each_place(found, budget) for number, found in parts.items()}
     doubts = queues[share.number]
     threshold = doubts[-1].risk if doubts else 1.0
-    wanted = {one.label_id: one.frame_key for one in doubts}
+    wanted = _in_order(doubts)
     # Of all reviewers: the control sample is of what nobody looks at.
     queued = {one.object_name for queue in queues.values() for one in queue}
     drawn = draw_control(dataset, queued, decided, control)
@@ -390,7 +436,7 @@ def build_queue(
         text = "labels that another reviewer has decided on, which is not shown"
         views[share.named(SECOND_OPINIONS)] = (blind(dataset, second), text)
     for reason in sorted(filter(None, sample_collection(dataset).distinct(REASONS_FIELD))):
-        views[f"reason {reason}"] = (by_reason(dataset, reason), DESCRIPTIONS.get(reason, reason))
+        views[_of_reason(reason)] = (by_reason(dataset, reason), DESCRIPTIONS.get(reason, reason))
     views[SENT_BACK] = (
         everything(dataset).match({"relabel": {"$nin": ["", None]}}), "labels made again",
     )  # fmt: skip
@@ -400,14 +446,16 @@ def build_queue(
     if drawn:
         text = "labels drawn at random from those that nobody will look at"
         views[CONTROL] = (only_labels(dataset, drawn), text)
-    if sample_collection(dataset).find_one({"previous_model": {"$exists": True}}, {"_id": 1}):
+    unused = _unused(dataset)
+    if PREVIOUS_FIELD not in unused:
         views[DIFFERENCES] = (differences(dataset), "frames whose labels changed most")
         for field, name in CHANGED.items():
             views[name] = (changed_labels(dataset, field), "one by one, most changed first")
+    views = {name: (_without(view, unused), text) for name, (view, text) in views.items()}
     with dataset_lock(dataset.name):
         dataset.reload()
         # Views of ours that hold nothing by now, as the control sample of a smaller queue.
-        ours = {CONTROL, DIFFERENCES, *CHANGED.values(), *(f"reason {one}" for one in DESCRIPTIONS)}
+        ours = {CONTROL, DIFFERENCES, *CHANGED.values(), *map(_of_reason, WORDS)}
         ours |= {share.named(SECOND_OPINIONS), NO_LABELS}
         for name in set(dataset.list_saved_views()) & (ours - set(views)):
             dataset.delete_saved_view(name)
@@ -417,6 +465,8 @@ def build_queue(
         offer_classes(dataset, classes)
         colour_classes(dataset, classes)
         dataset.info["control"] = {"label_ids": list(drawn)}
+        queues_of_all = {**dataset.info.get(QUEUES, {}), share.named(NEEDS_REVIEW): wanted}
+        dataset.info[QUEUES] = queues_of_all
         dataset.save()
     labels = count_labels(dataset, {one.object_name for one in doubts})
     frames = len(set(wanted.values()))
@@ -488,6 +538,33 @@ def is_blind(view: Any) -> bool:
     return any(isinstance(one, SetField) and one.field == _DECISION_PATH for one in view._stages)
 
 
+def _of_reason(reason: str) -> str:
+    """Name the view of a reason."""
+    return f"reason {WORDS.get(reason, reason)}"
+
+
+# Of a frame, and of no use to a reviewer.
+_NOT_SHOWN = (
+    "timestamp_ns", "frame_uri", "frame_address", "frame_etag", "frame_key", "run_key", "model",
+    "stamp", "previous_model", "loaded_at", "control", "difference", "review_log", REASONS_FIELD,
+)  # fmt: skip
+
+
+def _unused(dataset: Any) -> list[str]:
+    """Fields that no reviewer needs; `previous` where no label has changed."""
+    changed = sample_collection(dataset).find_one({"previous_model": {"$exists": True}}, {"_id": 1})
+    return [*_NOT_SHOWN, *([] if changed else [PREVIOUS_FIELD])]
+
+
+def _without(view: Any, fields: Sequence[str]) -> Any:
+    """Leave fields out of a view; one of patches has none of them."""
+    from fiftyone.core.patches import PatchesView
+
+    if isinstance(view, PatchesView):
+        return view
+    return view.exclude_fields([name for name in fields if name in view.get_field_schema()])
+
+
 def F(path: str) -> Any:  # noqa: N802 - as FiftyOne's pages call it
     """Return a field, for the expressions of views."""
     from fiftyone import ViewField
@@ -546,7 +623,8 @@ def sequence_view(dataset: Any, name: str) -> Any:
     for wanted in ({"sequence_id": name}, part):
         view = frames.match(wanted)
         if name and view.count():
-            return view.sort_by([("sequence_id", 1), ("frame_number", 1), ("camera", 1)])
+            view = view.sort_by([("sequence_id", 1), ("frame_number", 1), ("camera", 1)])
+            return _without(view, _unused(dataset))
     raise AutolabelError(f"no sequence has '{name}' in its name")
 
 

@@ -31,6 +31,7 @@ from tasks.review.stats import (
     shown_names,
     summary,
 )
+from tasks.risk.compute_risk import WORDS
 from tests.review.labels import CLASSES, STAMP, labeled_frames, load_frames
 
 
@@ -78,7 +79,8 @@ def test_views_by_reason(name: str) -> None:
     assert views
     for view in views:
         shown = dataset.load_saved_view(view).values("detections.detections", unwind=True)
-        assert all(view.removeprefix("reason ") in label.reasons for label in shown)
+        reason = {words: one for one, words in WORDS.items()}[view.removeprefix("reason ")]
+        assert all(reason in label.reasons for label in shown)
     assert DIFFERENCES not in dataset.list_saved_views()
 
 

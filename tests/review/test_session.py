@@ -217,7 +217,7 @@ def views_keep_the_sidebar(page: Any) -> None:
         page.get_by_test_id("saved-views-selection").get_by_text(view).wait_for()
 
     whole = groups_beside(page)
-    assert [one for one in whole if one in ("reasons", "risk", "review_status")]
+    assert [one for one in whole if one in ("risk", "review_status")]
     go_to("label by label")
     wait_for(lambda: "detections.risk" in groups_beside(page), True)
     go_to("needs review")

@@ -33,12 +33,20 @@
     ArrowRight: () => turn({ step: 1 }),
     ArrowLeft: () => turn({ step: -1 }),
   };
+  const PLAIN = { a: "accept", r: "reject", f: "fix_class", c: "repair" }; // without Shift, on an open frame
+  const MORE_KEYS = [
+    [["Shift+N", "Shift+P"], "next label, label before; decided ones, too"],
+    [["Shift+→", "Shift+←"], "next frame, frame before"],
+    [["+", "−", "wheel"], "zoom"],
+    [["Z"], "zoom to the label under the mouse"],
+    [["Escape"], "close the frame"],
+  ];
   const SHOWN = { accept: "accepted", reject: "rejected", delete: "deleted", fix_class: "corrected" };
   const ON_LABELS = new Set([...Object.keys(SHOWN), "merge", "send_to_relabel"]);
   const PROMPTS = [["box", "the box as it is"], ["wider box", "a box 10% wider"], ["tighter box", "a box 10% tighter"]];
   const SAME_MODEL = [["", "the model that made the label"]];
   const MOST_WAITING = 8;
-  const SEEN_MS = 150, TURN_MS = 20_000, EMPTY_MS = 300, SILENT_MS = 60_000;
+  const SEEN_MS = 400, TURN_MS = 20_000, EMPTY_MS = 300, SILENT_MS = 60_000;
   const AWAY = "the App does not answer: the terminal where it was started says why. What has its mark is in storage";
   const WRITING = "writing your decisions …";
   const queue = []; // decisions that are not written yet, oldest first
@@ -181,6 +189,7 @@
     if (review.selectedLabels().length) foo.executeOperator("@voxel51/operators/clear_selected_labels", {});
     if (!frameIsOpen()) foo.executeOperator("@voxel51/operators/clear_selected_samples", {});
     written(done.samples);
+    review.strip.refresh();
     await draw();
     await goOn(done, act === "redo" ? 1 : -1);
     return done;
@@ -205,6 +214,8 @@
     const focus = { sample_id: frame, label_id: label.id, decision: review.decisionOf(label) };
     const isDone = () => !review.undecided().length && review.openId() === frame;
     review.claim(label.id, SHOWN[act], false);
+    const { class_name } = more;
+    review.strip.note(label.id, SHOWN[act], class_name ? `class corrected: ${class_name}` : `${SHOWN[act]}: ${label.label}`);
     review.focusOn(null);
     write({ act, focus, params: { ...more, focus } });
     if (queue.length >= MOST_WAITING) await review.during(WRITING, writing);
@@ -232,7 +243,10 @@
   // What the server says of labels is what they are.
   function written(samples) {
     for (const [id, change] of Object.entries(samples)) {
-      for (const one of change.labels.detections ?? []) review.claim(one._id, one.decision ?? "", true);
+      for (const one of change.labels.detections ?? []) {
+        review.claim(one._id, one.decision ?? "", true);
+        review.strip.note(one._id, one.decision);
+      }
       (changes[id] ??= []).push(change);
     }
     review.paint();
@@ -246,6 +260,7 @@
       if (!claims.get(id)?.written) claims.delete(id);
     }
     review.complain(decisions.length > 1 ? `${decisions.length} decisions were not written: ${why}` : why);
+    review.strip.refresh();
     review.paint();
     if (stored?.gone.includes(focus.label_id) || claims.get(focus.label_id)?.decision) return;
     await aloneAfterAll(async () => {
@@ -282,7 +297,7 @@
     let prepared = 0;
     while (done?.turned && performance.now() < late) {
       const looker = review.open.looker;
-      if (looker !== before && looker?.state.overlaysPrepared && !review.waits(review.openId())) {
+      if (looker !== before && looker && review.fiftyone.isReady(looker) && !review.waits(review.openId())) {
         prepared ||= performance.now();
         if (review.labels().length || performance.now() - prepared > EMPTY_MS) return;
       }
@@ -310,17 +325,32 @@
   }
 
   window.addEventListener("keydown", (event) => {
-    if (!event.shiftKey || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     const { target } = event;
     if (target?.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target?.tagName)) return;
-    const act = BUTTONS[event.key]?.[0];
-    const move = frameIsOpen() ? MOVES[event.key] : null;
-    if (!act && !move) return;
+    const isQuestion = event.key === "?" && review.strip.isShown();
+    const act = event.shiftKey ? BUTTONS[event.key]?.[0] : review.strip.isShown() && PLAIN[event.key];
+    const move = event.shiftKey && frameIsOpen() ? MOVES[event.key] : null;
+    if (!act && !move && !isQuestion) return;
     event.preventDefault();
     event.stopPropagation();
-    if (move) alone(move);
+    if (isQuestion) help();
+    else if (move) alone(move);
     else if (!event.repeat) start(act); // a key that is held decides once
   }, true);
+
+  function help() {
+    const plain = Object.fromEntries(Object.entries(PLAIN).map(([key, act]) => [act, key.toUpperCase()]));
+    const acts = Object.entries(BUTTONS).map(([key, [act, label]]) => [[plain[act], `Shift+${key}`].filter(Boolean), label.toLowerCase()]);
+    review.strip.help([...acts, ...MORE_KEYS]);
+  }
+
+  const begin = (act) => () => start(act);
+  review.offer([
+    ["⇧Z", "undo", begin("undo")], ["A", "accept", begin("accept")], ["R", "reject", begin("reject")],
+    ["F", "class", begin("fix_class")], ["C", "repair", begin("repair")],
+    ["⇧N", "next", () => alone(MOVES.N)], ["?", "all keys", help],
+  ]);
 
   // A page that is left sends what it has not sent yet; the browser asks first.
   window.addEventListener("beforeunload", (event) => {

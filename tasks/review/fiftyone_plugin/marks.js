@@ -1,4 +1,4 @@
-// How labels look: what FiftyOne itself draws on the open frame, and what is on the layer over it.
+// How decided labels look, on the layer over the open frame and on the tiles of the grid.
 (function () {
   const review = window.autolabelReview;
   const LOOKS = { // the same colours as in stats.py
@@ -11,70 +11,7 @@
     relabel: { colour: "#f59e0b", mark: "↻" },
   };
   const NOT_YET = "…"; // in place of the mark until the decision is written
-  const MOST_LETTERS = 32; // of a name
   const MOST_PX = 2048; // of a mask on the layer, however far somebody has zoomed in
-  let replaced = new Set(); // ids of machine labels whose correction is drawn
-  let tinted = new Set(); // ids of labels whose masks are on the layer
-
-  // A name without its middle where it is long.
-  function shortened(name) {
-    const half = MOST_LETTERS / 2;
-    return name.length > MOST_LETTERS ? `${name.slice(0, half - 1)}…${name.slice(-half)}` : name;
-  }
-
-  // A tile of the grid is drawn by the same code, and is left alone.
-  function isReplaced(overlay, state) {
-    return !state.config.thumbnail && overlay.field === "detections" && replaced.has(overlay.label?.id);
-  }
-
-  function isTinted(overlay, state) {
-    return !state.config.thumbnail && tinted.has(overlay.label?.id) && !overlay.isSelected(state);
-  }
-
-  // FiftyOne draws a class over the whole picture if it is long; pointing at the label shows all of it.
-  // What has become another label is neither drawn nor under the mouse.
-  function adapt(overlays) {
-    for (const kind of new Set(overlays.map((one) => Object.getPrototypeOf(one)))) {
-      if (!kind.getLabelText || Object.hasOwn(kind, "isOurs")) continue;
-      const { getLabelText, draw, containsPoint } = kind;
-      kind.getLabelText = function (...given) {
-        const name = getLabelText.apply(this, given);
-        return typeof name === "string" ? shortened(name) : name;
-      };
-      kind.draw = function (pen, state) {
-        if (!isReplaced(this, state) && !isTinted(this, state)) draw.call(this, pen, state);
-      };
-      kind.containsPoint = function (state) {
-        return isReplaced(this, state) ? 0 : containsPoint.call(this, state);
-      };
-      kind.isOurs = true;
-    }
-  }
-
-  // Has FiftyOne leave out labels; it draws the frame again if these are others than before.
-  function leaveOut(becomeOthers, onLayer, looker) {
-    const same = (one, other) => one.size === other.size && [...one].every((id) => other.has(id));
-    const isNew = !same(becomeOthers, replaced) || !same(onLayer, tinted);
-    replaced = becomeOthers;
-    tinted = onLayer;
-    if (isNew) looker.updater({}, () => {}); // without the second one nothing is drawn
-  }
-
-  // Classes as FiftyOne has written them, in its own place and colours: marks may be over them. Those of
-  // the overlays for which `wanted` says so.
-  function paintNames(pen, looker, wanted) {
-    const { state, currentOverlays } = looker;
-    pen.save();
-    pen.translate(...state.pan);
-    pen.scale(state.scale, state.scale);
-    pen.font = looker.ctx.font;
-    pen.textAlign = "left";
-    pen.textBaseline = "bottom";
-    for (const overlay of [...currentOverlays].reverse()) {
-      if (overlay.drawLabelText && !isReplaced(overlay, state) && wanted(overlay.label)) overlay.drawLabelText(pen, state);
-    }
-    pen.restore();
-  }
 
   // A decided label's mask: a tint under which the picture can still be judged, and its rim.
   function renderedMask(bitmap, w, h, colour) {
@@ -127,6 +64,28 @@
     pen.fillText(written ? look.mark : NOT_YET, x + w / 2, y + h / 2 + 1);
   }
 
+  // A tile of the grid: marks, and how many of its labels are decided if it has several.
+  function paintTile(pen, [width], marked) {
+    const decided = marked.filter(([, decision]) => decision), density = window.devicePixelRatio || 1;
+    if (!decided.length) return;
+    pen.save();
+    pen.setTransform(density, 0, 0, density, 0, 0);
+    for (const [box, decision] of decided) paintMark(pen, box, decision, true);
+    if (marked.length > 1) {
+      const isDone = decided.length === marked.length;
+      const text = `${decided.length} of ${marked.length}${isDone ? " ✓" : ""}`;
+      pen.font = "bold 13px sans-serif";
+      const across = pen.measureText(text).width + 14;
+      pen.fillStyle = isDone ? LOOKS.accepted.colour : "#f3f4f6";
+      pen.beginPath();
+      pen.roundRect(width - across - 6, 6, across, 22, 11);
+      pen.fill();
+      pen.fillStyle = "#111827";
+      pen.fillText(text, width - across / 2 - 6, 18);
+    }
+    pen.restore();
+  }
+
   // The label that a key would act on: corners outside its box, so that nothing of it is hidden.
   function paintFocus(pen, [x, y, w, h]) {
     const gap = 6, arm = Math.max(10, Math.min(28, Math.min(w, h) / 3));
@@ -146,5 +105,5 @@
     }
   }
 
-  Object.assign(review, { adapt, leaveOut, paintNames, paintTint, paintMark, paintFocus });
+  Object.assign(review, { paintTint, paintMark, paintFocus, paintTile });
 })();

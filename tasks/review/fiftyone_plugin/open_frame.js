@@ -2,27 +2,27 @@
 // that shows both. FiftyOne paints by class; what was decided is ours to show.
 (function () {
   const review = window.autolabelReview;
+  const { fiftyone } = review;
   const CONTAINER = "[data-cy=modal-looker-container]";
   const FIELD = "detections";
   const MOMENT_MS = 1500;
   // `claims` are decisions that FiftyOne's labels do not have yet, by label id: what a key has just
-  // decided, and what the server has written.
+  // decided, and what the server has written. `decided` keeps those that are written, for the grid.
   const open = {
     looker: null, dataset: "", focus: null, next: null, kept: null, last: [], emptySince: null, drawn: 0,
-    claims: new Map(),
+    claims: new Map(), decided: new Map(),
   };
 
   // Labels of the machine that FiftyOne draws now, riskiest first: view and filters are applied. It
   // draws none for a moment whenever it paints anew; those before still count then.
   function labels() {
-    if (!open.looker || open.looker.state.destroyed) return [];
-    const drawn = open.looker.currentOverlays;
-    const found = drawn.filter((one) => one.field === FIELD && one.label?.bounding_box);
+    if (!fiftyone.isThere(open.looker)) return [];
+    const found = fiftyone.drawnLabels(open.looker, FIELD);
     const now = performance.now();
     if (found.length) open.emptySince = null;
     else open.emptySince ??= now;
     if (!found.length && now - open.emptySince < MOMENT_MS) return open.last;
-    open.last = found.map((one) => one.label).sort((a, b) => (b.risk ?? 0) - (a.risk ?? 0));
+    open.last = found.sort((a, b) => (b.risk ?? 0) - (a.risk ?? 0));
     return open.last;
   }
 
@@ -32,6 +32,7 @@
 
   function claim(id, decision, written) {
     open.claims.set(id, { decision, written });
+    if (written) open.decided.set(id, decision);
   }
 
   function undecided() {
@@ -73,16 +74,7 @@
     focusOn(row[to].id, decisionOf(row[to]));
   }
 
-  function boxOnPage(label) {
-    const { pan, scale, canvasBBox } = open.looker.state;
-    const [x, y, w, h] = label.bounding_box;
-    return [
-      pan[0] + scale * (canvasBBox[0] + x * canvasBBox[2]),
-      pan[1] + scale * (canvasBBox[1] + y * canvasBBox[3]),
-      scale * w * canvasBBox[2],
-      scale * h * canvasBBox[3],
-    ];
-  }
+  const boxOnPage = (label) => fiftyone.boxOnCanvas(open.looker, label);
 
   function layer(container) {
     let canvas = container.querySelector("canvas.autolabel-layer");
@@ -100,46 +92,44 @@
     return pen;
   }
 
-  function selectedLabels() {
-    return open.looker?.state.options.selectedLabels ?? [];
-  }
+  const selectedLabels = () => fiftyone.selectedLabels(open.looker);
 
   // What a machine label has become: another mask, perhaps, than the one it had.
   function correctionOf(label) {
-    const shown = open.looker.currentOverlays.map((one) => (one.field === "reviewed" ? one.label : null));
-    return shown.find((one) => one?.bounding_box && one.sources?.length === 1 && one.sources[0] === label.id) ?? label;
+    const shown = fiftyone.drawnLabels(open.looker, "reviewed");
+    return shown.find((one) => one.sources?.length === 1 && one.sources[0] === label.id) ?? label;
   }
 
   // Reviewed labels whose machine labels are not drawn: the queue has no decided labels any more when
   // it is opened again, and these are what people made of them.
   function reviewedAlone(drawn) {
     const shown = new Set(drawn.map((one) => one.id));
-    const reviewed = open.looker.currentOverlays.filter((one) => one.field === "reviewed").map((one) => one.label);
-    return reviewed.filter((one) => one?.bounding_box && !(one.sources ?? []).some((id) => shown.has(id)));
+    return fiftyone.drawnLabels(open.looker, "reviewed").filter((one) => !(one.sources ?? []).some((id) => shown.has(id)));
   }
 
   function paint() {
     const container = document.querySelector(CONTAINER);
     const looker = open.looker;
-    if (!container || !looker || looker.state.destroyed || !looker.state.canvasBBox) return;
-    review.adapt(looker.currentOverlays);
+    if (!container || !fiftyone.isThere(looker)) return;
+    fiftyone.adapt(looker);
     const pen = layer(container);
     const decided = labelsInReach().map((label) => [label, decisionOf(label), correctionOf(label)]).filter(([, one]) => one);
-    if (looker.currentOverlays.some((one) => one.field === FIELD)) {
+    if (fiftyone.drawnLabels(looker, FIELD).length) {
       const others = decided.filter(([label, , shown]) => shown !== label).map(([label]) => label.id);
-      review.leaveOut(new Set(others), new Set(decided.map(([, , shown]) => shown.id)), looker);
+      fiftyone.leaveOut(new Set(others), new Set(decided.map(([, , shown]) => shown.id)), looker);
     }
     for (const [, decision, shown] of decided) {
       review.paintTint(pen, shown.mask?.bitmap, boxOnPage(shown), decision);
     }
     const focus = focused(), named = focus && correctionOf(focus).id;
-    review.paintNames(pen, looker, ({ id }) => id !== named);
+    fiftyone.paintNames(pen, looker, ({ id }) => id !== named);
     for (const [label, decision, shown] of decided) {
       review.paintMark(pen, boxOnPage(shown), decision, open.claims.get(label.id)?.written ?? true);
     }
     // With labels selected, keys act on those.
     if (focus && !selectedLabels().length) review.paintFocus(pen, boxOnPage(correctionOf(focus)));
-    review.paintNames(pen, looker, ({ id }) => id === named);
+    fiftyone.paintNames(pen, looker, ({ id }) => id === named);
+    review.strip.draw(focus && correctionOf(focus), focus ? decisionOf(focus) : "", selectedLabels().length);
     container.dataset.reviewSample = looker.sample?._id ?? looker.sample?.id ?? "";
     container.dataset.reviewFocus = focus?.id ?? "";
     container.dataset.reviewOpen = undecided().length;
@@ -168,13 +158,15 @@
       return new window.__foo__.OperatorConfig({ name: "attend", label: "Attend", unlisted: true });
     }
     async execute({ state }) {
-      const looker = await state.snapshot.getPromise(window.__fos__.modalLooker);
-      open.dataset = await state.snapshot.getPromise(window.__fos__.datasetName);
+      const looker = await state.snapshot.getPromise(fiftyone.state.modalLooker);
+      open.dataset = await state.snapshot.getPromise(fiftyone.state.datasetName);
       if (looker && looker !== open.looker) {
         open.looker = looker;
         open.focus = open.next;
         open.next = open.kept = null;
         open.last = [];
+        const lacks = fiftyone.missing(looker);
+        if (lacks.length) review.complain(`the review does not fit this FiftyOne, which lacks ${lacks.join(", ")}`);
         review.drawWaiting(review.openId());
       }
       paint();
@@ -182,18 +174,33 @@
   }
   window.__foo__.registerOperator(Attend, "sam2-autolabel");
 
-  // FiftyOne says so after it has drawn. Another canvas is another looker, of another frame.
-  window.addEventListener("canvas-loaded", (event) => {
-    if (!event.target.closest?.(CONTAINER)) return;
-    if (open.looker?.canvas === event.target && !open.looker.state.destroyed) {
-      paint();
-    } else {
-      window.__foo__.executeOperator("sam2-autolabel/attend", {});
-    }
+  // Another looker is that of another frame.
+  fiftyone.onDrawn((canvas, looker) => {
+    if (!canvas.closest?.(CONTAINER)) {
+      if (looker && !canvas.closest("[data-cy=modal]")) paintTile(looker);
+    } else if (open.looker === looker) paint();
+    else window.__foo__.executeOperator("sam2-autolabel/attend", {});
   });
+
+  // Tiles of the grid, with what was decided since they were loaded.
+  const tiles = new Set();
+  function paintTile(looker) {
+    tiles.add(looker);
+    const marked = fiftyone.drawnLabels(looker, FIELD).map((one) => [
+      fiftyone.boxOnCanvas(looker, one), open.decided.get(one.id) ?? one.decision ?? "",
+    ]);
+    review.paintTile(looker.ctx, [looker.canvas.clientWidth, looker.canvas.clientHeight], marked);
+  }
+
+  function markTiles() {
+    for (const looker of tiles) {
+      if (!fiftyone.isThere(looker)) tiles.delete(looker);
+      else if (fiftyone.drawnLabels(looker, FIELD).some(({ id }) => open.decided.has(id))) fiftyone.drawAgain(looker);
+    }
+  }
 
   Object.assign(review, {
     open, openId, isPatch, tileId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn, focusNext,
-    moveFocus, paint, selectedLabels, correctionOf,
+    moveFocus, paint, selectedLabels, correctionOf, markTiles,
   });
 })();

@@ -6,7 +6,7 @@
 // looker is asked until it shows them.
 (function () {
   const review = window.autolabelReview;
-  const foo = window.__foo__, fos = window.__fos__;
+  const { fiftyone } = review, foo = window.__foo__, { state: fos } = fiftyone;
   const FIELDS = ["detections", "reviewed"];
   const SEARCHED = 50;
   const PAUSE_MS = 20, AGAIN_MS = 400, PATIENCE_MS = 10_000, COUNT_MS = 1000;
@@ -15,7 +15,6 @@
   // Changes of frames that are not open: recoil shows a frame as it was when it was open last, so they
   // are drawn when it is opened. Lists by sample id.
   const waiting = new Map();
-  let stale = false; // the grid and the counts beside it are older than the last decision
 
   function pause(ms) {
     return new Promise((done) => setTimeout(done, ms));
@@ -51,9 +50,8 @@
   async function draw(looker, sample) {
     const started = performance.now();
     let asked = -AGAIN_MS;
-    while (!looker.state.destroyed && performance.now() - started < PATIENCE_MS) {
-      const isDrawn = !looker.isSampleUpdating && looker.state.overlaysPrepared;
-      if (asked >= 0 && isDrawn && seenOf(looker.sample) === seenOf(sample)) return true;
+    while (fiftyone.isThere(looker) && performance.now() - started < PATIENCE_MS) {
+      if (asked >= 0 && fiftyone.isReady(looker) && seenOf(looker.sample) === seenOf(sample)) return true;
       if (performance.now() - started - asked > AGAIN_MS) {
         looker.updateSample(sample);
         asked = performance.now() - started;
@@ -65,12 +63,6 @@
 
   function isOf(sample, id) {
     return sample && (sample._id === id || sample._sample_id === id);
-  }
-
-  // Samples of this frame in the grid's caches: the frame itself, or patches of it.
-  function cached(id) {
-    const entries = [...fos.stores].flatMap((store) => [...store.samples.values()]);
-    return entries.map(({ sample }) => sample).filter((sample) => isOf(sample, id));
   }
 
   // What FiftyOne shows itself needs no claim, unless a key has claimed another decision since.
@@ -92,24 +84,22 @@
     }
     // samples: by id, a list of changes each.
     async execute({ hooks, params, state }) {
-      stale = true;
       const { looker } = review.open;
       const modal = frameIsOpen() ? await state.snapshot.getPromise(fos.modalSample).catch(() => null) : null;
       for (const [id, more] of Object.entries(params.samples)) {
         const changes = [...(waiting.get(id) ?? []), ...more];
         waiting.set(id, changes);
-        const isOpen = looker && isOf(modal?.sample, id);
-        const old = isOpen ? [...cached(id), modal.sample] : cached(id);
-        const fresh = new Map(old.map((one) => [one._id, changes.reduce(renewed, one)]));
-        hooks.update([...fresh]);
-        if (isOpen && (await draw(looker, fresh.get(modal.sample._id)))) {
+        if (!looker || !isOf(modal?.sample, id)) continue;
+        const fresh = changes.reduce(renewed, modal.sample);
+        hooks.update([[fresh._id, fresh]]);
+        if (await draw(looker, fresh)) {
           waiting.delete(id);
           changes.forEach(disclaim);
         }
       }
       review.paint();
       countAgain(state);
-      follow(); // of tiles that were decided on in the grid nothing else may tell
+      review.markTiles();
     }
   }
 
@@ -160,17 +150,6 @@
 
   for (const operator of [Redraw, Turn]) foo.registerOperator(operator, "sam2-autolabel");
 
-  // The grid follows when the frame is closed: it would cost seconds with every decision.
-  let following = false;
-  async function follow() {
-    if (!stale || following || frameIsOpen()) return;
-    following = true;
-    while (!(await review.isThere())) await pause(COUNT_MS);
-    following = stale = false;
-    foo.executeOperator("@voxel51/operators/reload_dataset", {});
-  }
-  new MutationObserver(follow).observe(document.body, { childList: true, subtree: true });
-
   function drawWaiting(id) {
     if (waiting.has(id)) foo.executeOperator("sam2-autolabel/redraw", { samples: { [id]: [] } });
   }
@@ -182,7 +161,7 @@
 // one of patches, from their groups, and puts them in no order under PRIMITIVES when they come back.
 (function () {
   const review = window.autolabelReview;
-  const foo = window.__foo__, fos = window.__fos__;
+  const foo = window.__foo__, { state: fos } = review.fiftyone;
   const SOON_MS = [300, 1500]; // a view with nothing in it draws nothing that would tell
   let arranged = ""; // the view that it was done for: what somebody moves in it stays
 
@@ -196,7 +175,7 @@
       return { name, expanded: old?.expanded ?? expanded, paths: [...paths.filter(isThere), ...(old?.paths ?? [])] };
     });
     const known = new Set(groups.map(({ name }) => name));
-    return [...ours, ...rest.filter(({ name, paths }) => paths.length && !known.has(name))];
+    return [...ours, ...rest.filter(({ name }) => !known.has(name))].filter(({ name, paths }) => paths.length || name === "tags");
   }
 
   const order = ({ name, paths }) => [name, paths];
@@ -225,11 +204,19 @@
   }
   foo.registerOperator(ArrangeSidebar, "sam2-autolabel");
 
+  // A view of ours needs no stages over it; whoever builds one leaves the saved view.
+  const stages = review.element("style", "", document.head, ":has(> [data-cy=view-bar]) { visibility: hidden }");
+  function hideStages() {
+    stages.disabled = !new URL(location.href).searchParams.has("view");
+  }
+
   let coming = [];
   function soon() {
+    hideStages();
     coming.forEach(clearTimeout);
     coming = SOON_MS.map((ms) => setTimeout(() => foo.executeOperator("sam2-autolabel/arrange_sidebar", {}), ms));
   }
+  hideStages();
   for (const kind of ["popstate", "fo:url-changed"]) window.addEventListener(kind, soon);
   window.addEventListener("canvas-loaded", (event) => {
     if (!event.target.closest?.("[data-cy=modal]")) soon();

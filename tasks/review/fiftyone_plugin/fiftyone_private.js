@@ -1,0 +1,149 @@
+// All that the review uses of FiftyOne 1.22 beyond its plugin API: lookers, which draw a sample on a canvas,
+// their overlays, one for each label, and names of its state. `missing` says what another version lacks.
+(function () {
+  const review = window.autolabelReview;
+  const { AbstractLooker } = window.__fol__;
+  const {
+    datasetName, field, modalLooker, modalNavigation, modalSample, modalSelector, refresher, sidebarGroupsDefinition,
+    useNotification, useSetExpandedSample, useUpdateSamples, view,
+  } = window.__fos__;
+  const state = {
+    datasetName, field, modalLooker, modalNavigation, modalSample, modalSelector, refresher, sidebarGroupsDefinition,
+    useNotification, useSetExpandedSample, useUpdateSamples, view,
+  };
+  const OF_LOOKERS = ["canvas", "ctx", "currentOverlays", "isSampleUpdating", "sample", "updateSample", "updater"];
+  const OF_STATES = ["canvasBBox", "config", "destroyed", "options", "overlaysPrepared", "pan", "scale"];
+  const OF_OVERLAYS = [
+    "containsPoint", "draw", "drawLabelText", "field", "getLabelText", "getPointInfo", "isSelected", "label",
+  ];
+  const MOST_LETTERS = 32; // of a name
+  const lookers = new WeakMap(); // by canvas
+  let replaced = new Set(); // ids of machine labels whose correction is drawn
+  let tinted = new Set(); // ids of labels whose masks are on the layer
+
+  // Each looker asks itself for its picture whenever it draws.
+  const { getImageSource } = AbstractLooker.prototype;
+  AbstractLooker.prototype.getImageSource = function (...given) {
+    lookers.set(this.canvas, this);
+    return getImageSource.apply(this, given);
+  };
+
+  // Names that this FiftyOne lacks, as an open frame shows.
+  function missing(looker) {
+    const lacks = (held, names, what) => names.filter((name) => !(name in held)).map((name) => `${what}.${name}`);
+    const overlay = looker.currentOverlays?.find((one) => one.label?.bounding_box);
+    return [
+      ...Object.keys(state).filter((name) => !state[name]),
+      ...(getImageSource ? [] : ["looker.getImageSource"]),
+      ...lacks(looker, OF_LOOKERS, "looker"),
+      ...lacks(looker.state ?? {}, OF_STATES, "looker.state"),
+      ...(overlay ? lacks(overlay, OF_OVERLAYS, "overlay") : []),
+    ];
+  }
+
+  // FiftyOne says so after each drawing, with the canvas.
+  function onDrawn(act) {
+    window.addEventListener("canvas-loaded", ({ target }) => act(target, lookers.get(target)));
+  }
+
+  const isThere = (looker) => Boolean(looker?.state.canvasBBox && !looker.state.destroyed);
+  const isReady = (looker) => !looker.isSampleUpdating && looker.state.overlaysPrepared;
+  const selectedLabels = (looker) => looker?.state.options.selectedLabels ?? [];
+  const drawAgain = (looker) => looker.updater({}, () => {}); // without the second one nothing is drawn
+
+  // What is drawn: the labels of a field, those of all fields by default.
+  function drawnLabels(looker, name) {
+    const overlays = looker.currentOverlays.filter((one) => one.label?.bounding_box && (!name || one.field === name));
+    return overlays.map((one) => one.label);
+  }
+
+  // Place of a label on its canvas: x, y, width and height.
+  function boxOnCanvas({ state: { pan, scale, canvasBBox } }, { bounding_box: [x, y, w, h] }) {
+    return [
+      pan[0] + scale * (canvasBBox[0] + x * canvasBBox[2]),
+      pan[1] + scale * (canvasBBox[1] + y * canvasBBox[3]),
+      scale * w * canvasBBox[2],
+      scale * h * canvasBBox[3],
+    ];
+  }
+
+  // A name without its middle where it is long.
+  function shortened(name) {
+    const half = MOST_LETTERS / 2;
+    return name.length > MOST_LETTERS ? `${name.slice(0, half - 1)}…${name.slice(-half)}` : name;
+  }
+
+  // A tile of the grid is drawn by the same code, and is left alone.
+  function isReplaced(overlay, { config }) {
+    return !config.thumbnail && overlay.field === "detections" && replaced.has(overlay.label?.id);
+  }
+
+  function isTinted(overlay, now) {
+    return !now.config.thumbnail && tinted.has(overlay.label?.id) && !overlay.isSelected(now);
+  }
+
+  // What is said of a label that the mouse points at: words and percents in place of measurements.
+  function forPeople({ id, _cls, label, tags, confidence, risk, reasons, decision, track }) {
+    const percent = (share) => (typeof share === "number" ? review.percent(share) : "");
+    const said = {
+      confidence: percent(confidence), risk: percent(risk), reasons: review.inWords(reasons).join(", "), decision, track,
+    };
+    const told = Object.entries(said).filter(([, value]) => value);
+    // FiftyOne asks for the id, and lists what is enumerable.
+    return Object.defineProperty({ _cls, label, tags, ...Object.fromEntries(told) }, "id", { value: id });
+  }
+
+  // FiftyOne draws a class over the whole picture if it is long; pointing at the label shows all of it.
+  // What has become another label is neither drawn nor under the mouse.
+  function adapt(looker) {
+    for (const kind of new Set(looker.currentOverlays.map((one) => Object.getPrototypeOf(one)))) {
+      if (!kind.getLabelText || Object.hasOwn(kind, "isOurs")) continue;
+      const { getLabelText, draw, containsPoint, getPointInfo } = kind;
+      kind.getLabelText = function (...given) {
+        const name = getLabelText.apply(this, given);
+        return typeof name === "string" ? shortened(name) : name;
+      };
+      kind.draw = function (pen, now) {
+        if (!isReplaced(this, now) && !isTinted(this, now)) draw.call(this, pen, now);
+      };
+      kind.containsPoint = function (now) {
+        return isReplaced(this, now) ? 0 : containsPoint.call(this, now);
+      };
+      kind.getPointInfo = function (now) {
+        const info = getPointInfo.call(this, now);
+        return info?.label?.risk === undefined ? info : { ...info, label: forPeople(info.label) };
+      };
+      kind.isOurs = true;
+    }
+  }
+
+  // Has FiftyOne leave out labels; it draws the frame again if these are others than before.
+  function leaveOut(becomeOthers, onLayer, looker) {
+    const same = (one, other) => one.size === other.size && [...one].every((id) => other.has(id));
+    const isNew = !same(becomeOthers, replaced) || !same(onLayer, tinted);
+    replaced = becomeOthers;
+    tinted = onLayer;
+    if (isNew) drawAgain(looker);
+  }
+
+  // Classes as FiftyOne has written them, in its own place and colours: marks may be over them. Those of
+  // the labels for which `wanted` says so.
+  function paintNames(pen, looker, wanted) {
+    const { state: now, currentOverlays } = looker;
+    pen.save();
+    pen.translate(...now.pan);
+    pen.scale(now.scale, now.scale);
+    pen.font = looker.ctx.font;
+    pen.textAlign = "left";
+    pen.textBaseline = "bottom";
+    for (const overlay of [...currentOverlays].reverse()) {
+      if (overlay.drawLabelText && !isReplaced(overlay, now) && wanted(overlay.label)) overlay.drawLabelText(pen, now);
+    }
+    pen.restore();
+  }
+
+  review.fiftyone = {
+    state, missing, onDrawn, isThere, isReady, selectedLabels, drawAgain, drawnLabels, boxOnCanvas, adapt, leaveOut,
+    paintNames,
+  };
+})();
