@@ -1,0 +1,419 @@
+"""Trains a memory for the compact model on rendered drives: `python -m lab.training.memory`.
+
+    python -m lab.training.memory --out FOLDER --minutes 6 [--size 512] [--start FILE]
+
+The image path stays as it is, so that masks without `--follow` do: only memory attention, memory
+encoder, pointers and places in time learn. Each object is prompted with a box on a clip's first
+frame and tracked through the others, as `sam2_core.follow` does; gradients go through the whole
+clip. `FOLDER/memory.safetensors` has the averaged weights, under Meta's names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from lab.scenes import render_sequence
+from sam2_core.architecture import Memory, Sam2, build_memory, build_model, cast
+from sam2_core.architecture.lean_decoder import OUTPUT_TOKENS
+from sam2_core.architecture.lean_encoder import LeanEncoder
+from sam2_core.architecture.memory import CONDITIONING_PLACE, RECENT_MEMORIES, age_encoding
+from sam2_core.architecture.memory_graphs import (
+    POINTER_FRAMES,
+    POINTER_TOKENS,
+    MemoryDecoder,
+    Recall,
+    Remember,
+)
+from sam2_core.load import bundled_checkpoint
+from sam2_core.presets import preset_named
+from sam2_core.types import BOX_BOTTOM_RIGHT, BOX_TOP_LEFT, POINT_PADDING
+
+FRAMES = 8
+SIZE_HW = (576, 1024)
+RATES_FPS = (10.0, 5.0, 3.0)
+FIRST_SEED, HELD_OUT_SEED = 40_000_000, 60_000_000
+LEAST_AREA = 4e-4  # share of the picture that an object covers on a clip's first frame
+PRESENT_AREA = 5e-5
+BOX_NOISE = 0.06  # standard deviation of each side, in box sides
+FOCAL, DICE, SCORE, IOU = 20.0, 1.0, 0.5, 0.25
+
+
+def render_clip(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Render a clip: uint8 (T, H, W, 3) RGB, and uint8 (T, H, W) ids that hold through it."""
+    import cv2
+
+    cv2.setNumThreads(1)
+    images = np.zeros((FRAMES, *SIZE_HW, 3), np.uint8)
+    ids = np.zeros((FRAMES, *SIZE_HW), np.uint8)
+    known: dict[int, int] = {}
+    rate = RATES_FPS[seed % len(RATES_FPS)]
+    for row, frame in enumerate(render_sequence(seed, FRAMES, SIZE_HW, fps=rate)):
+        images[row] = frame.scene.image
+        for instance in (*frame.scene.instances, *frame.scene.dropped):
+            name = known.setdefault(instance.track_id, len(known) + 1)
+            x, y = instance.origin_xy_px
+            height, width = instance.mask.shape
+            if name < 256:
+                ids[row, y : y + height, x : x + width][instance.mask] = name
+    return images, ids
+
+
+class Clips:
+    """Clips on the device; a thread replaces the oldest by fresh ones."""
+
+    def __init__(self, device: str, capacity: int, workers: int, seed: int = FIRST_SEED) -> None:
+        self.device, self.capacity = device, capacity
+        self.held: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.rendered = 0
+        pool = multiprocessing.get_context("spawn").Pool(workers)
+        self._found = pool.imap_unordered(render_clip, range(seed, seed + 10**6))
+        threading.Thread(target=self._fill, daemon=True).start()
+
+    def _fill(self) -> None:
+        for images, ids in self._found:
+            clip = self._placed(images, ids)
+            if len(self.held) < self.capacity:
+                self.held.append(clip)
+            else:
+                self.held[self.rendered % self.capacity] = clip
+            self.rendered += 1
+
+    def _placed(self, images: np.ndarray, ids: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        pixels = ids.reshape(FRAMES, -1)
+        areas = np.stack([np.bincount(one, minlength=256) for one in pixels])
+        shares = torch.from_numpy(areas / pixels.shape[1])
+        return (
+            torch.from_numpy(images).to(self.device),
+            torch.from_numpy(ids).to(self.device),
+            shares,
+        )
+
+    def sample(self, clips: int, objects: int, random: np.random.Generator) -> dict[str, Any]:
+        """Draw clips, some of them backwards or mirrored, and objects of their first frames."""
+        images, ids, names, places = [], [], [], []
+        while len(images) < clips:
+            image, owner, shares = self.held[random.integers(len(self.held))]
+            if random.random() < 0.5:
+                image, owner, shares = image.flip(0), owner.flip(0), shares.flip(0)
+            there = np.flatnonzero(shares[0, 1:].numpy() > LEAST_AREA) + 1
+            if not len(there):
+                continue
+            if random.random() < 0.5:
+                image, owner = image.flip(2), owner.flip(2)
+            light = float(random.uniform(0.6, 1.4))
+            image = (image.float() * light).clamp(0, 255)
+            chosen = random.choice(there, min(objects, len(there)), replace=False)
+            names += chosen.tolist()
+            places += [len(images)] * len(chosen)
+            images.append(image)
+            ids.append(owner)
+        return {
+            "images": torch.stack(images), "ids": torch.stack(ids),
+            "clip": torch.tensor(places, device=self.device),
+            "name": torch.tensor(names, device=self.device),
+        }  # fmt: skip
+
+
+class Learner(nn.Module):
+    """The graphs of `memory_graphs`, without their padding, as they learn."""
+
+    def __init__(self, model: Sam2, memory: Memory, dtype: torch.dtype = torch.bfloat16) -> None:
+        super().__init__()
+        self.preset, self.dtype = model.preset, dtype
+        self.encoder = cast(LeanEncoder(model, fused=True).eval(), dtype)
+        self.recalling, self.remembering = (
+            Recall(model, memory, fused=True),
+            Remember(model, memory),
+        )
+        self.decoding = MemoryDecoder(model, memory)
+        self.requires_grad_(False)
+        for module, name in (
+            (self.recalling, "times"), (self.remembering, "absent"), (self.decoding, "no_pointer")
+        ):  # fmt: skip
+            value = getattr(module, name)
+            delattr(module, name)
+            setattr(module, name, nn.Parameter(value.clone()))
+        for part in (
+            self.recalling.attention, self.recalling.age_projection, self.decoding.pointer,
+            self.remembering.encoder,
+        ):  # fmt: skip
+            part.requires_grad_(True)
+
+    def recall(self, embedding: Tensor, past: dict[str, Any], now: int) -> Tensor:
+        """Condition (N, E*E, w) on memories, as `Recall` without absent ones."""
+        graph = self.recalling
+        kept = [age for age in past["memories"] if age == 0 or now - age <= RECENT_MEMORIES]
+        places = [CONDITIONING_PLACE if age == 0 else now - age - 1 for age in kept]
+        memories = torch.stack([past["memories"][age] for age in kept], 1)
+        pointers = torch.stack(list(past["pointers"].values()), 1)
+        count, _, _, width = memories.shape
+        placed = memories + graph.position + graph.times[places][None, :, None]
+        tokens = pointers.reshape(count, -1, width)
+        ages = torch.tensor([now - age for age in past["pointers"]], device=tokens.device)
+        age = graph.age_projection(age_encoding(ages / POINTER_FRAMES, pointers.shape[-1]))
+        keys = torch.cat(
+            [placed.flatten(1, 2), tokens + age.repeat_interleave(POINTER_TOKENS, 0)], 1
+        )
+        values = torch.cat([memories.flatten(1, 2), tokens], 1)
+        here = graph.rotations.cosine, graph.rotations.sine
+        then = graph.rotations(len(kept), tokens.shape[1])
+        x = embedding + graph.start
+        for layer in graph.attention.layers:
+            normal = layer.norm1(x)
+            x = x + layer.self_attn(normal, normal, normal, here, here, None, fused=True)
+            normal = layer.norm2(x)
+            x = x + layer.cross_attn_image(normal, keys, values, here, then, None, fused=True)
+            x = x + layer.linear2(F.relu(layer.linear1(layer.norm3(x))))
+        return graph.attention.norm(x)
+
+    def decode(
+        self, image: Tensor, fine: tuple[Tensor, Tensor], points: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return logits (N, 4, G, G), predicted IoU (N, 4), score (N,), mask tokens (N, 4, w)."""
+        lean = self.decoding.lean
+        few, position = lean.tokens, lean._position()
+        prompt = few.prompt(points, labels)
+        tokens, x = lean.first(prompt, prompt, image + lean.empty, position)
+        tokens, x = lean.second(tokens, prompt, x, position)
+        tokens, prompt = tokens[:, :OUTPUT_TOKENS], prompt[:, :OUTPUT_TOKENS]
+        tokens = few.norm_last(tokens + few.last(tokens + prompt, x + position, x))
+        iou, score = few.iou_head(tokens[:, 1]).sigmoid(), few.score_head(tokens[:, 0])[:, 0]
+        hyper = few.hypernetworks(tokens[:, 2:])
+        return lean.laid_out(lean.masks(x, *fine, hyper)), iou, score, tokens[:, 2:]
+
+    def forward(self, batch: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
+        """Track every object through its clip.
+
+        Returns:
+            loss; iou (T, N) and logits (T, N, G, G) of the masks that are kept; there (T, N).
+
+        """
+        clip, name, size = batch["clip"], batch["name"], self.preset.image_size
+        clips, frames = batch["images"].shape[:2]
+        planes = batch["images"].flatten(0, 1).permute(0, 3, 1, 2)
+        planes = F.interpolate(planes, (size, size), mode="bilinear", antialias=True)
+        with torch.no_grad():
+            found = self.encoder(planes.to(self.dtype))
+        features = [one.unflatten(0, (clips, frames))[clip].float() for one in found]
+        owned = batch["ids"][clip] == name[:, None, None, None]
+        grid = self.preset.grid
+        truth = F.adaptive_avg_pool2d(owned.float(), (grid, grid))
+        there = owned.flatten(2).float().mean(2) > PRESENT_AREA
+        points, labels = noisy_boxes(owned[:, 0], size, generator)
+        nowhere = torch.zeros(len(name), 2, 2, device=points.device)
+        nothing = torch.full((len(name), 2), POINT_PADDING, device=points.device)
+        past: dict[str, Any] = {"memories": {}, "pointers": {}}
+        losses, ious, kept = [], [], []
+        for now in range(frames):
+            embedding, *fine = (one[:, now] for one in features)
+            prompt = (points, labels) if now == 0 else (nowhere, nothing)
+            image = self.recall(embedding, past, now) if now else embedding
+            logits, predicted, score, tokens = self.decode(image, (fine[0], fine[1]), *prompt)
+            judged = logits[:, :1] if now == 0 else logits[:, 1:]
+            guesses = predicted[:, :1] if now == 0 else predicted[:, 1:]
+            loss, iou = judge(judged, guesses, score, truth[:, now], there[:, now])
+            best = guesses.argmax(1)
+            rows = torch.arange(len(name), device=best.device)
+            if now:
+                losses.append(loss)
+            ious.append(iou[rows, best])
+            token = tokens[rows, best + (now > 0)]
+            present = (score > 0)[:, None]
+            pointer = torch.where(present, self.decoding.pointer(token), self.decoding.no_pointer)
+            past["pointers"][now] = pointer
+            mask = torch.where(present[:, :, None], judged[rows, best], -32.0)
+            kept.append(mask.detach())
+            past["memories"][now] = self.remembering(
+                embedding, mask.float(), score, torch.full_like(present[:, 0], now == 0)
+            ).float()
+        return {
+            "loss": torch.stack(losses).mean(), "iou": torch.stack(ious), "there": there.t(),
+            "logits": torch.stack(kept),
+        }  # fmt: skip
+
+
+def noisy_boxes(masks: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return box prompts around masks (N, H, W), off as a detector's are."""
+    height, width = masks.shape[1:]
+    columns, rows = masks.any(1), masks.any(2)
+    edges = [
+        columns.float().argmax(1) / width, rows.float().argmax(1) / height,
+        1 - columns.flip(1).float().argmax(1) / width, 1 - rows.flip(1).float().argmax(1) / height,
+    ]  # fmt: skip
+    box = torch.stack(edges, 1)
+    sides = (box[:, 2:] - box[:, :2]).repeat(1, 2)
+    noise = torch.randn(box.shape, generator=generator, device=box.device)
+    corners = ((box + BOX_NOISE * noise * sides).clamp(0, 1) * size).unflatten(1, (2, 2))
+    points = F.pad(corners, (0, 0, 0, 1))
+    labels = torch.tensor([BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING], device=box.device)
+    return points, labels.expand(len(box), -1)
+
+
+def judge(
+    logits: Tensor, guesses: Tensor, score: Tensor, truth: Tensor, there: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Loss of the best of K masks (N, K, G, G) of each object, and the IoU of all, (N, K)."""
+    logits, wanted = logits.float(), truth[:, None].expand_as(logits)
+    probability = logits.sigmoid()
+    cross = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+    focal = (cross * (probability - wanted).abs() ** 2).mean((2, 3))
+    shared = (probability * wanted).sum((2, 3))
+    dice = 1 - (2 * shared + 1) / (probability.sum((2, 3)) + wanted.sum((2, 3)) + 1)
+    mask = FOCAL * focal + DICE * dice
+    with torch.no_grad():
+        found, real = logits > 0, wanted > 0.5
+        union = (found | real).sum((2, 3)).clamp(min=1)
+        iou = (found & real).sum((2, 3)) / union
+    best = mask.argmin(1, keepdim=True)
+    of_masks = (mask + IOU * (guesses - iou).abs()).gather(1, best)[:, 0]
+    of_score = F.binary_cross_entropy_with_logits(score.float(), there.float())
+    weight = there.float()
+    return (of_masks * weight).sum() / weight.sum().clamp(min=1) + SCORE * of_score, iou
+
+
+def fresh_memory(model: Sam2) -> Memory:
+    """PyTorch's initialisation, small tables; mask prompts are averaged."""
+    memory = build_memory(model.preset)
+    for table in (memory.maskmem_tpos_enc, memory.no_obj_ptr, memory.no_obj_embed_spatial):
+        nn.init.trunc_normal_(table, std=0.02)
+    nn.init.constant_(memory.mask_downsample.weight, 1 / 16)
+    nn.init.zeros_(memory.mask_downsample.bias)
+    return memory
+
+
+def learned(learner: Learner, memory: Memory) -> dict[str, Tensor]:
+    """Put what was learned under Meta's names."""
+    order = torch.arange(learner.preset.width).reshape(-1, 2).t().flatten()
+    attention = {k: v.cpu() for k, v in learner.recalling.attention.state_dict().items()}
+    for name in attention:
+        if ".q_proj." in name or ".k_proj." in name:
+            attention[name] = attention[name][order.argsort()]
+    memory.memory_attention.load_state_dict(attention)
+    for target, source in (
+        (memory.obj_ptr_tpos_proj, learner.recalling.age_projection),
+        (memory.obj_ptr_proj, learner.decoding.pointer),
+        (memory.memory_encoder, learner.remembering.encoder),
+    ):
+        target.load_state_dict({k: v.cpu() for k, v in source.state_dict().items()})
+    with torch.no_grad():
+        memory.maskmem_tpos_enc.copy_(
+            learner.recalling.times.cpu().reshape(memory.maskmem_tpos_enc.shape)
+        )
+        memory.no_obj_ptr.copy_(learner.decoding.no_pointer.cpu())
+        memory.no_obj_embed_spatial.copy_(learner.remembering.absent.cpu())
+    return {name: value.detach().contiguous() for name, value in memory.state_dict().items()}
+
+
+def held_out(learner: Learner, clips: Clips, given: argparse.Namespace) -> dict[str, Any]:
+    """Mean IoU by frame on unseen clips, beside that of the first frame's true mask, unmoved."""
+    random, generator = np.random.default_rng(0), torch.Generator(given.device).manual_seed(0)
+    sums = [torch.zeros(FRAMES) for _ in range(3)]
+    for _ in range(given.held_out // given.clips + 1):
+        batch = clips.sample(given.clips, given.objects, random)
+        with torch.no_grad(), torch.autocast(given.device.split(":")[0], torch.bfloat16):
+            found = learner(batch, generator)
+        there = found["there"].float().cpu()
+        owned = batch["ids"][batch["clip"]] == batch["name"][:, None, None, None]
+        shared = (owned & owned[:, :1]).flatten(2).sum(2)
+        unmoved = (shared / (owned | owned[:, :1]).flatten(2).sum(2)).t().cpu()
+        for total, value in zip(
+            sums, (found["iou"].cpu() * there, unmoved * there, there), strict=True
+        ):
+            total.add_(value.sum(1))
+    return {
+        "iou": (sums[0] / sums[2]).tolist(), "unmoved": (sums[1] / sums[2]).tolist(),
+        "objects": int(sums[2][0]),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Train until the minutes are over."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--model", default="compact")
+    parser.add_argument("--size", type=int, default=512, help="of the model's input")
+    parser.add_argument("--clips", type=int, default=16, help="in a batch")
+    parser.add_argument("--objects", type=int, default=3, help="of each clip, at most")
+    parser.add_argument("--held", type=int, default=600, help="clips on the device")
+    parser.add_argument("--held-out", type=int, default=96, help="clips that are judged at the end")
+    parser.add_argument("--learning-rate", type=float, default=4e-4)
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--start", type=Path, help="memory.safetensors of an earlier run")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    preset = preset_named(given.model)
+    model = build_model(preset.sized(image_size=given.size))
+    checkpoint = bundled_checkpoint(preset)
+    if checkpoint:
+        model.load_state_dict({k: v.float() for k, v in load_file(checkpoint).items()})
+    memory = fresh_memory(model)
+    if given.start:
+        memory.load_state_dict({k: v.float() for k, v in load_file(given.start).items()})
+    learner = Learner(model.eval(), memory).to(given.device)
+    kept = [one for one in learner.parameters() if one.requires_grad]
+    averaged = [one.detach().clone() for one in kept]
+    decayed = [one for one in kept if one.ndim > 1]
+    rest = [one for one in kept if one.ndim <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}],
+        lr=given.learning_rate, betas=(0.9, 0.98),
+    )  # fmt: skip
+    print(f"{sum(one.numel() for one in kept) / 1e6:.2f} M parameters learn", flush=True)
+    unseen = Clips(given.device, given.held_out, max(1, given.workers // 4), HELD_OUT_SEED)
+    clips = Clips(given.device, given.held, given.workers)
+    while clips.rendered < 4 * given.clips:
+        time.sleep(0.1)
+    random, generator = np.random.default_rng(1), torch.Generator(given.device).manual_seed(1)
+    started, step, told = time.monotonic(), 0, 0.0
+    while (progress := (time.monotonic() - started) / (60 * given.minutes)) < 1:
+        rate = (
+            given.learning_rate * min(1, (step + 1) / 100) * (1 + math.cos(math.pi * progress)) / 2
+        )
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        batch = clips.sample(given.clips, given.objects, random)
+        with torch.autocast(given.device.split(":")[0], torch.bfloat16):
+            found = learner(batch, generator)
+        optimizer.zero_grad()
+        found["loss"].backward()
+        norm = nn.utils.clip_grad_norm_(kept, 1.0)
+        optimizer.step()
+        step += 1
+        decay = min(0.998, (1 + step) / (10 + step))
+        for mean, value in zip(averaged, kept, strict=True):
+            mean.lerp_(value.detach(), 1 - decay)
+        if time.monotonic() - told > 15:
+            told = time.monotonic()
+            there = found["there"].float()
+            iou = ((found["iou"] * there).sum(1) / there.sum(1).clamp(min=1)).tolist()
+            print(json.dumps({
+                "s": round(told - started), "step": step, "rendered": clips.rendered,
+                "loss": round(found["loss"].item(), 4), "norm": round(float(norm), 2),
+                "iou": [round(one, 3) for one in iou],
+            }), flush=True)  # fmt: skip
+    for mean, value in zip(averaged, kept, strict=True):
+        value.data.copy_(mean)
+    weights = learned(learner, memory)
+    save_file({k: v.half() for k, v in weights.items()}, given.out / "memory.safetensors")
+    print(json.dumps(held_out(learner, unseen, given)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
