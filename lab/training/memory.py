@@ -104,7 +104,7 @@ class Clips:
 
     def sample(self, clips: int, objects: int, random: np.random.Generator) -> dict[str, Any]:
         """Draw clips, some of them backwards or mirrored, and objects of their first frames."""
-        images, ids, names, places = [], [], [], []
+        images, ids, names, places = list[Tensor](), list[Tensor](), list[int](), list[int]()
         while len(images) < clips:
             image, owner, shares = self.held[random.integers(len(self.held))]
             if random.random() < 0.5:
