@@ -75,12 +75,12 @@ def render_clip(seed: int) -> tuple[np.ndarray, np.ndarray]:
 class Clips:
     """Clips on the device; a thread replaces the oldest by fresh ones."""
 
-    def __init__(self, device: str, capacity: int, workers: int, seed: int = FIRST_SEED) -> None:
+    def __init__(self, device: str, capacity: int, workers: int, seeds: range) -> None:
         self.device, self.capacity = device, capacity
         self.held: list[tuple[Tensor, Tensor, Tensor]] = []
         self.rendered = 0
         pool = multiprocessing.get_context("spawn").Pool(workers)
-        self._found = pool.imap_unordered(render_clip, range(seed, seed + 10**6))
+        self._found = pool.imap_unordered(render_clip, seeds)
         threading.Thread(target=self._fill, daemon=True).start()
 
     def _fill(self) -> None:
@@ -351,6 +351,7 @@ def main() -> None:
     parser.add_argument("--objects", type=int, default=3, help="of each clip, at most")
     parser.add_argument("--held", type=int, default=600, help="clips on the device")
     parser.add_argument("--held-out", type=int, default=96, help="clips that are judged at the end")
+    parser.add_argument("--first-clip", type=int, default=0, help="to go on with unseen ones")
     parser.add_argument("--learning-rate", type=float, default=4e-4)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--device", default="cuda")
@@ -376,8 +377,10 @@ def main() -> None:
         lr=given.learning_rate, betas=(0.9, 0.98),
     )  # fmt: skip
     print(f"{sum(one.numel() for one in kept) / 1e6:.2f} M parameters learn", flush=True)
-    unseen = Clips(given.device, given.held_out, max(1, given.workers // 4), HELD_OUT_SEED)
-    clips = Clips(given.device, given.held, given.workers)
+    held_out_seeds = range(HELD_OUT_SEED, HELD_OUT_SEED + given.held_out)
+    unseen = Clips(given.device, given.held_out, max(1, given.workers // 4), held_out_seeds)
+    seeds = range(FIRST_SEED + given.first_clip, HELD_OUT_SEED)
+    clips = Clips(given.device, given.held, given.workers, seeds)
     while clips.rendered < 4 * given.clips:
         time.sleep(0.1)
     random, generator = np.random.default_rng(1), torch.Generator(given.device).manual_seed(1)
