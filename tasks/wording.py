@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import datetime
 
 _MARKS = re.compile(r"[\\`*\[\]|~$]|\b_|_\b")
 
@@ -26,3 +27,13 @@ def from_plain(markdown: str) -> str:
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Return "1 frame", "2 frames", "1,000 frames"; `plural` where it is not the noun with an s."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def local_time(moment: str, form: str = "%Y-%m-%d %H:%M") -> str:
+    """Return a moment in ISO form with its offset, for people: in this machine's time zone."""
+    return datetime.fromisoformat(moment).astimezone().strftime(form)
+
+
+def local_date(moment: str) -> str:
+    """Return the day of a moment in ISO form with its offset, in this machine's time zone."""
+    return local_time(moment, "%Y-%m-%d")

@@ -15,7 +15,7 @@ from sam2_core.checkpoints import PYTORCH, load_checkpoint
 from sam2_core.model_download import SOURCES, checkpoint_path, fetch_checkpoint, record, verify
 from sam2_core.presets import PRESETS, Preset, preset_named
 from sam2_core.types import AutolabelError
-from tasks.wording import counted
+from tasks.wording import counted, local_date
 
 
 @click.group()
@@ -230,4 +230,5 @@ def _print(models: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
 
 def _certificate_line(one: dict[str, Any]) -> str:
     pictures = counted(one["pictures"], "picture")
-    return f"{one['engine']}: {one['verdict']} on {pictures}, {one['made'][:10]}"
+    made = local_date(one["made"]) if one["made"] else "date unknown"
+    return f"{one['engine']}: {one['verdict']} on {pictures}, {made}"

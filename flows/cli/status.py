@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,25 +11,39 @@ import click
 
 from flows.cli.common_options import FloatRange, json_option, print_json
 from flows.machine.services import ADVICE, refused_workers
+from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
+from tasks.store import quarantine, storage
+from tasks.store.addresses import checked
+from tasks.store.manifests import ListedManifest, list_manifests, newest_of
+from tasks.wording import counted, local_time
 
 FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
 
 
 @click.command(short_help="Show the state of runs and shards.")
+@click.argument("out", required=False)
 @click.option("--hours", type=FloatRange(0), default=72.0, metavar="H",
               help="Shards submitted in the last H hours.")  # fmt: skip
 @json_option
-def command(hours: float, as_json: bool) -> None:
+def command(out: str | None, hours: float, as_json: bool) -> None:
     """Show workers, schedules and the next nights, shards by state, failures by reason, throughput,
     what was given up on, and what to do.
 
-    Exit code 1: something is left to do for a person.
+    With OUT, the --out of runs, show what is labeled there; so also for this folder and those in
+    it, where no Prefect server runs. Exit code 1: something is left to do for a person.
     """  # noqa: D205
-    from flows.server.api import use_api
+    from flows.server.api import api_that_runs, use_api
     from flows.server.client import asked_once
     from flows.server.status import collect_status
 
+    if out or not api_that_runs():
+        folders = [out] if out else _folders_here()
+        labels = [run for one in folders for run in _labeled_in(one)]
+        if labels:
+            sys.exit(_show_labels(labels, as_json))
+        if out:
+            raise AutolabelError(f"{redact(out)} holds no labeled sequence")
     use_api()
     try:
         with asked_once(ANSWER_WITHIN_S):  # who asks wants to know now
@@ -55,12 +69,61 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
     if size := status["database_bytes"]:
         click.echo(f"Prefect's database: {size / 1e6:,.0f} MB")
     for one in status["label_runs"]:
-        when = (one["started"] or "not started")[:16].replace("T", " ")
-        click.echo(f"{one['name']}: {one['state']}, {when} UTC, to {one['out']}")
+        when = local_time(one["started"]) if one["started"] else "not started"
+        click.echo(f"{one['name']}: {one['state']}, {when}, to {one['out']}")
     if not status["runs"]:
         click.echo(f"no shards in the last {hours:g} h")
     for run in status["runs"]:
         _show(run)
+
+
+def _folders_here() -> list[str]:
+    return [".", *sorted(f"./{one}" for one in storage.list_folders("."))]
+
+
+def _labeled_in(out: str) -> list[dict[str, Any]]:
+    """Return what each run has labeled in a folder, the newest last."""
+    runs: dict[str, list[ListedManifest]] = {}
+    for one in list_manifests(checked(out)):  # oldest first
+        runs[one.run_key] = [*runs.pop(one.run_key, []), one]
+    return [_labeled_by(out, key, listed) for key, listed in runs.items()]
+
+
+def _labeled_by(out: str, run_key: str, listed: list[ListedManifest]) -> dict[str, Any]:
+    manifests = [one.read(out) for one in newest_of(listed).values()]
+    partial = sum(one.partial for one in manifests)
+    model = manifests[-1].stamp.model
+    given_up = sorted(name for name, _ in quarantine.given_up(out, run_key))
+    labeled = datetime.fromtimestamp(listed[-1].written_s, UTC)
+    return {
+        "out": storage.redact(storage.canonical(out)), "run_key": run_key,
+        "model": model.name if model else None, "sequences": len(manifests), "partial": partial,
+        "frames": sum(one.frames for one in manifests),
+        "failed_frames": sum(one.failed for one in manifests),
+        "instances": sum(one.instances for one in manifests),
+        "labeled": labeled.isoformat(timespec="seconds"), "quarantined": given_up,
+        "to_do": ["give its command again: frames could not be fetched"] if partial else [],
+    }  # fmt: skip
+
+
+def _show_labels(labels: list[dict[str, Any]], as_json: bool) -> int:
+    """Show runs in folders; returns the exit code."""
+    refused = refused_workers()
+    if not print_json(as_json, {"labels": labels, "workers_refused": refused}):
+        _show_refused(refused)
+        for one in labels:
+            failed = one["failed_frames"]
+            click.echo(
+                f"{one['out']}: {counted(one['sequences'], 'sequence')}, "
+                f"{counted(one['frames'], 'frame')}{f' ({failed} failed)' if failed else ''} and "
+                f"{counted(one['instances'], 'label')} by {one['model']}, "
+                f"{local_time(one['labeled'])} (run {one['run_key']})"
+            )
+            for line in one["to_do"]:
+                click.echo(f"  to do: {line}")
+            for name in one["quarantined"]:
+                click.echo(f"  given up    {name}")
+    return int(bool(refused) or any(one["to_do"] for one in labels))
 
 
 def _show_refused(reasons: dict[str, str]) -> None:

@@ -65,7 +65,7 @@ def use_api() -> str:
             version's has no password.
 
     """
-    found = _api_that_runs()
+    found = api_that_runs()
     if not found:
         raise AutolabelError(
             "no Prefect server: start one with `autolabel up`, or set PREFECT_API_URL to a "
@@ -74,7 +74,7 @@ def use_api() -> str:
     return found
 
 
-def _api_that_runs() -> str | None:
+def api_that_runs() -> str | None:
     """Choose the user's API, else that of `up`, whose password we know; returns its URL."""
     chosen, ours = configured_api(), running_api()
     if ours and (chosen or ours).rstrip("/") == ours:
@@ -141,7 +141,7 @@ class Api:
         """Start ours, unless another one is configured or runs; `wait` before use."""
         for name, value in _CLIENT_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        if not (self._process or _api_that_runs()):
+        if not (self._process or api_that_runs()):
             # Nothing of a run is to be left in the user's home, which may not even be writable.
             os.environ.setdefault("PREFECT_HOME", str(home()))
             self.begin_own()

@@ -361,7 +361,7 @@ BoolArray = npt.NDArray[np.bool_]
 # Segment Anything's noise on boxes: of a side, and at most so many pixels.
 JITTER, MOST_JITTER_PX = 0.1, 20.0
 _CHUNK = 8
-_BLOCK = 8  # pictures that are read for the detector before the model has them
+_BLOCK = 8  # pictures that are read for the detector before the model has them, at least
 
 
 def true_boxes(image: TruthImage) -> Boxes:
@@ -559,7 +559,7 @@ def by_detector(
 
     def frames(pictures: Iterable[Picture]) -> Iterator[_Prompted]:
         rest = iter(pictures)
-        while block := list(itertools.islice(rest, _BLOCK)):
+        while block := list(itertools.islice(rest, max(_BLOCK, detector.batch))):
             read: dict[FrameRef, StagedFrame] = {}
             refs = [_frame_of(number, path) for number, (_, path) in enumerate(block)]
             found = detect(refs, detector, (), min_score, on_read=read.__setitem__)

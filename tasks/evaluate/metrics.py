@@ -22,7 +22,7 @@ from sam2_core.mask_geometry import SIZES, boundary_f, boundary_tolerance_px, ma
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import TruthImage, areas_px, rle_box_xyxy_px
 from tasks.risk.geometry import box_ious
-from tasks.wording import counted, one_line, plain
+from tasks.wording import counted, local_date, one_line, plain
 
 RESAMPLES = 1000
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -626,7 +626,7 @@ def against_named(found: Mapping[str, Any]) -> str:
         return "the other run"
     run = found.get("run") or {}
     how = engine_named(run.get("engine") or {})
-    when = f", {run['made'][:10]}" if run.get("made") else ""
+    when = f", {local_date(run['made'])}" if run.get("made") else ""
     return f"{found['model']}{f' ({how})' if how else ''}, prompted by {found['prompt']}{when}"
 
 
@@ -645,7 +645,7 @@ def _measured(run: Mapping[str, Any]) -> list[str]:
     told |= {"run_keys": " ".join(told["run_keys"])} if "run_keys" in told else {}
     words = ", ".join(f"{name} {value}".replace("_", " ") for name, value in told.items())
     by = f"{how}; " if how else ""
-    return [f"{plain(by + words)}; sam2-autolabel {run['version']}, {run['made'][:10]}.", ""]
+    return [f"{plain(by + words)}; sam2-autolabel {run['version']}, {local_date(run['made'])}.", ""]
 
 
 def _failed(result: Mapping[str, Any]) -> list[str]:

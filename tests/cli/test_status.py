@@ -1,13 +1,18 @@
 """What `autolabel status` prints of a schedule, and of workers that are refused."""
 
+import json
+import os
+import time
 from dataclasses import asdict
 
+import pytest
 from click.testing import CliRunner
 
 from flows.cli import status
 from flows.server.client import asked_once
 from flows.server.schedules import ScheduleStatus
 from sam2_core.types import AutolabelError
+from tests.export.labeled_runs import run_of
 
 
 def test_nights_are_told_with_their_zone(monkeypatch):
@@ -38,3 +43,32 @@ def test_why_workers_are_refused_is_told_where_their_server_fails_too(monkeypatc
         result = CliRunner().invoke(status.command)
     assert isinstance(result.exception, AutolabelError)
     assert result.output.startswith("one takes no work: its disk is full")
+
+
+@pytest.fixture
+def in_tokyo(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_without_a_server_it_tells_of_the_labels_here(tmp_path, monkeypatch, in_tokyo):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AutolabelError, match="no Prefect server"):
+        CliRunner().invoke(status.command, catch_exceptions=False)
+    out = run_of(tmp_path, ("a", "b"), frames=2)
+    for file in (tmp_path / "run" / "manifests").rglob("*.json"):
+        os.utime(file, (0, 1_796_000_000))  # 2026-11-30 00:53:20 in UTC
+    shown = CliRunner().invoke(status.command)
+    assert shown.exit_code == 0
+    assert shown.output.startswith(f"{out}: 2 sequences, 4 frames and 20 labels by ")
+    assert "2026-11-30 09:53" in shown.output
+    (one,) = json.loads(CliRunner().invoke(status.command, [out, "--json"]).stdout)["labels"]
+    assert (one["sequences"], one["labeled"]) == (2, "2026-11-30T00:53:20+00:00")
+    with pytest.raises(AutolabelError, match="cache holds no labeled sequence"):
+        CliRunner().invoke(status.command, [str(tmp_path / "cache")], catch_exceptions=False)
