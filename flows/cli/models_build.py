@@ -75,6 +75,7 @@ def build(
 
 def _targets(capabilities: str | None, index: int) -> list[str]:
     """Return whom to build for."""
+    from sam2_core.backend_choice import cuda_devices
     from sam2_core.backends.gpu import CudaDevice
     from sam2_core.backends.tensorrt_engines import (
         NAME_AND_VERSION,
@@ -83,8 +84,10 @@ def _targets(capabilities: str | None, index: int) -> list[str]:
         why_not_for,
     )
 
-    if capabilities is None:
+    if capabilities is None and cuda_devices():
         return [target_of(CudaDevice(index))]
+    if capabilities is None:
+        raise click.UsageError("no NVIDIA GPU here: say what to build for, such as --for sm89")
     if not ON_ANY_MACHINE:
         raise click.UsageError(
             f"--for needs TensorRT-RTX: {NAME_AND_VERSION}, which is here, builds only on the GPU "

@@ -146,8 +146,8 @@ class PositionMap(nn.Module):
     """The trunk's position embedding, the patch convolution's bias and `shifted`, (1, G, G, C).
 
     A constant of G * G * C values when `baked`. Otherwise a product of small matrices (bicubic
-    resizing is linear and separable), which a graph file holds in a hundredth of the space and
-    ONNX Runtime and TensorRT compute once, when they load it.
+    resizing is linear and separable), which a graph file holds in a hundredth of the space.
+    ONNX Runtime computes it once, when it loads the graph; TensorRT-RTX with each call.
     """
 
     def __init__(self, trunk: Hiera, grid: int, corner: Tensor, *, baked: bool) -> None:

@@ -200,7 +200,7 @@ def _type(name: str, layer_type: str) -> str:
     """Name attention and normalisation by what a kernel's name lists."""
     if "mha" in name:
         return "attention"
-    return "normalization" if "MeanSubMul" in name else layer_type
+    return "normalization" if "MeanSub" in name else layer_type
 
 
 def strongly_typed_network_flags() -> int:
