@@ -39,6 +39,7 @@ from tasks.review.queue import (
     build_queue,
     everything,
     is_blind,
+    is_second_opinion,
     known_classes,
     list_sequences,
     queue_standing,
@@ -284,7 +285,8 @@ def chosen_labels(ctx: Any) -> list[Chosen]:
 
     """
     blind = ctx.view is not None and is_blind(ctx.view)
-    return [replace(one, blind=blind) for one in _chosen(ctx, blind)]
+    found = _chosen(ctx, blind)
+    return [replace(one, blind=True) for one in found] if blind else found
 
 
 def _chosen(ctx: Any, blind: bool) -> list[Chosen]:
@@ -327,9 +329,11 @@ def _focused(ctx: Any, blind: bool) -> list[Chosen]:
     """
     focus = ctx.params["focus"]
     chosen = choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
-    if blind:
-        return chosen
     shown = focus.get("decision")
+    # Keys do not say which view is open.
+    unseen = not shown and is_second_opinion(ctx.dataset, chosen[0].frame_key, focus["label_id"])
+    if blind or unseen:
+        return [replace(one, blind=True) for one in chosen]
     for field, label in (one for frame in chosen for one in frame.labels):
         if field == MACHINE_FIELD and shown is not None and (label.get("decision") or "") != shown:
             raise AutolabelError(decided_by_now(label.get("label"), label))

@@ -487,24 +487,38 @@ def second_opinions(dataset: Any, share: Share) -> dict[str, str]:
     """
     if not share.double:
         return {}
-    me, best, closed = reviewer(), dict[str, Doubt](), set[str]()
+    best, closed = dict[str, Doubt](), set[str]()
     fields = {f"{_INNER}.{name}": 1 for name in ("_id", "object", "risk")}
     fields |= {"frame_key": 1, LOG_FIELD: 1}
     for sample in sample_collection(dataset).find({f"{LOG_FIELD}.0": {"$exists": True}}, fields):
-        last: dict[str, str] = {}
-        mine: set[str] = set()
-        for entry in standing_entries(sample):
-            last |= entry["decisions"]
-            if entry["by"] == me or entry.get("second_opinion"):
-                mine |= set(entry["decisions"])
+        key = str(sample["frame_key"])
+        waiting, decided = _said_by_others(sample)
         for label in detections_of(sample, MACHINE_FIELD):
-            name, key = str(label["_id"]), str(sample["frame_key"])
+            name = str(label["_id"])
             doubt = Doubt(float(label.get("risk") or 0.0), name, key, object_of(label))
-            if name in mine:
+            if name in decided:
                 closed.add(doubt.object_name)
-            elif last.get(name) in SECONDED and share.is_second(key):
+            elif name in waiting and share.is_second(key):
                 best[doubt.object_name] = max(doubt, best.get(doubt.object_name, doubt))
     return {one.label_id: one.frame_key for name, one in best.items() if name not in closed}
+
+
+def _said_by_others(sample: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """Tell labels on which others have decided alone from those that have a second opinion, too."""
+    me, last, closed = reviewer(), dict[str, str](), set[str]()
+    for entry in standing_entries(sample):
+        last |= entry["decisions"]
+        if entry["by"] == me or entry.get("second_opinion"):
+            closed |= set(entry["decisions"])
+    return {label for label, what in last.items() if what in SECONDED} - closed, closed
+
+
+def is_second_opinion(dataset: Any, frame_key: str, label_id: str) -> bool:
+    """Whether a label waits for the opinion of the reviewer whom this process serves."""
+    if not Share.of_this_process().is_second(frame_key):
+        return False
+    found = sample_collection(dataset).find_one({"_id": sample_id(frame_key)}, {LOG_FIELD: 1})
+    return label_id in _said_by_others(found or {})[0]
 
 
 _DECISION_PATH = f"{_INNER}.decision"

@@ -10,7 +10,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Masks
-from tasks.dataset import layout, schema
+from tasks.dataset import documents, layout, schema
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset
 from tasks.review.actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
 from tasks.review.relabel import bring_back, open_requests, request_relabel
@@ -40,7 +40,7 @@ def state(name: str) -> list:
                 json.dumps({k: str(v) for k, v in d.items()}, sort_keys=True)
                 for d in one["reviewed"]["detections"]
             ),
-            [(e["action"], e["by"], e["at"]) for e in one["review_log"]],
+            [(e["action"], e["by"], e["at"]) for e in documents.log_of(one)],
         )
         for one in found
     ]  # fmt: skip

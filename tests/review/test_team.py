@@ -15,7 +15,14 @@ from tasks.dataset import schema
 from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, choose
 from tasks.review.events import REVIEWER_VARIABLE, read_events, undo
-from tasks.review.queue import NEEDS_REVIEW, SECOND_OPINIONS, Share, build_queue
+from tasks.review.queue import (
+    DOUBLE_VARIABLE,
+    NEEDS_REVIEW,
+    SECOND_OPINIONS,
+    SHARE_VARIABLE,
+    Share,
+    build_queue,
+)
 from tests.review.labels import labeled_frames
 from tests.review.reviewed import ask, load_run, pick, state
 
@@ -63,11 +70,13 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     assert not view.has_field("reviewed"), "it would say what she has accepted"
 
     first, second, *rest = shown.items()
+    monkeypatch.setenv(SHARE_VARIABLE, "2/2")  # keys do not say which view is open
+    monkeypatch.setenv(DOUBLE_VARIABLE, "0.5")
     decide = [("reject", first, {}), ("fix_class", second, {"class_name": "tram"})]
     decide += [("accept", one, {}) for one in rest]
     for act, (label, frame), more in decide:
         focus = {"sample_id": frame, "label_id": label, "decision": ""}
-        done = ask(dataset, act, view, focus=focus, current_sample=frame, **more)
+        done = ask(dataset, act, focus=focus, current_sample=frame, **more)
         assert done["ok"], done
     assert labels(view) == {}, "what he has decided on leaves the view"
     assert not ask(dataset, "merge", view, current_sample=frame)["ok"]
