@@ -24,8 +24,9 @@ from flows.params import LabelParams
 from flows.pipeline import do_now
 from flows.plan.plan import Plan, check_writable, job_of, make_plan, summary_of, tracks_told
 from flows.server.api import Api, configured_api
+from sam2_core.cache import cache_folder, make_folder
 from tasks.dataset.database import ensure_database, release_database
-from tasks.masks.model import NOT_CHECKED, verdict_on
+from tasks.masks.model import BUNDLED, NOT_CHECKED, verdict_on
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
 from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.ready import ready
@@ -215,7 +216,25 @@ def announce(console: Console, plan: Plan) -> None:
     roads = plan.params.wanted_classes != plan.params.classes == ()
     more = " [dim](classes on roads; --classes all takes every one)[/]" if roads else ""
     console.print(f"boxes  {escape(plan.stamp.detector)}{more}")
+    _offer_models(console, plan)
     _say_what_does_not_fit(console, plan)
+
+
+def _offer_models(console: Console, plan: Plan) -> None:
+    """Name better models, once on a machine, where nobody chose and the bundled ones are taken."""
+    given = cache_folder() / "hints" / "models"
+    bundled = plan.model.stamp.name.startswith(BUNDLED) and plan.stamp.detector.startswith(
+        "compact@"
+    )
+    if plan.params.model != "auto" or not bundled or given.exists():
+        return
+    with contextlib.suppress(OSError):  # then it is said again
+        make_folder(given.parent)
+        given.touch()
+    console.print(
+        "       these models learned from rendered streets alone, `tiny` and `yolox_s` from "
+        f"photographs: {escape(as_typed('models', 'download', 'tiny', 'yolox_s'))}"
+    )
 
 
 def _say_what_does_not_fit(console: Console, plan: Plan, printed: Collection[str] = ()) -> None:

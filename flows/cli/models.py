@@ -52,13 +52,28 @@ def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
 @cache_option
 @json_option
 def download(names: tuple[str, ...], source: str, cache: Path | None, as_json: bool) -> None:
-    """Download checkpoints, resume partial downloads, and check their sha256."""
+    """Download checkpoints and detectors, resume partial downloads, and check their sha256.
+
+    MODEL is one of Meta's, such as tiny, or a detector, such as yolox_s.
+    """
+    from tasks.boxes.detectors import RELEASES, resolve_detector
+
+    detectors = [name for name in names if name in RELEASES]
+    if detectors and cache:
+        raise click.UsageError("--cache is for Meta's models; detectors go to $AUTOLABEL_CACHE")
+    for name in set(names) - set(detectors):
+        preset_named(name)  # a wrong name is found before anything is downloaded
     done = []
     for name in names:
-        path, sha256 = _fetch(name, source, cache)
+        if name in detectors:
+            found = resolve_detector(name)
+            path, sha256, use = found.path, found.sha256, f"label with --detector {name}"
+        else:
+            path, sha256 = _fetch(name, source, cache)
+            use = f"`autolabel models export {name}` makes it fit for labeling"
         done.append({"name": name, "path": str(path), "sha256": sha256})
         if not as_json:
-            click.echo(f"{name}: {path} (sha256 {sha256})")
+            click.echo(f"{name}: {path} (sha256 {sha256}); {use}")
     print_json(as_json, {"checkpoints": done})
 
 

@@ -139,7 +139,7 @@ def best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
             return name, "the largest model downloaded to this machine"
         if any(not one.parent.name.startswith("random-") for one in wanted.exported(name, "*")):
             return name, "the largest model exported on this machine"
-    return BUNDLED, "bundled; `autolabel models download tiny` gets Meta's"
+    return BUNDLED, "bundled"
 
 
 def library_versions(backend: str, *, detects: bool) -> dict[str, str]:

@@ -9,10 +9,13 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from flows.cli.main import cli
 from flows.cli.models import command
 from sam2_core.load import Wanted, resolve_model
 from sam2_core.presets import PRESETS
 from sam2_core.types import AutolabelError
+from tasks.boxes import detectors
+from tests.integration.runs import write_image
 from tests.sam2_core.test_model_download import SHA256, server  # noqa: F401
 
 
@@ -53,6 +56,33 @@ def test_download(server, tmp_path, monkeypatch):  # noqa: F811
         (done,) = json.loads(result.stdout)["checkpoints"]
         assert done == {"name": "tiny", "path": str(path), "sha256": SHA256}
     assert path.exists()
+
+
+def test_a_first_run_names_better_models_and_they_can_be_fetched(
+    server,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    write_image(tmp_path / "in" / "0.jpg")
+
+    def run(*words):
+        return CliRunner().invoke(cli, [*map(str, words)], catch_exceptions=False)
+
+    label = ("label", tmp_path / "in", "--out", tmp_path / "out", "--dry-run")
+    offers = [
+        run(*label, *more).output.count("tiny yolox_s") for more in (["--model", "compact"], [], [])
+    ]
+    assert offers == [0, 1, 0]
+    monkeypatch.setattr(detectors, "RELEASES_URL", server.url.rpartition("/")[0])
+    monkeypatch.setitem(detectors.RELEASES, "yolox_s", SHA256)
+    monkeypatch.setattr("sam2_core.presets.META_URL", server.url.rpartition("/")[0])
+    monkeypatch.setitem(PRESETS, "tiny", replace(PRESETS["tiny"], checkpoint_sha256=SHA256))
+    fetched = run("models", "download", "tiny", "yolox_s").output
+    assert "label with --detector yolox_s" in fetched
+    assert {one.name for one in (tmp_path / "cache").rglob("*") if one.is_file()} >= {
+        "sam2.1_hiera_tiny.pt", "yolox_s.onnx"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
