@@ -236,7 +236,7 @@ def progress(camera: Camera, app: App, dataset: Any) -> None:
     open_view(page, app.link(dataset.name, view="needs-review"))
     page.get_by_test_id("new-panel-btn").click()
     page.get_by_text("Review progress").first.click()
-    page.get_by_text("Labels decided").wait_for()
+    page.get_by_text("Decided in the queue").wait_for()
     page.wait_for_timeout(4000)
     camera.keep("review-panel")
 

@@ -150,7 +150,9 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         plots = {
             "decisions": decisions_plot(stats),
             "by_class": rates_plot(stats.by_class),
-            "by_reason": rates_plot(stats.by_reason),
+            "by_reason": rates_plot(
+                {WORDS.get(name, f"{name} reason"): rate for name, rate in stats.by_reason.items()}
+            ),
             "by_sequence": risks_plot(stats.by_sequence),
         }
         ctx.panel.set_state("most_decided", max(plots["decisions"][0]["x"], default=0))
@@ -176,8 +178,10 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         panel = types.Object()
         buttons = panel.h_stack("buttons", gap=2)
         buttons.btn("queue", label="Needs review", on_click=self.open_queue, variant="contained")
-        buttons.btn("control", label="Control sample", on_click=self.open_control)
-        buttons.btn("refresh", label="Refresh", on_click=self.refresh)
+        buttons.btn(
+            "control", label="Control sample", on_click=self.open_control, variant="outlined"
+        )
+        buttons.btn("refresh", label="Count again", on_click=self.refresh, variant="outlined")
         panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
         titles = {
             "decisions": "Decisions", "by_class": "Error rate by class (labels decided)",
@@ -190,7 +194,7 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
                 layout["xaxis"] = {"dtick": 1}
             layout["yaxis"] |= ctx.panel.get_state(f"names_{name}") or {}
             panel.plot(name, layout=layout, config={"displayModeBar": False})
-        return types.Property(panel, view=types.GridView(orientation="vertical", gap=3, padding=2))
+        return types.Property(panel, view=types.GridView(orientation="vertical", gap=3, pad=3))
 
 
 def _layout(title: str, percent: bool) -> dict[str, Any]:

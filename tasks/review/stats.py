@@ -34,7 +34,13 @@ from tasks.review.events import (
     standing_entries,
     storage_of,
 )
-from tasks.review.queue import CONTROL, control_labels, object_of, sequence_risks
+from tasks.review.queue import (
+    Standing,
+    control_labels,
+    object_of,
+    queue_standing,
+    sequence_risks,
+)
 from tasks.review.set_aside import SetAside, count_set_aside
 from tasks.risk.compute_risk import Recalibration, calibration_error, reliability_picture
 from tasks.risk.geometry import Numbers
@@ -225,9 +231,11 @@ class Stats:
         by_reviewer: decisions by person.
         per_hour: decisions per hour while at work; 0 while there are too few to say.
         control: wrong labels in the control sample: what the unreviewed part is worth.
+        control_size: how many labels the control sample has.
         relabel: frames by relabel state.
         by_sequence: risk of the sequences with open frames, riskiest first.
         set_aside: decisions whose frame is gone or has changed; counted nowhere else.
+        queue: how far the queue of this reviewer is.
 
     """
 
@@ -241,9 +249,11 @@ class Stats:
     by_reviewer: Mapping[str, int]
     per_hour: float
     control: Rate
+    control_size: int
     relabel: Mapping[str, int]
     by_sequence: Mapping[str, float]
     set_aside: SetAside
+    queue: Standing
 
     @property
     def decided(self) -> int:
@@ -296,9 +306,11 @@ def review_stats(dataset: Any) -> Stats:
         dict(by_reviewer),
         _per_hour(acts),
         rates("control").get("", Rate(0, 0)),
+        len(drawn),
         _sums(collection, "$relabel", {"$sum": 1}, sent),
         sequence_risks(dataset),
         count_set_aside(dataset),
+        queue_standing(dataset),
     )
 
 
@@ -436,21 +448,21 @@ def summary(stats: Stats) -> str:
     """Say in words how the review goes."""
     agreement = Rate(stats.disagreement.of - stats.disagreement.wrong, stats.disagreement.of)
     agreed = agreement.text() if agreement.of else "nothing decided"
-    share = stats.decided / stats.labels if stats.labels else 0.0
     people = ", ".join(f"{plain(who)} {count}" for who, count in stats.by_reviewer.items())
     relabel = ", ".join(f"{count} {state}" for state, count in stats.relabel.items()) or "none"
-    control = f'not looked at yet: open the view "{CONTROL}"'
+    control = _of(stats.control.of, stats.control_size)
     if stats.control.of:
-        control = (
-            f"{stats.control.text()}: this much of what nobody reviews is wrong, 95% confidence"
-        )
+        control += f"; wrong {stats.control.text()}, which is what nobody reviews is worth"
     speed = f"{stats.per_hour:,.0f} decisions per hour" if stats.per_hour else "too few decisions"
+    queue = stats.queue
     lines = [
-        f"| Labels decided | **{stats.decided:,}** of {stats.labels:,} ({share:.1%}) |",
+        f"| Decided in the queue | {_of(len(queue.decided), len(queue.label_ids))}, "
+        f"{queue.left:,} left |",
         "|---|---|",
+        f"| Decided in the control sample | {control} |",
+        f"| Labels decided | {_of(stats.decided, stats.labels)} |",
         f"| Frames done | **{stats.frames_done:,}** of {stats.frames:,} |",
         f"| Agreement with the machine | {agreed} |",
-        f"| Wrong in the control sample | {control} |",
         f"| Speed | {speed} |",
         f"| Decisions by | {people or 'nobody yet'} |",
         f"| Frames sent back | {relabel} |",
@@ -458,6 +470,10 @@ def summary(stats: Stats) -> str:
     if stats.set_aside.frames:
         lines.append(f"| Set aside | {stats.set_aside.text()} |")
     return "\n".join(lines)
+
+
+def _of(count: int, whole: int) -> str:
+    return f"**{count:,}** of {whole:,} ({count / whole if whole else 0:.1%})"
 
 
 def decisions_plot(stats: Stats) -> list[dict[str, Any]]:
