@@ -14,9 +14,11 @@ and the less the model sees an edge between them (random walks with a prior, as 
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections import OrderedDict
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -350,3 +352,32 @@ def _in_region(
     points = (points_px - first) * (image_size / (last - first))
     points = np.where((prompts.labels != POINT_PADDING)[..., None], points, 0)
     return replace(prompts, points_model=points.astype(np.float32))
+
+
+BGRA = tuple[int, int, int, int]
+MADE: BGRA = (248, 189, 56, 110)
+
+
+def drawn(mask: npt.NDArray[np.bool_], left: int, top: int, colour: BGRA = MADE) -> dict[str, Any]:
+    """Return a mask as a page draws it: its place in pixels, and a PNG with an opaque rim.
+
+    Args:
+        mask: bool (height, width), cut out of the image.
+        left: of the cut.
+        top: of the cut.
+        colour: blue, green, red, and the opacity inside the rim; 0 to 255.
+
+    """
+    import cv2
+
+    height, width = mask.shape
+    place = {"x": left, "y": top, "width": width, "height": height}
+    if not mask.any():
+        return {**place, "width": 0}
+    inside = cv2.erode(np.pad(mask, 1).astype(np.uint8), np.ones((3, 3), np.uint8))[1:-1, 1:-1]
+    *bgr, alpha = colour
+    pixels = np.zeros((height, width, 4), np.uint8)
+    pixels[mask] = (*bgr, 255)
+    pixels[inside > 0, 3] = alpha
+    png = base64.b64encode(cv2.imencode(".png", pixels)[1].tobytes()).decode()
+    return {**place, "href": f"data:image/png;base64,{png}"}

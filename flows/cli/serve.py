@@ -34,6 +34,7 @@ from tasks.review.door import NAMES, TOKEN, Door, bind
 
 _TLS_FILES = ("certificate", "key", "clients")
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_LEAST_SCORE = 0.3  # of objects that a click on the demo page may mean
 _PORT, _ANY = click.IntRange(0, 65535), "0: any free one."
 
 
@@ -230,10 +231,14 @@ def _written(repository: Path, models: tuple[str, ...], options: dict[str, Any])
 
 def _serve_page(picture: Path, grpc_url: str, names: list[str], stack: contextlib.ExitStack) -> str:
     """Serve the page of a picture on 127.0.0.1 until the stack ends; return its link."""
+    from sam2_core.images import open_image
     from sam2_core.serving.client import Sam2Client
+    from tasks.boxes.detectors import load_detector
 
+    detector = load_detector("compact")
+    found = detector.detect([detector.letterbox(open_image(picture))], (), _LEAST_SCORE)[0]
     model = names[0].removeprefix("sam2_")
     client = stack.enter_context(Sam2Client(grpc_url, model))
     listener, token = bind(0), secrets.token_urlsafe(32)
-    stack.enter_context(answering(Door(demo_page(client, picture), token), listener))
+    stack.enter_context(answering(Door(demo_page(client, picture, found.xyxy_px), token), listener))
     return f"http://127.0.0.1:{listener.getsockname()[1]}/?{TOKEN}={token}"

@@ -14,16 +14,17 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sam2_core.clicks import NO_BOX, drawn
 from sam2_core.images import open_image
 from sam2_core.redaction import redact
 from sam2_core.serving.client import Sam2Client
-from sam2_core.types import AutolabelError, Masks
+from sam2_core.types import AutolabelError, FloatArray, Masks
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -167,12 +168,20 @@ def answering(app: ASGIApp, *listeners: socket.socket, **tls: Any) -> Iterator[N
         thread.join()
 
 
-def demo_page(client: Sam2Client, picture: Path) -> Starlette:
+CLICK_PAGE = Path(__file__).with_name("click_page.js")
+_SMALL = 1 / 8  # of the picture's shorter side
+
+
+def demo_page(
+    client: Sam2Client, picture: Path, boxes_xyxy_px: FloatArray | None = None
+) -> Starlette:
     """Return the application of the page, which whoever reaches it may use.
 
     Args:
         client: of the model.
         picture: what to click on.
+        boxes_xyxy_px: float32 (N, 4), of objects in it: a click alone selects the one around it,
+            where the model needs a box; by default a small box is put around the click.
 
     Raises:
         AutolabelError: the picture cannot be read.
@@ -184,20 +193,33 @@ def demo_page(client: Sam2Client, picture: Path) -> Starlette:
     from starlette.routing import Route
 
     image = client.set_image(open_image(picture))
+    boxes = np.zeros((0, 4), np.float32) if boxes_xyxy_px is None else boxes_xyxy_px
 
     def mask(asked: Mapping[str, Any]) -> dict[str, Any]:
         """Make the mask of a box and clicks."""
         started = time.perf_counter()
         points = [[float(x), float(y)] for x, y, _ in asked["points"]]
         labels = [int(bool(yes)) for *_, yes in asked["points"]]
-        box = None if asked["box"] is None else [[float(one) for one in asked["box"]]]
-        masks = client.predict(
-            image, boxes_xyxy_px=box,
-            points_px=np.array([points], np.float32) if points else None,
-            labels=np.array([labels], np.int32) if points else None,
-        )  # fmt: skip
+        box = None if asked["box"] is None else [float(one) for one in asked["box"]]
+
+        def predicted() -> Masks:
+            return client.predict(
+                image, boxes_xyxy_px=None if box is None else [box],
+                points_px=np.array([points], np.float32) if points else None,
+                labels=np.array([labels], np.int32) if points else None,
+            )  # fmt: skip
+
+        masks = predicted()
+        if masks.reasons[0] == NO_BOX:
+            box = _box_around(np.array(points[0], np.float32), boxes, image.size_hw)
+            masks = predicted()
+        whole = masks.to_array(0)
+        rows, columns = (np.flatnonzero(whole.any(axis)) for axis in (1, 0))
+        top, left = (int(rows[0]), int(columns[0])) if len(rows) else (0, 0)
+        cut = whole[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] if len(rows) else whole
         return {
-            "runs": _runs(masks), "area_px": int(masks.area_px[0]), "reason": masks.reasons[0],
+            "mask": drawn(cut, left, top), "box_xyxy_px": box, "area_px": int(masks.area_px[0]),
+            "predicted_iou": round(float(masks.predicted_iou[0]), 3), "reason": masks.reasons[0],
             "milliseconds": round(1000 * (time.perf_counter() - started)),
         }  # fmt: skip
 
@@ -207,19 +229,31 @@ def demo_page(client: Sam2Client, picture: Path) -> Starlette:
         except (AutolabelError, ValueError, KeyError, TypeError) as error:
             return JSONResponse({"error": redact(str(error) or repr(error))}, 400)
 
-    async def show(_: Request) -> Response:
-        return FileResponse(Path(__file__).with_name("demo.html"))
+    async def name(_: Request) -> Response:
+        return JSONResponse({"model": client.served.stamp.name})
 
-    async def send_picture(_: Request) -> Response:
-        return FileResponse(picture)
+    def file(path: Path) -> Callable[[Request], Awaitable[Response]]:
+        async def send(_: Request) -> Response:
+            return FileResponse(path)
 
-    routes = [Route("/", show), Route("/picture", send_picture)]
-    return Starlette(routes=[*routes, Route("/mask", answer, methods=["POST"])])
+        return send
+
+    files = {
+        "/": Path(__file__).with_name("demo.html"),
+        "/picture": picture,
+        "/click_page.js": CLICK_PAGE,
+    }
+    routes = [Route(at, file(path)) for at, path in files.items()]
+    routes += [Route("/model", name), Route("/mask", answer, methods=["POST"])]
+    return Starlette(routes=routes)
 
 
-def _runs(masks: Masks) -> list[int]:
-    """Return the lengths of a mask's runs, column by column, background first."""
-    flat = masks.to_array(0).T.reshape(-1)
-    edges = np.flatnonzero(np.diff(flat, prepend=False)) if len(flat) else flat
-    runs: list[int] = np.diff(np.concatenate([[0], edges, [len(flat)]])).tolist()
-    return runs
+def _box_around(click_px: FloatArray, boxes: FloatArray, size_hw: tuple[int, int]) -> list[float]:
+    """Return the smallest of boxes that a click is in, else a small one around it: xyxy, px."""
+    inside = boxes[((boxes[:, :2] <= click_px) & (click_px <= boxes[:, 2:])).all(1)]
+    if len(inside):
+        sides = inside[:, 2:] - inside[:, :2]
+        return [float(one) for one in inside[sides.prod(1).argmin()]]
+    half, (height, width) = _SMALL * min(size_hw) / 2, size_hw
+    corners = np.concatenate([click_px - half, click_px + half])
+    return [float(one) for one in corners.clip(0, [width, height, width, height])]

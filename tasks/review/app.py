@@ -170,16 +170,27 @@ ADVICE = (
 )
 
 
+CLICK_PAGE_PATH = "/autolabel/click_page.js"  # the plugin loads it from there
+
+
 def _as_linked(app: ASGIApp) -> ASGIApp:
-    """Have a page that is opened by a link show the view that the link names.
+    """Have a page that is opened by a link show the view that the link names; send the click page.
 
     FiftyOne keeps one state for all pages, and once a page has reloaded its dataset the next one
     was led to the view of that.
     """
     from fiftyone.core.state import StateDescription
     from fiftyone.server.events.state import set_state
+    from starlette.responses import FileResponse
+
+    from sam2_core.serving.http_front import CLICK_PAGE
+
+    page = FileResponse(CLICK_PAGE)
 
     async def opening(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == CLICK_PAGE_PATH:
+            await page(scope, receive, send)
+            return
         if scope["type"] == "http" and scope["path"].startswith("/datasets/"):
             names = [part.partition(b"=")[0] for part in scope["query_string"].split(b"&")]
             if b"view" in names:

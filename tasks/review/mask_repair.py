@@ -7,7 +7,6 @@ last pictures, with what the model has encoded of them.
 
 from __future__ import annotations
 
-import base64
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -15,12 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import cv2
 import numpy as np
 from pydantic import Field, FiniteFloat, TypeAdapter
 
 from sam2_core.arrays import freeze_arrays
-from sam2_core.clicks import OpenImage
+from sam2_core.clicks import BGRA, MADE, OpenImage, drawn
 from sam2_core.prompts import PointPrompts
 from sam2_core.types import AutolabelError, FloatArray, Masks, ModelStamp
 from tasks.dataset.documents import fingerprint, mask_of, rle_of, stamp_text, window_of
@@ -34,9 +32,7 @@ from tasks.types import FrameRef
 MODEL_VARIABLE = "AUTOLABEL_CLICK_MODEL"
 # Pictures that stay open: the one at hand, the one before, those of other tabs.
 KEPT_PICTURES = 4
-Colour = tuple[int, int, int, int]  # blue, green, red, opacity
-OLD: Colour = (21, 204, 250, 90)
-MADE: Colour = (248, 189, 56, 110)
+OLD: BGRA = (21, 204, 250, 90)
 NOTHING_FOUND = "nothing is left of the mask: undo a click, or drag a box around the object"
 
 
@@ -209,21 +205,6 @@ def take(dataset: Any, clicked: Clicked) -> list[Event]:
 def version_of(label: Mapping[str, Any]) -> str:
     """Name a label's present state: changes with its mask, its class and what was decided."""
     return f"{label['_id']} {label.get('decision') or ''} {fingerprint(label)}"
-
-
-def drawn(mask: BoolArray, left: int, top: int, colour: Colour) -> dict[str, Any]:
-    """Return a mask as the page draws it: its place, and a PNG with an opaque rim."""
-    height, width = mask.shape
-    place = {"x": left, "y": top, "width": width, "height": height}
-    if not mask.any():
-        return {**place, "width": 0}
-    inside = cv2.erode(np.pad(mask, 1).astype(np.uint8), np.ones((3, 3), np.uint8))[1:-1, 1:-1]
-    *bgr, alpha = colour
-    pixels = np.zeros((height, width, 4), np.uint8)
-    pixels[mask] = (*bgr, 255)
-    pixels[inside > 0, 3] = alpha
-    png = base64.b64encode(cv2.imencode(".png", pixels)[1].tobytes()).decode()
-    return {**place, "href": f"data:image/png;base64,{png}"}
 
 
 def _frame_with(dataset: Any, sample_id: str, label_id: str) -> Chosen:

@@ -14,7 +14,11 @@
   // Advertisements: one over the grid, and the button that it points to.
   localStorage.setItem("fiftyone-enterprise-tooltip-seen", "true");
   element("style", "", document.head, 'a[href^="https://voxel51.com/why-upgrade"] { display: none }');
-  for (const part of ["dialogs.js", "fiftyone_private.js", "marks.js", "strip.js", "open_frame.js", "redraw.js", "repair.js", "keys.js"]) {
+  const PARTS = [
+    "/autolabel/click_page.js", "dialogs.js", "fiftyone_private.js", "marks.js", "strip.js", "open_frame.js",
+    "redraw.js", "repair.js", "keys.js",
+  ];
+  for (const part of PARTS) {
     // FiftyOne shows its page when this script has run: with a part that came later, keys that
     // somebody presses at once would be lost.
     const asked = new XMLHttpRequest();

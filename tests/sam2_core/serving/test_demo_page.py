@@ -1,13 +1,17 @@
-"""The demo page in a real browser: a dragged box and a click become a mask."""
-
-import os
-from pathlib import Path
+"""The demo page in a real browser: a click alone and a dragged box become masks."""
 
 import httpx
+import numpy as np
 import pytest
 import simplejpeg
 
-from tests.review.app_page import CHROMIUM, needs_chromium
+from tests.review.app_page import (
+    VIEWPORT,
+    RepairPage,
+    browser_page,
+    needs_chromium,
+    save_picture,
+)
 from tests.sam2_core.serving.conftest import serving
 from tests.sam2_core.serving.test_triton_server import street
 
@@ -22,45 +26,40 @@ def page_url(tmp_path):
         yield server["page"]
 
 
-def test_a_dragged_box_and_a_click_become_a_mask(page_url):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-        )
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
+def test_a_click_alone_and_a_dragged_box_become_masks(page_url, tmp_path):
+    with browser_page() as page:
         page.goto(page_url)
+        repair = RepairPage(page)
+        repair.canvas.wait_for()
         said = page.get_by_role("status")
-        said.filter(has_text="drag a box").wait_for()
-        canvas = page.locator("canvas").bounding_box()
-
-        def at(x, y):
-            scale = canvas["width"] / 1280
-            return canvas["x"] + x * scale, canvas["y"] + y * scale
-
-        def colour(x, y):
-            return page.evaluate(f"Array.from(context.getImageData({x}, {y}, 1, 1).data)")
-
-        before, plain = colour(300, 350), colour(195, 290)
-        page.mouse.move(*at(195, 290))
+        said.filter(has_text="click an object").wait_for()
+        width, height = VIEWPORT["width"], repair.canvas.bounding_box()["height"]
+        left, top = repair.place(0, 0)
+        right, bottom = repair.place(1280, 720)
+        assert min(right - left - width, bottom - top - height, key=abs) == pytest.approx(0, abs=2)
+        before = repair.drawn()
+        page.route("**/mask", lambda route: (page.wait_for_timeout(300), route.continue_()))
+        assert not page.get_by_test_id("spinner").is_visible()
+        page.mouse.click(*repair.place(300, 350))
+        page.get_by_test_id("spinner").wait_for()
+        said.filter(has_text="px, expected IoU").wait_for()
+        assert not page.get_by_test_id("spinner").is_visible()
+        selected = np.abs(repair.drawn().astype(int) - before).max(-1) > 30
+        x, y = (round(one) for one in repair.place(300, 380))
+        assert selected[y - round(repair.canvas.bounding_box()["y"]), x], "the object has the mask"
+        assert 0.005 < selected.mean() < 0.2
+        save_picture(page, tmp_path, "serve-demo")
+        undone = repair.after(lambda: page.keyboard.press("z"))
+        assert np.abs(undone.astype(int) - before).mean() < 1
+        page.mouse.move(*repair.place(195, 290))
         page.mouse.down()
-        page.mouse.move(*at(405, 410))
-        assert colour(195, 290) != plain  # the box is there while it is dragged
-        page.mouse.up()
-        said.filter(has_text="px, ").wait_for()
-        assert colour(300, 350) != before  # painted over
-        assert colour(800, 600)[2] < 140  # and not there
-        first = said.inner_text()
-        page.mouse.click(*at(250, 350))
-        page.wait_for_function(f"said.textContent !== {first!r}")
-        if folder := os.environ.get("AUTOLABEL_SCREENSHOTS"):
-            page.screenshot(path=Path(folder) / "serve-demo.png")
-        page.keyboard.press("Escape")
-        said.filter(has_text="drag a box").wait_for()
-        assert colour(300, 350) == before
-        assert page.locator("canvas").bounding_box() == canvas  # no word has moved the picture
-        browser.close()
+        page.mouse.move(*repair.place(405, 410))
+        boxed = repair.after(page.mouse.up)
+        assert (np.abs(boxed.astype(int) - before).max(-1) > 30).mean() > 0.005
+        page.mouse.wheel(0, -500)
+        assert repair.place(1280, 720)[0] > right * 1.2, "zoomed"
+        cleared = repair.after(lambda: page.keyboard.press("Escape"))
+        assert np.abs(cleared.astype(int) - before).mean() < 1
 
 
 def test_who_has_the_link_gets_masks_and_is_told_what_is_wrong(page_url):
