@@ -52,11 +52,8 @@ BOX_NOISE = 0.06  # standard deviation of each side, in box sides
 FOCAL, DICE, SCORE, IOU = 20.0, 1.0, 0.5, 0.25
 
 
-def render_clip(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Render a clip: uint8 (T, H, W, 3) RGB, and uint8 (T, H, W) ids that hold through it."""
-    import cv2
-
-    cv2.setNumThreads(1)
+def render_clip(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Render a clip: uint8 (T, H, W, 3) RGB, uint8 (T, H, W) ids, and shares of pixels (T, 256)."""
     images = np.zeros((FRAMES, *SIZE_HW, 3), np.uint8)
     ids = np.zeros((FRAMES, *SIZE_HW), np.uint8)
     known: dict[int, int] = {}
@@ -69,7 +66,16 @@ def render_clip(seed: int) -> tuple[np.ndarray, np.ndarray]:
             height, width = instance.mask.shape
             if name < 256:
                 ids[row, y : y + height, x : x + width][instance.mask] = name
-    return images, ids
+    pixels = ids.reshape(FRAMES, -1)
+    areas = np.stack([np.bincount(one, minlength=256) for one in pixels])
+    return images, ids, areas / pixels.shape[1]
+
+
+def _rendering() -> None:
+    import cv2
+
+    cv2.setNumThreads(1)
+    os.nice(10)  # the step comes first
 
 
 class Clips:
@@ -79,34 +85,29 @@ class Clips:
         self.device, self.capacity = device, capacity
         self.held: list[tuple[Tensor, Tensor, Tensor]] = []
         self.rendered = 0
-        pool = multiprocessing.get_context("spawn").Pool(workers)
+        pool = multiprocessing.get_context("spawn").Pool(workers, _rendering)
         self._found = pool.imap_unordered(render_clip, seeds)
         threading.Thread(target=self._fill, daemon=True).start()
 
     def _fill(self) -> None:
-        for images, ids in self._found:
-            clip = self._placed(images, ids)
+        for arrays in self._found:
+            images, ids, shares = map(torch.from_numpy, arrays)
+            clip = images.to(self.device), ids.to(self.device), shares
             if len(self.held) < self.capacity:
                 self.held.append(clip)
             else:
                 self.held[self.rendered % self.capacity] = clip
             self.rendered += 1
 
-    def _placed(self, images: np.ndarray, ids: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        pixels = ids.reshape(FRAMES, -1)
-        areas = np.stack([np.bincount(one, minlength=256) for one in pixels])
-        shares = torch.from_numpy(areas / pixels.shape[1])
-        return (
-            torch.from_numpy(images).to(self.device),
-            torch.from_numpy(ids).to(self.device),
-            shares,
-        )
-
-    def sample(self, clips: int, objects: int, random: np.random.Generator) -> dict[str, Any]:
-        """Draw clips, some of them backwards or mirrored, and objects of their first frames."""
+    def sample(
+        self, clips: int, objects: int, random: np.random.Generator, frames: int = FRAMES
+    ) -> dict[str, Any]:
+        """Draw parts of clips, some backwards or mirrored, and objects of their first frames."""
         images, ids, names, places = list[Tensor](), list[Tensor](), list[int](), list[int]()
         while len(images) < clips:
             image, owner, shares = self.held[random.integers(len(self.held))]
+            part = slice(first := random.integers(FRAMES - frames + 1), first + frames)
+            image, owner, shares = image[part], owner[part], shares[part]
             if random.random() < 0.5:
                 image, owner, shares = image.flip(0), owner.flip(0), shares.flip(0)
             there = np.flatnonzero(shares[0, 1:].numpy() > LEAST_AREA) + 1
@@ -349,11 +350,12 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=512, help="of the model's input")
     parser.add_argument("--clips", type=int, default=16, help="in a batch")
     parser.add_argument("--objects", type=int, default=3, help="of each clip, at most")
+    parser.add_argument("--frames", type=int, default=FRAMES, help="of each clip: few at first")
     parser.add_argument("--held", type=int, default=600, help="clips on the device")
     parser.add_argument("--held-out", type=int, default=96, help="clips that are judged at the end")
     parser.add_argument("--first-clip", type=int, default=0, help="to go on with unseen ones")
     parser.add_argument("--learning-rate", type=float, default=4e-4)
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=max(1, len(os.sched_getaffinity(0)) // 3))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--start", type=Path, help="memory.safetensors of an earlier run")
     given = parser.parse_args()
@@ -391,7 +393,7 @@ def main() -> None:
         )
         for group in optimizer.param_groups:
             group["lr"] = rate
-        batch = clips.sample(given.clips, given.objects, random)
+        batch = clips.sample(given.clips, given.objects, random, given.frames)
         with torch.autocast(given.device.split(":")[0], torch.bfloat16):
             found = learner(batch, generator)
         optimizer.zero_grad()
