@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import re
 import time
@@ -38,6 +39,7 @@ try:  # its Python package alone, without the libraries, cannot be imported
 except ImportError:
     import tensorrt_rtx_bindings as trt
 
+logger = logging.getLogger(__name__)
 # TensorRT-RTX. What follows from it: whom an engine is for, and what is kept of kernels.
 ON_ANY_MACHINE = hasattr(trt, "ComputeCapability")
 NAME = "TensorRT-RTX" if ON_ANY_MACHINE else "TensorRT"
@@ -354,6 +356,7 @@ def _configure(
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, _WORKSPACE_BYTES)
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that it names its kernels
     if ON_ANY_MACHINE:
+        config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)  # else none can be captured
         config.num_compute_capabilities = 1
         config.set_compute_capability(trt.ComputeCapability.__members__[target.upper()], 0)
     if not tf32:  # masks are to be those of float32
@@ -375,7 +378,7 @@ class BoundEngine:
 
 @dataclass
 class _Context:
-    """A context whose shapes and addresses are set, and its captured graph."""
+    """A context whose shapes and addresses are set, and its captured graph where there is one."""
 
     context: trt.IExecutionContext
     graph: int | None = None
@@ -505,8 +508,11 @@ class LoadedEngine(Graph):
             # One run outside the capture: the first one may initialise lazily.
             self._execute(context)
             self._device.synchronize(self._stream)
-            with self._owner.capturing():
-                bound.graph = self._device.capture(self._stream, lambda: self._execute(context))
+            if not ON_ANY_MACHINE or context.is_stream_capturable(self._stream):
+                with self._owner.capturing():
+                    bound.graph = self._device.capture(self._stream, lambda: self._execute(context))
+            else:
+                logger.warning("%s runs %s without a CUDA graph", NAME, shapes)
             self._keep_kernels()
         return bound
 

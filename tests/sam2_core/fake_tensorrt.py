@@ -33,8 +33,8 @@ class RuntimeCache:
 
     kernels = b""
 
-    def deserialize(self, buffer: bytes) -> bool:
-        self.kernels = buffer
+    def deserialize(self, blob: bytes) -> bool:
+        self.kernels = blob
         return True
 
     def serialize(self) -> bytes:
@@ -89,6 +89,8 @@ class Engine:
 
 
 class Context:
+    capturable = True
+
     def __init__(self, engine: Engine, config: RuntimeConfig) -> None:
         self.engine, self.config = engine, config
         self.addresses: dict[str, int] = {}
@@ -121,6 +123,9 @@ class Context:
     def set_tensor_address(self, name: str, memory: int) -> bool:
         self.addresses[name] = memory
         return True
+
+    def is_stream_capturable(self, stream: int) -> bool:
+        return self.capturable
 
     def execute_async_v3(self, stream_handle: int) -> bool:
         if not self.has_memory or set(self.addresses) != set(self.engine.names):

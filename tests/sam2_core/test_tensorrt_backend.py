@@ -7,6 +7,7 @@ engines run was never tried (BENCHMARKS.md).
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import sys
 from dataclasses import replace
@@ -161,6 +162,32 @@ def test_nothing_is_allocated_after_the_first_frame_and_graphs_are_replayed(trt,
     assert len(device.blocks) == allocated
     assert len(device.graphs) == graphs
     assert device.launches == launched + 5 * 3  # encoder, 16 boxes, 8 boxes
+
+
+STANDS_FOR = {
+    "Engine": "ICudaEngine", "Context": "IExecutionContext", "Runtime": "Runtime",
+    "RuntimeConfig": "IRuntimeConfig", "RuntimeCache": "IRuntimeCache",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STANDS_FOR)
+def test_the_stand_in_takes_the_arguments_that_the_library_takes(name):
+    library = getattr(fake_tensorrt.real, STANDS_FOR[name])
+    for called, ours in vars(getattr(fake_tensorrt, name)).items():
+        if inspect.isfunction(ours) and not called.startswith("_"):
+            theirs = getattr(library, called).__doc__
+            assert all(f"{one}: " in theirs for one in inspect.signature(ours).parameters), theirs
+
+
+def test_what_cannot_be_captured_runs_without_a_graph_and_says_so(
+    trt, model, built, monkeypatch, caplog
+):
+    monkeypatch.setattr(fake_tensorrt.Context, "capturable", False)
+    device = FakeDevice()
+    backend, given, asked = load(trt, model, built, device), images(2), prompts(5, 2)
+    assert_same(backend.decode(backend.encode(given), asked), reference(model, given, asked))
+    assert not device.graphs
+    assert "without a CUDA graph" in caplog.text
 
 
 def test_kernels_of_captured_shapes_are_kept_for_the_next_process(trt, model, built):
