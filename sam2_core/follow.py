@@ -171,8 +171,12 @@ class Follower:
 
     def see(self, image: ImageArray) -> None:
         """Go to the next frame: encode it, uint8 (H, W, 3) RGB."""
-        self.frame += 1
+        self.skip()
         self._features = self.backend.encode(image)
+
+    def skip(self) -> None:
+        """Go past a frame that there is no picture of."""
+        self.frame += 1
         for track in self.tracks.values():
             track.shown, track.detection = None, -1
             track.forget(self.frame)

@@ -1,13 +1,13 @@
 """Follow objects through frames beside Meta's own video predictor, with the same weights.
 
     python -m lab.tools.follow_with_meta [PACKAGE ...] [--model micro|tiny|...] [--size PIXELS]
-        [--frames N] [--seed N] [--score-bias LOGIT] [--onnx] [--record FILE]
+        [--frames N] [--seed N] [--score-bias LOGIT] [--device cuda] [--onnx] [--record FILE]
 
 PACKAGE are folders with Meta's `sam2` 1.1.0 from PyPI and what it imports: `pip install --target
 PACKAGE --no-deps --no-build-isolation sam2==1.1.0 hydra-core iopath portalocker omegaconf`. Nothing
 of it is kept here. Both get seeded random weights, tensors and prompts alike: three objects, one of
-them late, prompted again before and after a frame was tracked, by a box, a click and masks. On a
-CPU Meta's predictor fills no holes (that needs its CUDA extension), and neither do we.
+them late, prompted again before and after a frame was tracked, by a box, a click and masks. Without
+its CUDA extension Meta's predictor fills no holes, and neither do we.
 """
 
 from __future__ import annotations
@@ -144,11 +144,13 @@ def metas_predictor(model: Sam2, memory: Memory) -> Any:
     return predictor.eval()
 
 
-def metas_masks(model: Sam2, memory: Memory, frames: torch.Tensor, asked: list[Prompt]) -> Masks:
+def metas_masks(
+    model: Sam2, memory: Memory, frames: torch.Tensor, asked: list[Prompt], device: str = "cpu"
+) -> Masks:
     """Meta's logits (G, G) by frame and object; corrected ones are corrected."""
     import sam2.sam2_video_predictor as module
 
-    predictor = metas_predictor(model, memory)
+    predictor = metas_predictor(model, memory).to(device)
     size = model.preset.image_size
     planes = (frames.permute(0, 3, 1, 2).float() - model.pixel_mean) / model.pixel_std
     module.load_video_frames = lambda *_, **__: (planes, size, size)
@@ -176,7 +178,8 @@ def metas_masks(model: Sam2, memory: Memory, frames: torch.Tensor, asked: list[P
         for index, name in state["obj_idx_to_id"].items():
             for outputs in state["output_dict_per_obj"][index].values():
                 if frame in outputs:
-                    result[frame, name] = outputs[frame]["pred_masks"][0, 0].numpy().copy()
+                    logits = outputs[frame]["pred_masks"][0, 0]
+                    result[frame, name] = logits.cpu().numpy().copy()
     return result
 
 
@@ -225,7 +228,8 @@ def main() -> None:
     parser.add_argument("--score-bias", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--onnx", action="store_true", help="on ONNX Runtime too")
+    parser.add_argument("--device", default="cpu", help="of Meta's predictor and of PyTorch")
+    parser.add_argument("--onnx", action="store_true", help="on ONNX Runtime's CPU provider too")
     parser.add_argument("--record", help="write Meta's logits into this file")
     options = parser.parse_args()
     sys.path[:0] = options.package
@@ -234,12 +238,16 @@ def main() -> None:
     model, memory = weights(preset, options.score_bias, options.seed)
     frames, asked = video(preset, options.frames), prompts(options.frames)
     started = time.perf_counter()
-    theirs = metas_masks(model, memory, frames, asked)
+    torch.backends.cudnn.allow_tf32 = False
+    theirs = metas_masks(model, memory, frames, asked, options.device)
     print(f"Meta's: {time.perf_counter() - started:.0f} s")
     if options.record:
         keys, logits = list(theirs), np.stack(list(theirs.values())).astype(np.float16)
         np.savez_compressed(options.record, keys=np.array(keys), logits=logits)
-    backends: dict[str, Any] = {"PyTorch": TorchFollowBackend(model, memory)}
+    backends: dict[str, Any] = {"PyTorch": TorchFollowBackend(model, memory, options.device)}
+    if options.device == "cuda":
+        half = TorchFollowBackend(model, memory, options.device, "fp16")
+        backends["PyTorch in fp16"] = half
     if options.onnx:
         folder = Path(tempfile.mkdtemp())
         export_model(model, folder / "model", checkpoint_sha256="", weights="", only=["encoder"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.onnxruntime_backend import open_session, run_session
 from sam2_core.export import MEMORY_OUTPUTS
 from sam2_core.preprocess import planes_of, resize_square
@@ -18,6 +19,8 @@ from sam2_core.types import FEATURES, ImageArray
 
 if TYPE_CHECKING:
     from sam2_core.architecture import Memory, Sam2
+
+Result = TypeVar("Result")
 
 
 class FollowBackend(ABC):
@@ -94,32 +97,49 @@ class TorchFollowBackend(FollowBackend):
             "memory_mask": MaskPrompt(model, memory),
             "memory_encoder": Remember(model, memory),
         }
-        self._modules = {
-            name: cast(module.eval(), dtype).to(device) for name, module in modules.items()
-        }
+        self._modules = self._on_device(
+            lambda: {name: cast(one.eval(), dtype).to(device) for name, one in modules.items()}
+        )
+
+    def _on_device(self, work: Callable[[], Result]) -> Result:
+        """Run on the thread that a GPU belongs to; memory that runs out is the machine's error."""
+
+        @self._torch.inference_mode()
+        def guarded() -> Result:
+            try:
+                return work()
+            except self._torch.OutOfMemoryError as error:
+                from sam2_core.backends.torch_compiled import out_of_memory
+
+                raise out_of_memory(error) from error
+
+        return device_owner().run(guarded) if self._device == "cuda" else guarded()
 
     def run(self, graph: str, inputs: Mapping[str, Any]) -> Sequence[Any]:
         """Run a module."""
         torch = self._torch
-        with torch.inference_mode():
+
+        def work() -> Any:
             tensors = {
                 name: torch.as_tensor(value, device=self._device) for name, value in inputs.items()
             }
-            outputs = self._modules[graph](**tensors)
+            return self._modules[graph](**tensors)
+
+        outputs = self._on_device(work)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def stacked(self, memories: Sequence[Sequence[Any]]) -> Any:
         """Stack tensors."""
         torch = self._torch
-        return torch.stack([torch.stack(list(one)) for one in memories])
+        return self._on_device(lambda: torch.stack([torch.stack(list(one)) for one in memories]))
 
     def rows(self, array: Any) -> list[Any]:
         """Clone each."""
-        return [row.clone() for row in array]
+        return self._on_device(lambda: [row.clone() for row in array])
 
     def to_numpy(self, array: Any) -> npt.NDArray[Any]:
         """Copy to the host."""
-        copied: npt.NDArray[Any] = array.float().cpu().numpy()
+        copied: npt.NDArray[Any] = self._on_device(lambda: array.float().cpu().numpy())
         return copied
 
 
