@@ -110,6 +110,11 @@ class LabelParams(BaseModel):
         default=True,
         description="Give labels of one object over time one track id and one class.",
     )
+    follow: bool = Field(
+        default=False,
+        description="Follow objects with the model's memory through frames on which they are not "
+        "detected, for at most 10 frames.",
+    )
     fill_gaps: int = Field(
         default=0,
         ge=0,

@@ -90,6 +90,17 @@ _BACKENDS = {
 }  # fmt: skip
 
 
+# What follows objects, beside what makes masks.
+_FOLLOWING = (
+    "follow", "backends.follow_backends", "architecture.memory", "architecture.memory_graphs",
+)  # fmt: skip
+
+
+def following_modules() -> tuple[str, ...]:
+    """Return the dotted names of what decides where objects are followed to."""
+    return tuple(f"sam2_core.{name}" for name in _FOLLOWING)
+
+
 def decisive_modules(backend: str) -> tuple[str, ...]:
     """Return the dotted names of what decides the masks of a backend.
 

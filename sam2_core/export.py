@@ -330,6 +330,7 @@ def export_model(
     weights: str,
     graph: str = "restructured",
     precision: str = "fp32",
+    memory: Memory | None = None,
     only: Sequence[str] = (),
     progress: Callable[[str], object] = lambda _: None,
 ) -> Path:
@@ -342,6 +343,7 @@ def export_model(
         weights: what to tell a user the weights are (a file name, "random, seed 0").
         graph: "restructured" (fast) or "published" (as SAM 2's own modules compute).
         precision: "fp32" or "fp16" (halves throughout, float32 where fidelity needs it).
+        memory: its memory, for following objects; published graphs are exported without it.
         only: modules to export, of "encoder", "decoder", "decoder_mask", "encoder_close_up" and
             "decoder_close_up"; all when empty.
         progress: called with each graph's name before it is written.
@@ -383,6 +385,9 @@ def export_model(
             if not only:  # before the weights are cast
                 progress("PyTorch's answers, for certificates")
                 _write_answers(model, part, facts)
+            if memory and graph == "restructured":
+                progress("memory")
+                export_memory(model, memory, part, precision=precision)
             _write_graphs(model, part, only, facts, progress)
             (part / "model.json").write_text(json.dumps(facts, indent=2) + "\n")
             shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sam2_core.backend_choice import ON_GPU, choose_backend, precision_for, refuse_if_gone
+from sam2_core.backend_choice import (
+    ON_GPU,
+    choose_backend,
+    cuda_devices,
+    precision_for,
+    refuse_if_gone,
+)
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.cache import cache_folder, file_identity
 from sam2_core.checkpoints import need_torch
@@ -16,7 +22,8 @@ from sam2_core.presets import PRESETS, Preset, preset_named
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
-    from sam2_core.architecture import Sam2
+    from sam2_core.architecture import Memory, Sam2
+    from sam2_core.backends.follow_backends import FollowBackend
     from sam2_core.backends.protocol import Backend
 
 logger = logging.getLogger(__name__)
@@ -24,6 +31,8 @@ CHECKPOINT_SUFFIXES = (".pt", ".pth", ".safetensors")
 RANDOM = "random:"
 # The graphs that come with the package, in both precisions: small files, weights shared.
 BUNDLED_GRAPHS = "restructured"
+# Backends that run a model's memory.
+FOLLOWING = ("torch", "onnxruntime-cpu")
 _WEIGHTS = Path(__file__).parent / "weights"
 _SEED = 0
 
@@ -133,6 +142,7 @@ class Weights:
         label: what to tell a user they are.
         preset: the preset's name, `*` where only reading the file tells.
         load: builds the PyTorch model.
+        load_memory: builds its memory of video; None where it has none.
 
     """
 
@@ -140,6 +150,7 @@ class Weights:
     label: str
     preset: str
     load: Callable[[], Sam2]
+    load_memory: Callable[[], Memory | None]
 
 
 def resolve_weights(model: str | Path, wanted: Wanted | None = None) -> Weights:
@@ -174,7 +185,13 @@ def _random(preset: Preset) -> Weights:
 
         return random_weights(preset, _SEED)
 
-    return Weights(f"random-{_SEED}", f"random, seed {_SEED}", preset.name, load)
+    def load_memory() -> Memory:
+        from sam2_core.architecture import random_memory
+
+        return random_memory(preset, _SEED)
+
+    name = f"random-{_SEED}"
+    return Weights(name, f"random, seed {_SEED}", preset.name, load, load_memory)
 
 
 def _checkpoint(path: Path, wanted: Wanted) -> Weights:
@@ -195,7 +212,28 @@ def _checkpoint(path: Path, wanted: Wanted) -> Weights:
         record(path, sha256)
         return model
 
-    return Weights(sha256, path.name, "*", load)
+    return Weights(sha256, path.name, "*", load, lambda: memory_in(path))
+
+
+def memory_in(path: Path, preset: Preset | None = None) -> Memory | None:
+    """Build the memory of a checkpoint file; None where it segments images only.
+
+    Args:
+        path: of a model that can be loaded.
+        preset: of that model; told by its shapes when None.
+
+    Raises:
+        AutolabelError: its weights do not fit.
+
+    """
+    from sam2_core.checkpoints import load_memory, preset_of, read_weights
+
+    preset = preset or preset_of(read_weights(path), path)
+    try:
+        read_weights(path, memory=True)
+    except AutolabelError:
+        return None
+    return load_memory(path, preset)
 
 
 def _published(preset: Preset, wanted: Wanted) -> Weights:
@@ -227,6 +265,7 @@ def _exported(weights: Weights, wanted: Wanted) -> ModelFolder:
     folder = exported_folder(model.preset, weights.sha256, **form, cache=wanted.cache)
     export_model(
         model, folder, checkpoint_sha256=weights.sha256, weights=weights.label, **form,
+        memory=weights.load_memory(),
         progress=lambda graph: wanted.progress(f"exporting {model.preset.name}: {graph}"),
     )  # fmt: skip
     return ModelFolder.open(folder, wanted.cache)
@@ -290,3 +329,65 @@ def load_backend(
     from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
 
     return OnnxRuntimeCudaBackend(folder)
+
+
+def memory_sha256(model: str | Path, backend: str, precision: str) -> str:
+    """Return the hash of a model's memory of video: of its checkpoint, or of its graphs.
+
+    Args:
+        model: as for `load_backend`.
+        backend: exactly which.
+        precision: fp32 or fp16.
+
+    Raises:
+        AutolabelError: the model has no memory, or the backend runs none.
+
+    """
+    if backend not in FOLLOWING:
+        raise AutolabelError(
+            f"{backend} cannot follow objects: choose --backend {' or '.join(FOLLOWING)}"
+        )
+    if backend == "torch":
+        weights = resolve_weights(model, Wanted(precision))
+        name, found = str(model), weights.sha256 if weights.load_memory() else ""
+    else:
+        folder = resolve_model(model, Wanted(precision))
+        name, found = str(folder.facts["preset"]), folder.memory_sha256()
+    if not found:
+        raise AutolabelError(
+            f"{name} has no memory to follow objects with. tiny, small, base_plus and large have "
+            "one; a folder exported without it gets it from `autolabel models export --force`"
+        )
+    return found
+
+
+def load_follow_backend(
+    model: str | Path, backend: str, precision: str, *, threads: int | None = None
+) -> FollowBackend:
+    """Load what follows objects on this machine.
+
+    Args:
+        model: one that has a memory; as for `load_backend`.
+        backend: one of `FOLLOWING`.
+        precision: fp32 or fp16.
+        threads: CPU threads of one operator; every core when None.
+
+    Raises:
+        AutolabelError: it is not there, or cannot be used.
+
+    """
+    from sam2_core.backends.follow_backends import OnnxFollowBackend, TorchFollowBackend
+
+    memory_sha256(model, backend, precision)
+    wanted = Wanted(precision)
+    if backend == "torch":
+        weights = resolve_weights(model, wanted)
+        memory = weights.load_memory()
+        assert memory is not None  # noqa: S101 - it was there a moment ago
+        device = "cuda" if cuda_devices() else "cpu"
+        return TorchFollowBackend(weights.load(), memory, device, precision)
+    folder = resolve_model(model, wanted)
+    sizes = {"image_size": folder.image_size, "width": folder.facts.get("width")}
+    return OnnxFollowBackend(
+        folder.path, preset_named(folder.facts["preset"]).sized(**sizes), threads
+    )

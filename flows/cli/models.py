@@ -12,6 +12,7 @@ from flows.cli.common_options import FILE, FOLDER, GRAPH, cache_option, json_opt
 from flows.cli.display import stderr_console, telling
 from flows.cli.models_build import build, certify_model, triton_repository
 from sam2_core.checkpoints import PYTORCH, load_checkpoint
+from sam2_core.load import memory_in
 from sam2_core.model_download import SOURCES, checkpoint_path, fetch_checkpoint, record, verify
 from sam2_core.presets import PRESETS, Preset, preset_named
 from sam2_core.types import AutolabelError
@@ -79,13 +80,14 @@ def download(names: tuple[str, ...], source: str, cache: Path | None, as_json: b
 
 def _weights(
     name: str, checkpoint: Path | None, seed: int | None, source: str, cache: Path | None
-) -> tuple[Any, str, str]:
-    """Return the model, its checkpoint's sha256 and what to call its weights."""
-    from sam2_core.architecture import random_weights
+) -> tuple[Any, Any, str, str]:
+    """Return the model, its memory, its checkpoint's sha256 and what to call its weights."""
+    from sam2_core.architecture import random_memory, random_weights
 
     preset = preset_named(name)
     if seed is not None:
-        return random_weights(preset, seed), f"random-{seed}", f"random, seed {seed}"
+        model, memory = random_weights(preset, seed), random_memory(preset, seed)
+        return model, memory, f"random-{seed}", f"random, seed {seed}"
     if checkpoint is None:
         path, sha256 = _fetch(name, source, cache)
     elif checkpoint.is_file():
@@ -94,7 +96,7 @@ def _weights(
         raise AutolabelError(f"there is no checkpoint {checkpoint}")
     model = load_checkpoint(path, preset)
     record(path, sha256)
-    return model, sha256, path.name
+    return model, memory_in(path, preset), sha256, path.name
 
 
 @command.command("export")
@@ -136,7 +138,7 @@ def export(
     if checkpoint is None and seed is None:  # before PyTorch is asked for in vain
         checkpoint_path(preset_named(name), source, cache)
     try:
-        model, sha256, weights = _weights(name, checkpoint, seed, source, cache)
+        model, memory, sha256, weights = _weights(name, checkpoint, seed, source, cache)
     except ImportError as error:
         raise AutolabelError(f"exporting needs the package {error.name}: {PYTORCH}") from error
     wanted = [precision or "fp32"] if precision or out else ["fp32", "fp16"]
@@ -148,7 +150,7 @@ def export(
             with Console(stderr=True).status(f"exporting {name} {one}") as status:
                 export_model(
                     model, folder, checkpoint_sha256=sha256, weights=weights, graph=graph,
-                    precision=one, progress=status.update,
+                    precision=one, memory=memory, progress=status.update,
                 )  # fmt: skip
         folders[one] = str(folder)
         if not as_json:

@@ -215,7 +215,12 @@ def stamp_of(
         boxes = resolve_detector(params.detector_name).stamp
     code = box_code(imported=bool(params.boxes))
     versions = library_versions(model.backend, detects=not params.boxes)
-    return RunStamp(boxes, model.stamp, params.deciding(), code, versions=versions)
+    parameters = params.deciding()
+    if params.follow:
+        from tasks.masks.follow import following_parameters
+
+        parameters |= following_parameters(model)
+    return RunStamp(boxes, model.stamp, parameters, code, versions=versions)
 
 
 def job_of(plan: Plan, context: RunContext, *, counts_attempts: bool = False) -> Job:
@@ -235,6 +240,7 @@ def job_of(plan: Plan, context: RunContext, *, counts_attempts: bool = False) ->
         tiles=params.tiles,
         rules=params.mask_rules,
         tracks=params.tracks,
+        follow=params.follow,
         fill_gaps=params.fill_gaps,
         counts_attempts=counts_attempts,
         dataset=params.dataset_name,

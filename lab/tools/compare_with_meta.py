@@ -25,7 +25,6 @@ from sam2_core.load import Wanted, load_backend, resolve_weights
 from sam2_core.presets import PRESETS, Preset
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes
-from tasks.frames.images import decode_image
 
 # How its image and video predictors choose among masks.
 STABLE = {
@@ -148,6 +147,8 @@ def told(iou: np.ndarray, area: np.ndarray, scores: np.ndarray) -> dict[str, Any
 
 def frame_of(image_path: Path, boxes_path: Path, square: int) -> tuple[np.ndarray, Boxes]:
     """Read a frame and its boxes, resized to a square of so many pixels unless that is 0."""
+    from tasks.frames.images import decode_image
+
     image, boxes = decode_image(image_path.read_bytes()), read_boxes(boxes_path)
     if not square:
         return image, boxes

@@ -104,10 +104,10 @@ class TorchFollowBackend(FollowBackend):
     def _on_device(self, work: Callable[[], Result]) -> Result:
         """Run on the thread that a GPU belongs to; memory that runs out is the machine's error."""
 
-        @self._torch.inference_mode()
         def guarded() -> Result:
             try:
-                return work()
+                with self._torch.inference_mode():
+                    return work()
             except self._torch.OutOfMemoryError as error:
                 from sam2_core.backends.torch_compiled import out_of_memory
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sam2_core.cache import FileIdentity, file_identity, file_sha256
 from sam2_core.decisive_code import mask_code
-from sam2_core.export import GRAPHS, METADATA, PRECISIONS
+from sam2_core.export import GRAPHS, MEMORY_OUTPUTS, METADATA, PRECISIONS
 from sam2_core.presets import MICRO, PRESETS
 from sam2_core.types import CLOSE_UP, FORMAT_VERSION, AutolabelError, ModelStamp
 
@@ -41,6 +41,7 @@ def _is_count(value: object) -> bool:
 
 # What no graph refers to.
 _UNREAD = {"model.json", "reference.json", "reference_close_up.json"}
+_MEMORY = {f"{name}.onnx" for name in MEMORY_OUTPUTS}
 # In a stamp's name, in the place of the kind of graphs.
 CLOSE_UPS = "close-ups"
 
@@ -139,15 +140,28 @@ class ModelFolder:
     def engine_sha256(self) -> str:
         """Hash over every graph file, external weights included; of a pinned folder, as pinned.
 
+        Graphs of its memory are not among them.
+
         Raises:
             AutolabelError: a file is not the one that model.json names.
 
         """
-        if self._pin:
-            return self._pin.engine_sha256
+        return self._pin.engine_sha256 if self._pin else self._hashed(self._files())
+
+    def memory_sha256(self) -> str:
+        """Hash over the graphs of its memory; "" where one is missing.
+
+        Raises:
+            AutolabelError: a file is not the one that model.json names.
+
+        """
+        files = [self.path / name for name in sorted(_MEMORY)]
+        return self._hashed(files) if all(file.is_file() for file in files) else ""
+
+    def _hashed(self, files: Iterable[Path]) -> str:
         total = hashlib.sha256()
         recorded = self.facts.get("files", {})
-        for file in self._files():
+        for file in files:
             digest, name = file_sha256(file, self.cache), str(file.relative_to(self.path))
             if recorded and name not in recorded:  # a graph may refer to it
                 raise AutolabelError(
@@ -166,7 +180,7 @@ class ModelFolder:
         return sorted(
             file
             for file in self.path.rglob("*")
-            if file.is_file() and file.name not in _UNREAD and file.suffix != ".sha256"
+            if file.is_file() and file.name not in _UNREAD | _MEMORY and file.suffix != ".sha256"
         )
 
     def _identities(self) -> tuple[tuple[str, FileIdentity], ...]:

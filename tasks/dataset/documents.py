@@ -347,8 +347,7 @@ def label_documents(
             document["track"] = f"{frame.camera}/{tracks[index]}"
         if labeled.track_labels:
             document["track_label"] = labeled.track_labels[index]
-        if index >= len(boxes) - labeled.interpolated:
-            document["source"] = "interpolated"
+        document |= labeled.source_of(index)
         document["object"] = names[index]
         if origin.overrides and str(identity) in origin.overrides:
             document |= override_document(origin.overrides[str(identity)])

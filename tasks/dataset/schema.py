@@ -151,7 +151,7 @@ RELABEL_FIELD, RISK_FIELD, REASONS_FIELD = "relabel", "risk", "reasons"
 GROUP_FIELD = "group"
 OBJECT_PATH = f"{MACHINE_FIELD}.detections.object"
 OPEN, DONE = "open", "done"
-FIELDS_VERSION = 5  # of what `_declare_fields` declares
+FIELDS_VERSION = 6  # of what `_declare_fields` declares
 LOCK_SECONDS = 60.0
 OTHER_DATASET = "name another one for {out}, such as --dataset '{free}'"
 # FiftyOne has one object a dataset in a process, for all threads. Loading it saves it, and what
@@ -303,8 +303,8 @@ def _declare_fields(dataset: Any) -> None:
                     label="", bounding_box=[0.0, 0.0, 0.0, 0.0], confidence=0.0, index=0,
                     predicted_iou=0.0, stability=0.0, object_score=0.0, risk=0.0, box_index=0,
                     area_px=0, model="", mask_reason="", decision="", track="", track_label="",
-                    source="", object="", changed="", fingerprint="", difference=0.0, reasons=[""],
-                    box_xyxy_px=[0.0],
+                    source="", undetected_frames=0, object="", changed="", fingerprint="",
+                    difference=0.0, reasons=[""], box_xyxy_px=[0.0],
                     **more,
                 )
             ]

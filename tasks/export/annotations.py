@@ -95,7 +95,7 @@ class CocoWriter(Writer):
             "category_id": self.classes.number(instance.label) + 1, "iscrowd": 0,
             "segmentation": segmentation, "area": instance.area_px,
             "bbox": list(tight_box(instance, size_hw)), "score": round(instance.score, 6),
-            **({"source": "interpolated"} if instance.interpolated else {}),
+            **instance.source,
             **({} if instance.track_id is None else {"track_id": instance.track_id}),
             "attributes": {
                 "box_xyxy_px": [round(side, 3) for side in instance.box_xyxy_px],

@@ -348,7 +348,7 @@ class Frames:
             None if boxes.track_ids is None else int(boxes.track_ids[number]),
             float(judgement.risk[number]),
             float(masks.predicted_iou[number]),
-            interpolated=number >= len(boxes) - one.interpolated,
+            source=one.source_of(number),
         )
 
     def _why_not(self, instance: Instance, label: str) -> str:

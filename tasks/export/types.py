@@ -211,7 +211,7 @@ class Instance:
         risk: how likely the label is wrong, in [0, 1].
         predicted_iou: what the model expects of its mask.
         decision: what people decided, "" where nobody has looked.
-        interpolated: whether no detector has found it: its box lies between two of its track.
+        source: of an instance that no detector has found, `LabeledFrame.source_of`.
 
     """
 
@@ -224,7 +224,7 @@ class Instance:
     risk: float = 0.0
     predicted_iou: float = 0.0
     decision: str = ""
-    interpolated: bool = False
+    source: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sam2_core.load import Wanted, resolve_model, resolve_weights
+from sam2_core.backends.follow_backends import FollowBackend
+from sam2_core.load import Wanted, load_follow_backend, resolve_model, resolve_weights
 from sam2_core.model_download import checkpoint_path
 from sam2_core.presets import PRESETS, preset_named
 from sam2_core.segmenter import Segmenter
@@ -172,6 +173,7 @@ class Segmenters:
         self._loaded: dict[ModelChoice, Segmenter] = {}
         self._refused: dict[ModelChoice, str] = {}
         self._certificates: dict[ModelChoice, dict[str, Any]] = {}
+        self._following: dict[ModelChoice, FollowBackend] = {}
 
     def load(self, choice: ModelChoice) -> Segmenter:
         """Return the one segmenter of a model; loads it the first time.
@@ -186,6 +188,20 @@ class Segmenters:
             if choice not in self._loaded:
                 self._loaded[choice] = self._proven(choice)
             return self._loaded[choice]
+
+    def follow_backend(self, choice: ModelChoice) -> FollowBackend:
+        """Return what follows objects with a model's memory; loads it the first time.
+
+        Raises:
+            AutolabelError: as `load_follow_backend`.
+
+        """
+        with self._lock:
+            if choice not in self._following:
+                self._following[choice] = load_follow_backend(
+                    choice.source, choice.backend, choice.precision
+                )
+            return self._following[choice]
 
     def refuse_known(self, choice: ModelChoice) -> None:
         """Raise `UncertifiedEngineError` for a model that was refused here before."""

@@ -187,11 +187,13 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     count_kept(job, len(labeled), SEGMENT)
     boxes = state.boxes or {}
     todo = [(frame, boxes[frame.index]) for frame in state.frames if frame.index not in failed]
-    if todo:
-        job.context.segmenters.load(job.model)  # not counted as the chunk's time
+    if todo:  # not counted as the chunk's time
+        job.context.segmenters.load(job.model)
+        if job.follow:
+            job.context.segmenters.follow_backend(job.model)
     turn, started = DeviceTurn(job.context.device), time.perf_counter()
     if todo:
-        labeled += _segment(job, todo, turn)
+        labeled += _segment(job, state.chunk, todo, turn)
     stored = artifacts.find_chunk(job.out_uri, state.chunk)
     if stored is None or any(one.failure and one.failure.may_yet_come for one in stored.labeled):
         stored = artifacts.write_labels(job.out_uri, state.chunk, labeled, job.stamp)
@@ -204,21 +206,31 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
 
 
 def _segment(
-    job: Job, todo: list[tuple[FrameRef, Boxes]], turn: DeviceTurn
+    job: Job, chunk: Chunk, todo: list[tuple[FrameRef, Boxes]], turn: DeviceTurn
 ) -> Iterator[LabeledFrame]:
     from tasks.frames.images import read_image
     from tasks.masks.segment import segment_frames
 
     kept = job.context.kept_frames()
+    pictures: dict[int, ImageArray] = {}  # of the few frames that were read and not followed yet
 
     def read(frame: FrameRef) -> ImageArray | StagedFrame:
         found = kept.take(_picture(frame))
-        if found is None:
-            return read_image(frame)
-        return found if found.gpu else found.pixels
+        pixels = read_image(frame) if found is None else found.pixels
+        if job.follow:
+            pictures[frame.index] = pixels
+        return found if found and found.gpu else pixels
 
+    labeled = segment_frames(job.context.segmenters.load(job.model), todo, read, turn=turn)
+    if job.follow:
+        from tasks.masks.follow import follow_objects
+
+        backend = job.context.segmenters.follow_backend(job.model)
+        labeled = follow_objects(
+            backend, chunk.frames, labeled, lambda frame: pictures.pop(frame.index)
+        )
     try:
-        for one in segment_frames(job.context.segmenters.load(job.model), todo, read, turn=turn):
+        for one in labeled:
             job.context.progress.advance(SEGMENT)
             if one.masks and job.rules:
                 one = replace(one, masks=tidied(one.masks, one.boxes, job.rules))  # noqa: PLW2901

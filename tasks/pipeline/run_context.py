@@ -161,6 +161,7 @@ class Job:
         min_score: only boxes scored at least so.
         rules: what is done to masks after the model.
         tracks: whether labels of one object over time get one id.
+        follow: whether objects are followed through frames on which they are not detected.
         fill_gaps: frames of the longest gap that is filled along a track; 0: none.
         counts_attempts: whether sequences that kill this process again and again are given up.
         dataset: FiftyOne dataset that labels are loaded into; None: none.
@@ -177,6 +178,7 @@ class Job:
     min_score: float
     rules: MaskRules = field(default_factory=MaskRules)
     tracks: bool = True
+    follow: bool = False
     fill_gaps: int = 0
     counts_attempts: bool = False
     box_names_uri: str = ""

@@ -45,7 +45,7 @@ from tasks.review.events import (
     reviewer,
     standing_entries,
 )
-from tasks.risk.compute_risk import DESCRIPTIONS, REASONS, WORDS, sequence_risk
+from tasks.risk.compute_risk import DESCRIPTIONS, WORDS, sequence_risk
 from tasks.risk.geometry import shared_box_areas
 from tasks.wording import counted
 
@@ -669,7 +669,7 @@ def label_by_label(dataset: Any, wanted: Mapping[str, str]) -> Any:
 
 def by_reason(dataset: Any, reason: str) -> Any:
     """View of the undecided labels with a reason, riskiest frames first."""
-    if reason not in REASONS:
+    if reason not in DESCRIPTIONS:
         return everything(dataset).match({REASONS_FIELD: reason})
     wanted = {"review_status": OPEN, REASONS_FIELD: reason}
     undecided = F("reasons").contains(reason) & (F("decision") == "")

@@ -340,7 +340,14 @@ def _scores(values: Numbers, measured: Measured, frames: Sequence[LabeledFrame])
     values[:, COLUMN["low_object_score"]] = 1 / (1 + np.exp(logits))
     scores = np.concatenate([boxes.scores for boxes, _ in some])
     values[:, COLUMN["low_score"]] = 1 - scores.clip(0, 1)  # imported ones may be any number
+    followed = [_is_followed(one) for one in frames if one.masks is not None]
+    values[np.concatenate(followed), COLUMN["low_score"]] = 1  # no detector saw it there
     values[:, COLUMN["empty"]] = measured.area_px == 0
+
+
+def _is_followed(one: LabeledFrame) -> BoolArray:
+    row = np.arange(len(one.boxes))
+    return np.asarray((row >= one.detected) & (row < one.detected + len(one.followed)))
 
 
 def _mask_features(
@@ -525,6 +532,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "unstable": "the mask changes with the threshold",
     "low_object_score": "the model doubts that an object is there",
     "low_score": "the detector was unsure",
+    "followed": "not detected: followed from the frames before",
     "spill": "the mask spills out of its box",
     "underfill": "the mask fills little of its box",
     "overfill": "the mask fills its whole box",
@@ -545,7 +553,7 @@ DESCRIPTIONS: Mapping[str, str] = {
 WORDS: Mapping[str, str] = {
     "empty": "empty", "low_predicted_iou": "poor mask expected", "unstable": "unstable mask",
     "low_object_score": "perhaps nothing there", "low_score": "detector unsure",
-    "spill": "outside its box", "underfill": "little of its box", "overfill": "all of its box",
+    "followed": "not detected", "spill": "outside its box", "underfill": "little of its box", "overfill": "all of its box",
     "fragmented": "in pieces", "ragged": "ragged edge", "box_mismatch": "mask is not the box's",
     "overlap": "covers another", "duplicate": "seen twice", "tiny": "tiny",
     "truncated": "cut by the border", "flicker": "flickers", "lonely": "alone in time",
@@ -617,7 +625,19 @@ def compute_risk(
 
     """
     model = risk_model()
-    return [judge(model, values) for values in measure_frames(frames, before, after)]
+    judged = [judge(model, values) for values in measure_frames(frames, before, after)]
+    return [_as_followed(*one) for one in zip(frames, judged, strict=True)]
+
+
+def _as_followed(one: LabeledFrame, found: Judgement) -> Judgement:
+    """Say of followed labels that they are, in the place of their missing score."""
+    if not one.followed:
+        return found
+    reasons = tuple(
+        tuple("followed" if followed and name == "low_score" else name for name in names)
+        for followed, names in zip(_is_followed(one).tolist(), found.reasons, strict=True)
+    )
+    return replace(found, reasons=reasons)
 
 
 def compute_risk_of_parts(

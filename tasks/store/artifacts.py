@@ -235,7 +235,9 @@ def write_labels(
     ordered = [by_index[index] for index in indices]
     sources = {str(one.frame.index): one.boxes.source for one in ordered}
     parts = [tables.mask_columns(one.frame, one.boxes, one.masks) for one in ordered if one.masks]
+    followed = {str(one.frame.index): one.followed for one in ordered if one.followed}
     metadata = _stamped(stamp, chunk) | {"sources": sources}
+    metadata |= {"followed": followed} if followed else {}
     masks_sha256 = _write(out_uri, chunk, "masks", parts, metadata)
     parts = [tables.frame_columns(one) for one in ordered]
     frames_sha256 = _write(out_uri, chunk, "frames", parts, metadata)
@@ -268,8 +270,10 @@ def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
         listed, labels_key = _checked(table, metadata, stem, key)
         check_rows(masks, ChunkPath.of(stem), [row["index"] for row in listed])
         rows, sources = _rows_of(masks), metadata["sources"]
+        followed = metadata.get("followed", {})
         labeled = [
-            tables.to_labeled(row, rows(row["index"]), sources[str(row["index"])]) for row in listed
+            tables.to_labeled(row, rows(index), sources[str(index)], followed.get(str(index), ()))
+            for index, row in ((row["index"], row) for row in listed)
         ]
         if [row["instances"] for row in listed] != [len(one.boxes) for one in labeled]:
             raise IncompleteArtifactError(f"{stem}: frames and masks tables disagree")

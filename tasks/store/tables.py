@@ -52,6 +52,8 @@ if "pandas" not in sys.modules:
     sys.meta_path.remove(_finder)
 
 FORMAT_VERSION = 2
+# Sources of boxes that no detector has found.
+FOLLOWED, INTERPOLATED = "followed", "interpolated"
 _RANGE = re.compile(r"(\d{6,})-(\d{6,})-([0-9a-f]+)")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\]")
 
@@ -121,6 +123,8 @@ class LabeledFrame:
         masks: N masks, row i belongs to box i; None when the frame failed.
         failure: why there are no masks; None when there are.
         track_labels: N classes, of each box's object over time; empty where tracks were not read.
+        followed: frames since its object was last detected, of each box that no detector has found
+            and that is around a mask which memory has made; behind the detected boxes.
         interpolated: how many of the last boxes no detector has found: they lie between those of
             the frames before and after.
 
@@ -131,6 +135,7 @@ class LabeledFrame:
     masks: Masks | None = None
     failure: FrameFailure | None = None
     track_labels: tuple[str, ...] = ()
+    followed: tuple[int, ...] = ()
     interpolated: int = 0
 
     def __post_init__(self) -> None:
@@ -140,6 +145,53 @@ class LabeledFrame:
             raise ValueError(
                 f"frame {self.frame.uri}: {len(self.masks)} masks for {len(self.boxes)} boxes"
             )
+        if self.detected < 0:
+            raise ValueError(f"frame {self.frame.uri}: more boxes are followed than there are")
+
+    @property
+    def detected(self) -> int:
+        """How many of the boxes a detector has found, or somebody has given; they come first."""
+        return len(self.boxes) - len(self.followed) - self.interpolated
+
+    def source_of(self, row: int) -> dict[str, Any]:
+        """Say of a box that was not detected where it comes from; {} of the others."""
+        if row < self.detected:
+            return {}
+        if row >= len(self.boxes) - self.interpolated:
+            return {"source": INTERPOLATED}
+        return {"source": FOLLOWED, "undetected_frames": self.followed[row - self.detected]}
+
+    def with_more(self, boxes: Boxes, masks: Masks) -> LabeledFrame:
+        """Return the frame with more boxes and their masks behind its own.
+
+        Track ids stay where all of them have one.
+
+        Raises:
+            ValueError: the frame has failed, or the masks are of another size.
+
+        """
+        own, made = self.boxes, self.masks
+        if made is None or made.size_hw != masks.size_hw:
+            raise ValueError(f"{self.frame.uri}: masks of another size than the frame's")
+        ids = boxes.track_ids
+        if len(own) and ids is not None:
+            ids = None if own.track_ids is None else np.concatenate([own.track_ids, ids])
+        arrays = {
+            name: np.concatenate([getattr(made, name), getattr(masks, name)])
+            for name in ("predicted_iou", "stability", "object_score", "area_px")
+        }
+        return replace(
+            self,
+            boxes=Boxes(
+                np.concatenate([own.xyxy_px, boxes.xyxy_px]),
+                np.concatenate([own.scores, boxes.scores]),
+                (*own.labels, *boxes.labels), ids, own.source,
+            ),
+            masks=Masks(
+                (*made.rle, *masks.rle), made.size_hw, **arrays,
+                reasons=(*made.reasons, *masks.reasons),
+            ),
+        )  # fmt: skip
 
 
 def encode_table(kind: Kind, parts: Iterable[Columns], metadata: Mapping[str, Any]) -> bytes:
@@ -301,13 +353,16 @@ def to_frame(row: Mapping[str, Any]) -> FrameRef:
     return FrameRef(**{name: row[name] for name in names}, size_hw=(row["height"], row["width"]))
 
 
-def to_labeled(row: Mapping[str, Any], masks: pa.Table, source: str) -> LabeledFrame:
+def to_labeled(
+    row: Mapping[str, Any], masks: pa.Table, source: str, followed: Sequence[int] = ()
+) -> LabeledFrame:
     """Outcome of one row of a frames table and the frame's rows of the masks table."""
     frame = to_frame(row)
     if row["status"] == "failed":
         failure = FrameFailure.of(frame, row["stage"], row["reason"])
         return LabeledFrame(frame, Boxes.empty(source), failure=failure)
-    return LabeledFrame(frame, to_boxes(masks, source), to_masks(masks, frame.size_hw))
+    boxes, made = to_boxes(masks, source), to_masks(masks, frame.size_hw)
+    return LabeledFrame(frame, boxes, made, followed=tuple(map(int, followed)))
 
 
 def is_safe_name(name: Any) -> bool:

@@ -70,7 +70,8 @@ class StoredTracks:
         frame = labeled.frame
         found = self.by_frame.get((frame.camera, frame.index))
         more = self.more.get((frame.camera, frame.index))
-        labeled = _with_more(labeled, *more) if more else labeled
+        if more and not labeled.failure:
+            labeled = replace(labeled.with_more(*more), interpolated=len(more[0]))
         if len(labeled.boxes) != (len(found.ids) if found else 0):
             raise IncompleteArtifactError(
                 f"tracks of {frame.sequence_id} do not fit the labels of camera {frame.camera!r}, "
@@ -80,31 +81,6 @@ class StoredTracks:
             return labeled
         boxes = replace(labeled.boxes, track_ids=found.ids)
         return replace(labeled, boxes=boxes, track_labels=found.labels)
-
-
-def _with_more(labeled: LabeledFrame, boxes: Boxes, masks: Masks) -> LabeledFrame:
-    """Return a frame with interpolated boxes and their masks after its own; without track ids."""
-    own, made = labeled.boxes, labeled.masks
-    if made is None:
-        return labeled
-    if made.size_hw != masks.size_hw:
-        raise ValueError(f"{labeled.frame.uri}: masks of another size than the frame's")
-    arrays = {
-        name: np.concatenate([getattr(made, name), getattr(masks, name)])
-        for name in ("predicted_iou", "stability", "object_score", "area_px")
-    }
-    return LabeledFrame(
-        labeled.frame,
-        Boxes(
-            np.concatenate([own.xyxy_px, boxes.xyxy_px]),
-            np.concatenate([own.scores, boxes.scores]),
-            (*own.labels, *boxes.labels), None, own.source,
-        ),
-        Masks(
-            (*made.rle, *masks.rle), made.size_hw, **arrays, reasons=(*made.reasons, *masks.reasons)
-        ),
-        interpolated=len(boxes),
-    )  # fmt: skip
 
 
 def path_of(manifest: Manifest) -> str:
@@ -197,7 +173,7 @@ def _read_more(
     found = {}
     for key, rows in tables.split_by_frame(table).items():
         size_hw = (rows["height"][0].as_py(), rows["width"][0].as_py())
-        found[key] = tables.to_boxes(rows, "interpolated"), tables.to_masks(rows, size_hw)
+        found[key] = tables.to_boxes(rows, tables.INTERPOLATED), tables.to_masks(rows, size_hw)
     return found
 
 
