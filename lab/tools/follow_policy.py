@@ -1,0 +1,226 @@
+"""What following does to rendered drives if memory were perfect.
+
+    python -m lab.tools.follow_policy CACHE [--drives N] [--frames N]
+
+No weights of a memory are here, so what a network remembers cannot be measured. What is done with
+it can: the detector's labels of drives (kept in CACHE), 30% of them removed at random, are followed
+by a stand-in for the model whose masks of remembered objects are the true ones, in chunks of
+several sizes, and tracked. Printed are how many of the removed labels came back, how many followed
+ones are of nothing, TrackEval's numbers, and identities at the seams of chunks.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pycocotools import mask as coco_mask
+
+from lab.risk_drives import DETECTOR
+from lab.tools.measure_tracks import drives
+from lab.tools.track_metrics import MATCH_IOU, TrueFrame, track_metrics, true_frames
+from sam2_core.backends.follow_backends import FollowBackend
+from tasks.masks.follow import follow_objects
+from tasks.store.tables import LabeledFrame
+from tasks.store.tracks import FrameTracks
+from tasks.tracks.linking import track
+
+GRID = 160
+
+
+class PerfectMemory(FollowBackend):
+    """Draws the true masks of the frame `index`; a pointer is the number of an object.
+
+    A box is that of the object whose true box it fits best, else a rectangle that is never seen
+    again.
+    """
+
+    image_size, width = 4 * GRID, 1
+
+    def __init__(self, truth: Sequence[TrueFrame]) -> None:
+        self.index, self._grids = 0, [self._grids_of(one) for one in truth]
+
+    @staticmethod
+    def _grids_of(one: TrueFrame) -> dict[int, np.ndarray]:
+        found = {}
+        for name, rle in zip(one.ids, one.rle, strict=True):
+            mask = coco_mask.decode(rle)
+            row, column = (((np.arange(GRID) + 0.5) / GRID * side).astype(int)
+                           for side in mask.shape)  # fmt: skip
+            found[name] = mask[row][:, column] > 0
+        return found
+
+    def encode(self, image: Any) -> dict[str, Any]:
+        return dict.fromkeys(("embedding", "high_res_s0", "high_res_s1"))
+
+    def run(self, graph: str, inputs: Mapping[str, Any]) -> Sequence[Any]:
+        if graph == "memory_encoder":
+            return [inputs["logits"]]
+        if graph == "memory_attention":
+            ages = np.where(inputs["pointer_ages"] < 0, np.inf, inputs["pointer_ages"])
+            return [inputs["pointers"][np.arange(len(ages)), ages.argmin(1), 0]]
+        here = self._grids[self.index]
+        if inputs["conditioned"] is None:
+            drawn = [self._prompted(points / 4) for points in inputs["points"][:, :2]]
+        else:
+            nothing = np.zeros((GRID, GRID), bool)
+            names = inputs["conditioned"][inputs["conditioned_index"]].astype(int).tolist()
+            drawn = [(name, here.get(name, nothing)) for name in names]
+        masks = np.stack([mask for _, mask in drawn])
+        score = np.where(masks.any((1, 2)), 5, -5).astype(np.float32)
+        logits = np.where(masks, 8, -8) - 1016 * (score < 0)[:, None, None]
+        iou = np.full(len(masks), 0.9, np.float32)
+        pointers = np.array([[name] for name, _ in drawn], np.float32)
+        return [logits.astype(np.float32), iou, score, pointers]
+
+    def _prompted(self, corners: np.ndarray) -> tuple[int, np.ndarray]:
+        (left, top), (right, bottom) = np.clip(np.round(corners), 0, GRID).astype(int)
+        box = np.zeros((GRID, GRID), bool)
+        box[top:bottom, left:right] = True
+        best, found = 0.5, (-1, box)
+        for name, mask in self._grids[self.index].items():
+            rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+            if not len(rows):
+                continue
+            around = np.zeros_like(box)
+            around[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = True
+            iou = (box & around).sum() / max((box | around).sum(), 1)
+            if iou > best:
+                best, found = iou, (name, mask)
+        return found
+
+    def stacked(self, memories: Sequence[Sequence[Any]]) -> Any:
+        return np.zeros((len(memories), len(memories[0]), 1))
+
+    def rows(self, array: Any) -> list[Any]:
+        return [None] * len(array)
+
+    def to_numpy(self, array: Any) -> Any:
+        return array
+
+
+def in_chunks(
+    truth: Sequence[TrueFrame], frames: Sequence[LabeledFrame], size: int
+) -> Iterator[LabeledFrame]:
+    """Follow objects through chunks of so many frames."""
+    backend = PerfectMemory(truth)
+
+    def picture(frame: Any) -> np.ndarray:
+        backend.index = frame.index
+        return np.zeros((*frame.size_hw, 3), np.uint8)
+
+    for start in range(0, len(frames), size):
+        some = frames[start : start + size]
+        yield from follow_objects(backend, [one.frame for one in some], some, picture)
+
+
+def matched(
+    true: Sequence[TrueFrame], frames: Sequence[LabeledFrame]
+) -> list[dict[int, tuple[int, float]]]:
+    """By frame, for each row: the true object that it fits best, and the IoU, if that is 0.5."""
+    found = []
+    for truth, one in zip(true, frames, strict=True):
+        rows: dict[int, tuple[int, float]] = {}
+        if one.masks is not None and len(one.boxes) and truth.ids:
+            made = [{"counts": rle, "size": list(one.masks.size_hw)} for rle in one.masks.rle]
+            ious = np.asarray(coco_mask.iou(made, list(truth.rle), [0] * len(truth.rle)))
+            for row, best in enumerate(ious.argmax(1)):
+                if ious[row, best] >= MATCH_IOU:
+                    rows[row] = truth.ids[best], float(ious[row, best])
+        found.append(rows)
+    return found
+
+
+def seams(
+    fits: Sequence[Mapping[int, tuple[int, float]]], tracks: Sequence[FrameTracks], size: int
+) -> dict[tuple[int, int], bool]:
+    """Whether an object has one id in the last and the first frame around a seam: by both."""
+    found = {}
+    for seam in range(size, len(fits), size):
+        before, after = (
+            {name: tracks[frame].ids[row] for row, (name, _) in fits[frame].items()}
+            for frame in (seam - 1, seam)
+        )
+        for name in before.keys() & after.keys():
+            found[seam, name] = bool(before[name] == after[name])
+    return found
+
+
+def main() -> None:
+    """Print a line for each way."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cache", type=Path)
+    parser.add_argument("--drives", type=int, default=3)
+    parser.add_argument("--frames", type=int, default=100)
+    given = parser.parse_args()
+    totals: dict[str, list[dict[str, float]]] = {}
+    joined: dict[int, list[tuple[bool, bool]]] = {5: [], 64: []}
+    for drive, path in drives(given.cache, given.drives, given.frames):
+        if drive.prompt != DETECTOR:
+            continue
+        true, random = true_frames(path), np.random.default_rng(drive.seed)
+        kept = []
+        for one in drive.frames:
+            assert one.masks is not None
+            rows = np.flatnonzero(random.random(len(one.boxes)) >= 0.3).tolist()
+            some = replace(one, boxes=one.boxes.chosen(rows), masks=one.masks.chosen(rows))
+            kept.append(some)
+        ways = {
+            "all detections": drive.frames,
+            "70% of them": kept,
+            **{
+                f"followed, chunks of {size}": list(in_chunks(true, kept, size))
+                for size in (5, 64, len(kept))
+            },
+        }
+        whole: dict[int, dict[tuple[int, int], bool]] = {}
+        before, left = matched(true, drive.frames), matched(true, kept)
+        for way, frames in reversed(ways.items()):
+            tracks, fits = track(frames).frames, matched(true, frames)
+            found = track_metrics(true, frames, tracks)
+            lost = back = 0
+            for all_rows, some_rows, now in zip(before, left, fits, strict=True):
+                gone = {n for n, _ in all_rows.values()} - {n for n, _ in some_rows.values()}
+                lost += len(gone)
+                back += len(gone & {name for name, _ in now.values()})
+            rows = [
+                row in fit
+                for one, fit in zip(frames, fits, strict=True)
+                for row in range(one.detected, len(one.boxes))
+            ]
+            found |= {"lost": lost, "back": back, "followed": len(rows), "right": sum(rows)}
+            totals.setdefault(way, []).append(found)
+            size = int(way.rpartition(" ")[2]) if way.startswith("followed") else 0
+            if size and size not in joined:
+                whole = {one: seams(fits, tracks, one) for one in joined}
+            elif size:
+                here = seams(fits, tracks, size)
+                shared = here.keys() & whole[size].keys()
+                joined[size] += [(here[key], whole[size][key]) for key in shared]
+    for way in reversed(totals):
+        several = totals[way]
+        means = {name: np.mean([one[name] for one in several]) for name in several[0]}
+        told = ", ".join(f"{name} {means[name]:.1f}" for name in ("HOTA", "IDF1", "switches"))
+        lost, back, followed, right = (
+            sum(int(one[name]) for one in several) for name in ("lost", "back", "followed", "right")
+        )
+        share = f"{back} of {lost} removed are back; " if way.startswith("followed") else ""
+        print(f"{way}: {told}; {share}{followed} followed, {right} of them on an object")
+    for size, pairs in joined.items():
+        if not pairs:
+            continue
+        same, alone, together = (
+            np.mean(one) for one in ([a == b for a, b in pairs], *zip(*pairs, strict=True))
+        )
+        print(
+            f"seams of chunks of {size}: {len(pairs)} objects on both sides, one id for "
+            f"{alone:.1%}, without seams {together:.1%}, the same in {same:.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()
