@@ -16,6 +16,7 @@ from sam2_core.decisive_code import (
     ROOT,
     decisive_modules,
     decisive_source,
+    following_modules,
     mask_code,
     source_digest,
 )
@@ -49,8 +50,6 @@ NOT_DECISIVE = {
     "redaction": "texts",
     "trust.calibration": "judges; makes no mask",
     "trust.certify": "judges and refuses; makes no mask",
-    "architecture.memory": "follows objects through video, which labeling does not",
-    "architecture.memory_graphs": "the same",
     "types": "declarations",
 }  # fmt: skip
 
@@ -74,7 +73,7 @@ def imports_of(module):
 
 
 def test_every_module_that_labeling_reaches_decides_masks_or_says_why_not():
-    seen, todo = set(), ["load", "frame_loop", "segmenter"]
+    seen, todo = set(), ["load", "frame_loop", "segmenter", "follow"]
     while todo:
         module = todo.pop()
         if module not in seen:
@@ -84,7 +83,7 @@ def test_every_module_that_labeling_reaches_decides_masks_or_says_why_not():
     listed = {
         name.removeprefix("sam2_core.")
         for backend in decisive_code._BACKENDS
-        for name in decisive_modules(backend)
+        for name in (*decisive_modules(backend), *following_modules())
     }
     assert not listed & set(NOT_DECISIVE)
     assert reached - listed - set(NOT_DECISIVE) == set(), (

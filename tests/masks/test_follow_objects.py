@@ -1,0 +1,182 @@
+"""Objects that a detector misses for some frames: what following adds, and how labels say so."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flows.params import LabelParams
+from flows.plan.plan import stamp_of
+from sam2_core.decisive_code import ROOT, source_digest
+from sam2_core.types import AutolabelError, Boxes
+from tasks.dataset.documents import Origin, label_documents
+from tasks.export.run import Choice, export
+from tasks.masks.crops import crops_of_frames
+from tasks.masks.follow import MOST_UNDETECTED, follow_objects
+from tasks.masks.model import choose_model
+from tasks.risk.compute_risk import compute_risk
+from tasks.store.artifacts import read_chunk
+from tasks.store.manifests import write_manifest
+from tasks.store.tables import LabeledFrame
+from tasks.store.tracks import read_tracks, write_tracks
+from tasks.tracks.linking import make_tracks
+from tasks.types import FrameFailure
+from tests.cli.test_refused import refused
+from tests.integration.runs import MICRO, write_image
+from tests.sam2_core.test_follow import CAR, VAN, WHITE, StandIn
+from tests.tracks.test_track import filled, labeled, stored
+
+SIZE = WHITE.shape[:2]
+# What the stand-in draws in a box of 4 pixels to the cell, enlarged.
+DRAWN = [0.0, 0.0, 24.0, 24.0]
+
+
+def seen(index, *boxes, **more):
+    rows = [("car" if box == CAR else "van", box) for box in boxes]
+    masks = [filled(box, SIZE) for box in boxes]
+    return labeled(index, *rows, masks=masks, size_hw=SIZE, **more)
+
+
+def failed(index):
+    one = seen(index)
+    failure = FrameFailure.of(one.frame, "decode", "cut off")
+    return LabeledFrame(one.frame, Boxes.empty(), failure=failure)
+
+
+def followed(*frames, missing=()):
+    """What becomes of the frames of a chunk; labels of some of its frames never come."""
+    present = [one for one in frames if one.frame.index not in missing]
+    every = [one.frame for one in frames]
+    return list(follow_objects(StandIn(), every, present, lambda _: WHITE))
+
+
+def test_a_missed_object_is_a_row_behind_the_detected_ones_until_it_was_missed_too_often():
+    frames = [seen(0, CAR, VAN, scores=[0.8, 0.6]), *(seen(i, VAN) for i in range(1, 15))]
+    made = followed(*frames)
+    assert made[0] is frames[0]
+    for age, (before, one) in enumerate(zip(frames[1:], made[1:], strict=True), 1):
+        assert one.detected == 1
+        if age > MOST_UNDETECTED:
+            assert one is before
+            continue
+        assert one.followed == (age,)
+        assert one.boxes.labels == ("van", "car")
+        assert one.boxes.scores.tolist() == pytest.approx([0.5, 0.8])
+        np.testing.assert_array_equal(one.boxes.xyxy_px, [VAN, DRAWN])
+        assert one.masks.rle[0] == before.masks.rle[0]
+        np.testing.assert_allclose(one.masks.predicted_iou, [1, 0.9])
+        assert one.masks.area_px[1] == pytest.approx(24 * 24, abs=4)  # corners are round
+
+
+def test_frames_without_labels_count_and_other_chunks_begin_anew():
+    made = followed(seen(0, CAR), failed(1), seen(2), seen(3), missing={2})
+    assert [one.followed for one in made] == [(), (), (3,)]
+    assert [one.followed for one in followed(seen(4), seen(5, CAR))] == [(), ()]
+
+
+def test_what_another_label_covers_is_not_added():
+    half = [0.0, 0.0, 48.0, 13.0]  # too wide to be the object
+    assert [one.followed for one in followed(seen(0, CAR), seen(1, half))] == [(), ()]
+    less = [0.0, 0.0, 48.0, 11.0]
+    assert [one.followed for one in followed(seen(0, CAR), seen(1, less))] == [(), (1,)]
+    nan = seen(1, CAR, scores=[np.nan])
+    assert [one.followed for one in followed(seen(0, CAR), nan)] == [(), ()]
+
+
+def test_given_track_ids_stay_and_one_that_is_there_is_not_followed():
+    first = seen(0, CAR, VAN, tracks=(7, 9))
+    missed, elsewhere = seen(1, VAN, tracks=(9,)), seen(2, [0.0, 40.0, 20.0, 60.0], tracks=(7,))
+    made = followed(first, missed, elsewhere, seen(3))
+    assert [one.boxes.track_ids.tolist() for one in made] == [[7, 9], [9, 7], [7, 9], [7, 9, 7]]
+    assert [one.followed for one in made] == [(), (1,), (1,), (1, 2, 3)]
+
+
+def test_followed_labels_say_so_wherever_they_go(tmp_path):
+    out = str(tmp_path / "run")
+    made = followed(seen(0, CAR, VAN), seen(1, VAN), seen(2, CAR, VAN))
+    manifest = stored(out, made, 2)
+    write_manifest(out, manifest)
+    (chunk, _) = manifest.chunks
+    back = read_chunk(out, chunk.stem, chunk.key).labeled[1]
+    assert (back.followed, back.detected, back.boxes.labels) == ((1,), 1, ("van", "car"))
+    plain = stored(str(tmp_path / "plain"), [replace(one, followed=()) for one in made], 2)
+    assert [one.key for one in plain.chunks] == [one.key for one in manifest.chunks]
+    assert plain.chunks[0].masks_sha256 != chunk.masks_sha256
+    assert plain.chunks[1] == manifest.chunks[1], "nothing was followed in it"
+
+    tracks = make_tracks(out, manifest)
+    write_tracks(out, manifest, tracks.frames, tracks.made)
+    joined = read_tracks(out, manifest).joined(back)
+    assert joined.boxes.track_ids.tolist() == [2, 1]
+    (judgement,) = compute_risk([joined])
+    assert "followed" in judgement.reasons[1]
+    assert "low_score" not in judgement.reasons[1]
+    assert "followed" not in judgement.reasons[0]
+    assert judgement.risk[1] > compute_risk([replace(joined, followed=())])[0].risk[1]
+    (crops,) = crops_of_frames([(joined.boxes, joined.masks)])
+    documents = label_documents(joined, crops, Origin("run", "model", {}), judgement)
+    said = [(one.get("source"), one.get("undetected_frames")) for one in documents]
+    assert said == [(None, None), ("followed", 1)]
+    export(out, "coco", str(tmp_path / "to"), Choice(), images="none")
+    coco = json.loads((tmp_path / "to" / "annotations" / "instances.json").read_text())
+    said = [(one.get("source"), one.get("undetected_frames")) for one in coco["annotations"]]
+    assert said == [(None, None)] * 3 + [("followed", 1)] + [(None, None)] * 2
+
+
+@pytest.fixture(scope="module")
+def with_memory(tmp_path_factory):
+    """A folder of the micro model with a random memory."""
+    pytest.importorskip("onnxscript", reason="needs onnxscript: make dev")
+    from lab.tools.follow_with_meta import weights
+    from sam2_core.export import export_memory
+    from sam2_core.presets import MICRO as PRESET
+    from tests.planted_graphs import as_exported
+
+    folder = tmp_path_factory.mktemp("model") / "micro"
+    shutil.copytree(MICRO, folder)
+    export_memory(*weights(PRESET), folder)
+    for path in folder.glob("memory_*.onnx"):
+        as_exported(path)
+    return folder
+
+
+def test_only_what_has_a_memory_follows_and_the_sentence_says_what_has(tmp_path):
+    write_image(tmp_path / "in" / "0.jpg")
+    label = ["label", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--follow"]
+    code, said = refused(*label, "--model", "compact", "--backend", "onnxruntime-cpu")
+    assert (code, said[:50]) == (2, "compact has no memory to follow objects with. tiny")
+    choice = choose_model(str(MICRO), "onnxruntime-cpu")
+    params = LabelParams(sources=str(tmp_path), out=str(tmp_path / "out"), follow=True)
+    with pytest.raises(AutolabelError, match="micro has no memory to follow"):
+        stamp_of(params, choice)
+    with pytest.raises(AutolabelError, match="tensorrt cannot follow objects: choose --backend"):
+        stamp_of(params, replace(choice, backend="tensorrt"))
+    assert not (tmp_path / "out" / "labels").exists()
+
+
+@pytest.mark.ci
+def test_the_key_has_the_memory_and_the_code_and_the_models_own_stamp_does_not(
+    with_memory, tmp_path, monkeypatch
+):
+    plain, choice = choose_model(str(MICRO)), choose_model(str(with_memory))
+    assert plain.stamp == choice.stamp
+    params = LabelParams(sources=str(tmp_path), out=str(tmp_path / "out"))
+    keys = [stamp_of(params, choice).run_key, stamp_of(params, plain).run_key]
+    assert keys[0] == keys[1]
+    params = params.model_copy(update={"follow": True})
+    keys = [keys[0], stamp_of(params, choice).run_key]
+    shutil.copytree(ROOT / "tasks", tmp_path / "tasks")
+    shutil.copytree(ROOT / "sam2_core", tmp_path / "sam2_core")
+    monkeypatch.setattr("sam2_core.decisive_code.ROOT", tmp_path)
+    for changed in ("tasks/masks/follow", "sam2_core/follow"):
+        with (tmp_path / f"{changed}.py").open("a") as file:
+            file.write("\nCHANGED = True\n")
+        source_digest.cache_clear()
+        keys.append(stamp_of(params, choice).run_key)
+    (with_memory / "memory_mask.onnx").write_bytes(b"another")
+    with pytest.raises(AutolabelError, match="is not the file that was exported"):
+        stamp_of(params, choice)
+    source_digest.cache_clear()
+    assert len(set(keys)) == 4
