@@ -1,12 +1,23 @@
 """Runs that are killed, and runs at the same time: nothing lost, nothing twice."""
 
+import json
 import os
 import signal
 import time
 
+import pyarrow.parquet
 import pytest
 
-from tests.integration.runs import MICRO, files_below, write_sequence
+from tests.integration.runs import MICRO, files_below, write_boxes, write_sequence
+
+
+def wait_for(done, process):
+    """Wait until something is so while a process lives."""
+    deadline = time.monotonic() + 120
+    while not done():
+        assert process.poll() is None, process.communicate()[1][-2000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.ci
@@ -19,11 +30,7 @@ def test_a_killed_run_continues_with_the_missing_chunks_only(home, tmp_path):
         "label", *common, "--out", out, "--dataset", "killed", "--model", MICRO,
         start_new_session=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while len(_complete_chunks(out)) < 2:
-        assert process.poll() is None, process.communicate()[1][-2000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: len(_complete_chunks(out)) >= 2, process)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=30)
     kept = {path: path.stat().st_mtime_ns for path in _complete_chunks(out)}
@@ -60,6 +67,47 @@ def test_the_same_command_in_two_terminals_at_once(home, tmp_path):
         (name, index) for name in "ab" for index in range(6)
     ]
     assert all(len(row["objects"]) == 2 for row in held["rows"])
+
+
+@pytest.mark.ci
+def test_a_killed_run_that_follows_leaves_what_an_undisturbed_one_leaves(home, tmp_path):
+    torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    from lab.tools.follow_with_meta import weights
+    from sam2_core.presets import MICRO as PRESET
+
+    model, memory = weights(PRESET, score_bias=3)
+    torch.save({"model": model.state_dict() | memory.state_dict()}, tmp_path / "micro.pt")
+    source, boxes = tmp_path / "in" / "drive", tmp_path / "boxes"
+    write_sequence(source, boxes, 24)
+    for index in range(0, 24, 3):  # nothing is detected in two of three
+        write_boxes(boxes / "drive" / f"{index:04d}.txt", [""])
+        write_boxes(boxes / "drive" / f"{index + 1:04d}.txt", [""])
+    common = ["label", source, "--boxes", boxes, "--no-dataset", "--model", tmp_path / "micro.pt"]
+    common += ["--backend", "torch", "--precision", "fp32", "--follow", "--allow-uncertified"]
+    killed = [*common, "--out", tmp_path / "killed", "--chunk-frames", "5"]
+    process = home.start(*killed)
+    wait_for(lambda: len(_complete_chunks(tmp_path / "killed")) >= 2, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert len(_complete_chunks(tmp_path / "killed")) < 5
+    both = [home.start(*killed) for _ in range(2)]
+    for one in both:
+        assert one.wait(240) == 0, one.communicate()[1][-2000:]
+    labels = {"killed": files_below(tmp_path / "killed")}
+    for name, size in (("five", "5"), ("whole", "64"), ("again", "64")):
+        home.run(*common, "--out", tmp_path / name, "--chunk-frames", size)
+        labels[name] = files_below(tmp_path / name)
+    assert labels["killed"] == labels["five"]
+    assert labels["whole"] == labels["again"]
+    counts = {name: _followed(tmp_path / name) for name in labels}
+    assert 0 < counts["five"] < counts["whole"]
+
+
+def _followed(out):
+    """How many labels of a run were followed, as its files say."""
+    tables = [pyarrow.parquet.read_schema(path).metadata for path in _complete_chunks(out)]
+    found = [json.loads(one.get(b"followed", b"{}")) for one in tables]
+    return sum(len(ages) for one in found for ages in one.values())
 
 
 def _complete_chunks(out):

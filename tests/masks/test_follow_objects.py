@@ -10,6 +10,7 @@ import pytest
 from flows.params import LabelParams
 from flows.plan.plan import stamp_of
 from sam2_core.decisive_code import ROOT, source_digest
+from sam2_core.export import MEMORY_OUTPUTS
 from sam2_core.types import AutolabelError, Boxes
 from tasks.dataset.documents import Origin, label_documents
 from tasks.export.run import Choice, export
@@ -25,6 +26,7 @@ from tasks.tracks.linking import make_tracks
 from tasks.types import FrameFailure
 from tests.cli.test_refused import refused
 from tests.integration.runs import MICRO, write_image
+from tests.planted_graphs import as_exported
 from tests.sam2_core.test_follow import CAR, VAN, WHITE, StandIn
 from tests.tracks.test_track import filled, labeled, stored
 
@@ -125,23 +127,6 @@ def test_followed_labels_say_so_wherever_they_go(tmp_path):
     assert said == [(None, None)] * 3 + [("followed", 1)] + [(None, None)] * 2
 
 
-@pytest.fixture(scope="module")
-def with_memory(tmp_path_factory):
-    """A folder of the micro model with a random memory."""
-    pytest.importorskip("onnxscript", reason="needs onnxscript: make dev")
-    from lab.tools.follow_with_meta import weights
-    from sam2_core.export import export_memory
-    from sam2_core.presets import MICRO as PRESET
-    from tests.planted_graphs import as_exported
-
-    folder = tmp_path_factory.mktemp("model") / "micro"
-    shutil.copytree(MICRO, folder)
-    export_memory(*weights(PRESET), folder)
-    for path in folder.glob("memory_*.onnx"):
-        as_exported(path)
-    return folder
-
-
 def test_only_what_has_a_memory_follows_and_the_sentence_says_what_has(tmp_path):
     write_image(tmp_path / "in" / "0.jpg")
     label = ["label", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--follow"]
@@ -156,17 +141,20 @@ def test_only_what_has_a_memory_follows_and_the_sentence_says_what_has(tmp_path)
     assert not (tmp_path / "out" / "labels").exists()
 
 
-@pytest.mark.ci
 def test_the_key_has_the_memory_and_the_code_and_the_models_own_stamp_does_not(
-    with_memory, tmp_path, monkeypatch
+    tmp_path, monkeypatch
 ):
-    plain, choice = choose_model(str(MICRO)), choose_model(str(with_memory))
+    folder = shutil.copytree(MICRO, tmp_path / "model")
+    for name in MEMORY_OUTPUTS:
+        (folder / f"{name}.onnx").write_bytes(b"a graph")
+        as_exported(folder / f"{name}.onnx")
+    plain, choice = choose_model(str(MICRO)), choose_model(str(folder))
     assert plain.stamp == choice.stamp
     params = LabelParams(sources=str(tmp_path), out=str(tmp_path / "out"))
-    keys = [stamp_of(params, choice).run_key, stamp_of(params, plain).run_key]
-    assert keys[0] == keys[1]
+    keys = [stamp_of(params, choice).run_key]
+    assert stamp_of(params, plain).run_key == keys[0]
     params = params.model_copy(update={"follow": True})
-    keys = [keys[0], stamp_of(params, choice).run_key]
+    keys.append(stamp_of(params, choice).run_key)
     shutil.copytree(ROOT / "tasks", tmp_path / "tasks")
     shutil.copytree(ROOT / "sam2_core", tmp_path / "sam2_core")
     monkeypatch.setattr("sam2_core.decisive_code.ROOT", tmp_path)
@@ -175,8 +163,10 @@ def test_the_key_has_the_memory_and_the_code_and_the_models_own_stamp_does_not(
             file.write("\nCHANGED = True\n")
         source_digest.cache_clear()
         keys.append(stamp_of(params, choice).run_key)
-    (with_memory / "memory_mask.onnx").write_bytes(b"another")
+    (folder / "memory_mask.onnx").write_bytes(b"another")
     with pytest.raises(AutolabelError, match="is not the file that was exported"):
         stamp_of(params, choice)
+    as_exported(folder / "memory_mask.onnx")
+    keys.append(stamp_of(params, choice).run_key)
     source_digest.cache_clear()
-    assert len(set(keys)) == 4
+    assert len(set(keys)) == 5
