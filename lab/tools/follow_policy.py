@@ -150,6 +150,37 @@ def seams(
     return found
 
 
+def without_some(frames: Sequence[LabeledFrame], seed: int) -> list[LabeledFrame]:
+    """Remove 30% of the labels."""
+    random, kept = np.random.default_rng(seed), []
+    for one in frames:
+        assert one.masks is not None
+        rows = np.flatnonzero(random.random(len(one.boxes)) >= 0.3).tolist()
+        some = replace(one, boxes=one.boxes.chosen(rows), masks=one.masks.chosen(rows))
+        kept.append(some)
+    return kept
+
+
+def counts(
+    fits: Sequence[Mapping[int, tuple[int, float]]],
+    before: Sequence[Mapping[int, tuple[int, float]]],
+    left: Sequence[Mapping[int, tuple[int, float]]],
+    frames: Sequence[LabeledFrame],
+) -> dict[str, float]:
+    """Objects that lost their label and those that have one again; followed labels, right ones."""
+    names = [[{name for name, _ in one.values()} for one in some] for some in (before, left, fits)]
+    gone = [all_there - some for all_there, some in zip(*names[:2], strict=True)]
+    rows = [
+        row in fit
+        for one, fit in zip(frames, fits, strict=True)
+        for row in range(one.detected, len(one.boxes))
+    ]
+    back = sum(len(lost & now) for lost, now in zip(gone, names[2], strict=True))
+    return {
+        "lost": sum(map(len, gone)), "back": back, "followed": len(rows), "right": sum(rows)
+    }  # fmt: skip
+
+
 def main() -> None:
     """Print a line for each way."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -162,47 +193,35 @@ def main() -> None:
     for drive, path in drives(given.cache, given.drives, given.frames):
         if drive.prompt != DETECTOR:
             continue
-        true, random = true_frames(path), np.random.default_rng(drive.seed)
-        kept = []
-        for one in drive.frames:
-            assert one.masks is not None
-            rows = np.flatnonzero(random.random(len(one.boxes)) >= 0.3).tolist()
-            some = replace(one, boxes=one.boxes.chosen(rows), masks=one.masks.chosen(rows))
-            kept.append(some)
-        ways = {
-            "all detections": drive.frames,
-            "70% of them": kept,
-            **{
-                f"followed, chunks of {size}": list(in_chunks(true, kept, size))
-                for size in (5, 64, len(kept))
-            },
-        }
-        whole: dict[int, dict[tuple[int, int], bool]] = {}
+        true, kept = true_frames(path), without_some(drive.frames, drive.seed)
         before, left = matched(true, drive.frames), matched(true, kept)
-        for way, frames in reversed(ways.items()):
+        ways: dict[str, tuple[int, Sequence[LabeledFrame]]] = {
+            "all detections": (0, drive.frames),
+            "70% of them": (0, kept),
+            "followed, one chunk": (0, list(in_chunks(true, kept, len(kept)))),
+        }
+        for size in joined:
+            ways[f"followed, chunks of {size}"] = size, list(in_chunks(true, kept, size))
+        whole: dict[int, dict[tuple[int, int], bool]] = {}
+        for way, (size, frames) in ways.items():
             tracks, fits = track(frames).frames, matched(true, frames)
-            found = track_metrics(true, frames, tracks)
-            lost = back = 0
-            for all_rows, some_rows, now in zip(before, left, fits, strict=True):
-                gone = {n for n, _ in all_rows.values()} - {n for n, _ in some_rows.values()}
-                lost += len(gone)
-                back += len(gone & {name for name, _ in now.values()})
-            rows = [
-                row in fit
-                for one, fit in zip(frames, fits, strict=True)
-                for row in range(one.detected, len(one.boxes))
-            ]
-            found |= {"lost": lost, "back": back, "followed": len(rows), "right": sum(rows)}
+            found = track_metrics(true, frames, tracks) | counts(fits, before, left, frames)
             totals.setdefault(way, []).append(found)
-            size = int(way.rpartition(" ")[2]) if way.startswith("followed") else 0
-            if size and size not in joined:
+            if not size:  # the last of these is the one of one chunk
                 whole = {one: seams(fits, tracks, one) for one in joined}
-            elif size:
-                here = seams(fits, tracks, size)
-                shared = here.keys() & whole[size].keys()
-                joined[size] += [(here[key], whole[size][key]) for key in shared]
-    for way in reversed(totals):
-        several = totals[way]
+                continue
+            here = seams(fits, tracks, size)
+            shared = here.keys() & whole[size].keys()
+            joined[size] += [(here[key], whole[size][key]) for key in shared]
+    tell(totals, joined)
+
+
+def tell(
+    totals: Mapping[str, Sequence[Mapping[str, float]]],
+    joined: Mapping[int, Sequence[tuple[bool, bool]]],
+) -> None:
+    """Print what was found."""
+    for way, several in totals.items():
         means = {name: np.mean([one[name] for one in several]) for name in several[0]}
         told = ", ".join(f"{name} {means[name]:.1f}" for name in ("HOTA", "IDF1", "switches"))
         lost, back, followed, right = (

@@ -23,7 +23,6 @@ from sam2_core.postprocess import finish
 from sam2_core.types import Boxes, ImageArray, LowResMasks, Masks
 from tasks.masks.crops import segments_of
 from tasks.masks.model import ModelChoice
-from tasks.masks.segment import scored
 from tasks.store.tables import FOLLOWED, LabeledFrame
 from tasks.types import FrameRef
 
@@ -33,7 +32,7 @@ MOST_UNDETECTED = 10
 LEAST_PREDICTED_IOU = 0.7
 # Share of a mask that another label of the frame may cover; from there on they are one object.
 MOST_COVERED = 0.5
-_CODE = ("tasks.masks.follow", "tasks.masks.segment", "tasks.masks.crops")
+_CODE = ("tasks.masks.follow", "tasks.masks.crops")
 
 
 def following_parameters(model: ModelChoice) -> dict[str, Any]:
@@ -100,8 +99,9 @@ class _Chunk:
         if one.masks is None:
             self.follower.skip()
             return one
-        boxes = scored(one.boxes)
-        shown = self.follower.step(picture(one.frame), boxes.xyxy_px)
+        boxes = one.boxes
+        prompts = np.where(np.isfinite(boxes.scores)[:, None], boxes.xyxy_px, np.nan)
+        shown = self.follower.step(picture(one.frame), prompts)
         given = boxes.track_ids
         ids = [-1] * len(boxes) if given is None else given.tolist()
         known = list(zip(boxes.labels, boxes.scores.tolist(), ids, strict=True))

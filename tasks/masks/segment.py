@@ -50,7 +50,7 @@ def segment_frames(
     def jobs() -> Iterator[FrameJob]:
         for number, (frame, boxes) in enumerate(frames):
             given[number] = (frame, boxes)
-            yield FrameJob(number, lambda frame=frame: read_image(frame), scored(boxes))  # type: ignore[misc]
+            yield FrameJob(number, lambda frame=frame: read_image(frame), _scored(boxes))  # type: ignore[misc]
 
     for result in FrameLoop(segmenter, jobs(), turn=turn):
         frame, boxes = given.pop(result.key)
@@ -66,7 +66,7 @@ def segment_frames(
             yield LabeledFrame(frame, boxes, None, FrameFailure.of(frame, stage, reason))
 
 
-def scored(boxes: Boxes) -> Boxes:
+def _scored(boxes: Boxes) -> Boxes:
     """Return boxes for the model, which has no word about scores: without a number, no place."""
     known = np.isfinite(boxes.scores)
     if known.all():

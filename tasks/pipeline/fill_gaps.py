@@ -16,10 +16,11 @@ from tasks.masks.rules import tidied
 from tasks.pipeline.outcome import NotFetchedError
 from tasks.pipeline.run_context import DeviceTurn, Job
 from tasks.store import storage
-from tasks.store.tables import INTERPOLATED, LabeledFrame
+from tasks.store.tables import LabeledFrame
 from tasks.tracks.linking import Gap, shapes_of, tracker_settings
 from tasks.types import FrameRef
 
+INTERPOLATED = "interpolated"
 _CODE = (
     "tasks.pipeline.fill_gaps", "tasks.masks.segment", "tasks.masks.crops", "tasks.risk.geometry",
     "tasks.tracks.linking",

@@ -456,6 +456,7 @@ class Seen:
         rejected: reasons of the masks that were refused.
         predicted_iou: float32 (M,), of the masks that are not empty.
         stability: float32 (M,), likewise.
+        followed: how many of the boxes no detector has found.
 
     """
 
@@ -465,6 +466,7 @@ class Seen:
     rejected: tuple[str, ...]
     predicted_iou: FloatArray
     stability: FloatArray
+    followed: int = 0
 
     def __post_init__(self) -> None:
         freeze_arrays(self, predicted_iou="float32 (M)", stability="float32 (M)")
@@ -483,6 +485,7 @@ class Seen:
             tuple(reason for reason in one.masks.reasons if reason),
             one.masks.predicted_iou[good],
             one.masks.stability[good],
+            len(one.followed),
         )
 
     def named(self, reason: str) -> dict[str, Any]:
@@ -499,7 +502,8 @@ def report_of(frames: Iterable[Seen]) -> dict[str, Any]:
 
     Returns:
         Plain JSON values: `frames`, `failed`, `frames_without_boxes`, `instances`, `masks` (those
-        that are not empty), `mean_predicted_iou`, `mean_stability`, counts by `cameras`,
+        that are not empty), `followed` (those of them that memory has made, where there are some),
+        `mean_predicted_iou`, `mean_stability`, counts by `cameras`,
         `classes`, `failures` ("stage: reason") and `rejected` (masks' reasons), and the first
         `failed_frames` and `suspicious_frames`, each with camera, index, uri and reason.
 
@@ -507,7 +511,8 @@ def report_of(frames: Iterable[Seen]) -> dict[str, Any]:
     seen = list(frames)
     failed = [one for one in seen if one.failure]
     masks = sum(len(one.predicted_iou) for one in seen)
-    return {
+    followed = sum(one.followed for one in seen)
+    return ({"followed": followed} if followed else {}) | {
         "frames": len(seen),
         "failed": len(failed),
         "frames_without_boxes": sum(not one.labels and not one.failure for one in seen),
