@@ -553,8 +553,9 @@ DESCRIPTIONS: Mapping[str, str] = {
 WORDS: Mapping[str, str] = {
     "empty": "empty", "low_predicted_iou": "poor mask expected", "unstable": "unstable mask",
     "low_object_score": "perhaps nothing there", "low_score": "detector unsure",
-    "followed": "not detected", "spill": "outside its box", "underfill": "little of its box", "overfill": "all of its box",
-    "fragmented": "in pieces", "ragged": "ragged edge", "box_mismatch": "mask is not the box's",
+    "followed": "not detected", "spill": "outside its box", "underfill": "little of its box",
+    "overfill": "all of its box", "fragmented": "in pieces", "ragged": "ragged edge",
+    "box_mismatch": "mask is not the box's",
     "overlap": "covers another", "duplicate": "seen twice", "tiny": "tiny",
     "truncated": "cut by the border", "flicker": "flickers", "lonely": "alone in time",
     "class_change": "class changes", "unusual_size": "unusual size", "shape_change": "jumps",
