@@ -81,6 +81,11 @@ def label_pixels(page: Any, place: list[float], size_hw: tuple[int, int]) -> np.
     return cv2.imdecode(np.frombuffer(shown, np.uint8), cv2.IMREAD_COLOR)
 
 
+def pixels(what: Any) -> np.ndarray:
+    """What an element looks like, (height, width, 3) uint8 BGR."""
+    return cv2.imdecode(np.frombuffer(what.screenshot(), np.uint8), cv2.IMREAD_COLOR)
+
+
 def outline_colour(page: Any, place: list[float], size_hw: tuple[int, int]) -> np.ndarray:
     """Colour of the middle of a label's upper edge on the page, (3,) uint8 BGR."""
     x, y, width, _ = label_box(page, place, size_hw)
@@ -158,7 +163,7 @@ class RepairPage:
 
     def drawn(self) -> np.ndarray:
         """Pixels of the canvas, BGR."""
-        return cv2.imdecode(np.frombuffer(self.canvas.screenshot(), np.uint8), cv2.IMREAD_COLOR)
+        return pixels(self.canvas)
 
     def after(self, act: Any) -> np.ndarray:
         """Do something and return what is drawn then."""

@@ -6,7 +6,7 @@
   const { element } = review;
   const BAR = "position:fixed;left:2.5%;right:2.5%;bottom:0;height:36px;z-index:1301;display:flex;gap:14px;" +
     "align-items:center;font:14px sans-serif;color:#f3f4f6;white-space:nowrap";
-  const KEY = "font:bold 12px monospace;background:#f3f4f6;color:#111827;border-radius:3px;padding:1px 5px;margin-right:6px";
+  const KEY = "font:bold 12px monospace;background:#f3f4f6;color:#111827;border-radius:3px;padding:1px 5px;margin-right:2px";
   const BUTTON = "font:14px sans-serif;color:#f3f4f6;background:#374151;border:1px solid #6b7280;border-radius:6px;" +
     "padding:3px 9px;cursor:pointer;flex:none";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
@@ -32,7 +32,7 @@
     for (const [key, text, act] of buttons) {
       const button = element("button", BUTTON, bar);
       element("span", KEY, button, key);
-      button.append(text);
+      button.append(` ${text}`);
       button.dataset.cy = `strip-${text.replaceAll(" ", "-")}`;
       button.addEventListener("click", () => {
         button.blur(); // else the space bar would press it again
