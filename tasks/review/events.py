@@ -168,10 +168,11 @@ def record(
     with database_lock(lock, what, LEASE_S, PATIENCE_S):
         if check:
             check()
-        at, by = now_text(), reviewer()
+        earliest, by = _after_all(dataset, events), reviewer()
+        at = max(now_text(), earliest)
         before = states_before(dataset, events) if reversible else [{} for _ in events]
         complete = [
-            replace(one, at=one.at or at, by=one.by or by, before=held,
+            replace(one, at=max(one.at or at, earliest), by=one.by or by, before=held,
                     event_id=one.event_id or uuid.uuid4().hex)
             for one, held in zip(events, before, strict=True)
         ]  # fmt: skip
@@ -183,6 +184,20 @@ def record(
             storage.write_bytes(uri, encode_json(content))
         show_stored(lambda: apply_events(dataset, complete))
         return complete
+
+
+def _after_all(dataset: Any, events: Sequence[Event]) -> str:
+    """Return the first time after all that was recorded on the same frames, "" for any.
+
+    A clock that was set back, or that of another database, puts no decision before earlier ones.
+    """
+    wanted = {"_id": {"$in": [sample_id(event.frame_key) for event in events]}}
+    found = sample_collection(dataset).find(wanted, {f"{LOG_FIELD}.at": 1})
+    last = max((entry["at"] for sample in found for entry in log_of(sample)), default="")
+    if not last:
+        return ""
+    after = datetime.datetime.fromisoformat(last) + datetime.timedelta(microseconds=1)
+    return after.isoformat(timespec="microseconds")
 
 
 def read_events(out_uri: str, dataset_name: str) -> list[Event]:

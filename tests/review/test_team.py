@@ -157,3 +157,12 @@ def test_two_people_at_once_lose_nothing_and_the_last_word_holds(name: str, out:
     schema.open_dataset(name).delete()
     rebuild(name, str(out))
     assert state(name) == before
+
+
+def test_a_clock_that_was_set_back_puts_no_decision_before_earlier_ones(
+    name: str, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept(*pick(name, 0, 0))
+    monkeypatch.setattr("tasks.review.events.now_text", lambda: "2000-01-01T00:00:00.000000+00:00")
+    reject(*pick(name, 0, 0))
+    assert [one.action for one in read_events(str(out), name)] == ["accept", "reject"]
