@@ -13,7 +13,7 @@ from flows.cli.review import command
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.load.into_fiftyone import rebuild
-from tasks.review.actions import accept, choose
+from tasks.review.actions import accept, choose, reject
 from tasks.review.events import REVIEWER_VARIABLE, read_events, undo
 from tasks.review.queue import (
     DOUBLE_VARIABLE,
