@@ -102,6 +102,9 @@ def _gpu() -> Finding:
 def _tensorrt() -> Finding:
     from sam2_core.backend_choice import compute_capability, tensorrt_problem
     from sam2_core.backends.tensorrt_backend import engines_folder
+
+    if problem := tensorrt_problem():
+        return Finding("tensorrt", "note", problem, "--backend auto takes another one")
     from sam2_core.backends.tensorrt_engines import NAME_AND_VERSION, supported_capabilities
 
     folders = sorted({path.parent.name for path in engines_folder().glob("*/*.engine")})
@@ -109,8 +112,6 @@ def _tensorrt() -> Finding:
     if not compute_capability():
         advice = f"autolabel models build --for: any of {', '.join(supported_capabilities())}"
         return Finding("tensorrt", "note", f"{found}; no GPU to run them", advice)
-    if problem := tensorrt_problem():
-        return Finding("tensorrt", "note", problem, "--backend auto takes another one")
     return Finding("tensorrt", "ok", found)
 
 

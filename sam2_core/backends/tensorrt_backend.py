@@ -51,10 +51,11 @@ def has_tensorrt() -> bool:
 
 
 def require_tensorrt() -> None:
-    """Raise `AutolabelError` where TensorRT is not installed."""
-    if not has_tensorrt():
+    """Raise `AutolabelError` where TensorRT is not installed, or cannot be loaded."""
+    problem = runtime_problem("") if has_tensorrt() else "TensorRT is not installed"
+    if problem:
         raise AutolabelError(
-            f"TensorRT is not installed: {how_to_install('tensorrt')} (Linux x86_64, NVIDIA GPU), "
+            f"{problem}: {how_to_install('tensorrt')} (Linux x86_64, NVIDIA GPU), "
             "or use another backend, which needs no engines"
         )
 
@@ -64,7 +65,7 @@ def runtime_problem(capability: str) -> str:
     """Say why TensorRT, which is installed, runs nothing on a GPU here; "" where it can.
 
     Args:
-        capability: the GPU's, such as sm89.
+        capability: the GPU's, such as sm89; "": whether the library loads at all.
 
     """
     try:

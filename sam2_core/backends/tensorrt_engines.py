@@ -65,9 +65,9 @@ def why_not_for(capability: str) -> str:
 
 
 def opens_on(capability: str) -> str:
-    """Open a runtime, whatever it raises, then say what `why_not_for` says."""
+    """Open a runtime, whatever it raises, then say what `why_not_for` says of a GPU, if any."""
     trt.Runtime(Log())
-    return why_not_for(capability)
+    return capability and why_not_for(capability)
 
 
 def target_of(device: CudaDevice) -> str:
@@ -97,7 +97,7 @@ class Buckets:
 OF_CLOSE_UPS = Buckets(CLOSE_UP_BUCKETS, CLOSE_UP_BUCKETS, own_images=True)
 
 # Of each input: the smallest, the tuned and the largest shape.
-Profile = Mapping[str, tuple[Shape, Shape, Shape]]
+Profile = Mapping[str, tuple[Shape, ...]]
 
 
 def profile_for(
@@ -124,7 +124,7 @@ def profile_for(
     most = buckets.images[-1]
     if kind == NETWORK:
         counts = (buckets.images[0], most, most)
-        return {name: _three((count, *shape[1:]) for count in counts) for name, shape in declared}
+        return {name: tuple((count, *shape[1:]) for count in counts) for name, shape in declared}
     takes_masks = any(name == "mask_input" for name, _ in declared)
     boxes = (1, FREE_PROMPTS) if takes_masks else buckets.boxes
     tuned = most if kind == "encoder" or buckets.own_images else 1
@@ -133,12 +133,7 @@ def profile_for(
         {"B": tuned, "P": boxes[len(boxes) // 2], "K": BOX_POINTS},
         {"B": most, "P": boxes[-1], "K": _MOST_POINTS},
     )
-    return {name: _three(_filled(name, shape, one) for one in sizes) for name, shape in declared}
-
-
-def _three(shapes: Iterable[Shape]) -> tuple[Shape, Shape, Shape]:
-    smallest, tuned, largest = shapes
-    return smallest, tuned, largest
+    return {name: tuple(_filled(name, shape, one) for one in sizes) for name, shape in declared}
 
 
 # What the first sizes of each input mean (docs/MODELS.md); others are fixed.
