@@ -116,7 +116,8 @@ def list_(as_json: bool) -> None:
     "--all", "everything", is_flag=True, help="Remove everything, before uninstalling for instance."
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
-def clear_(names: tuple[str, ...], everything: bool, dry_run: bool) -> None:
+@json_option
+def clear_(names: tuple[str, ...], everything: bool, dry_run: bool, as_json: bool) -> None:
     """Remove parts of the cache by the names of `autolabel cache list`; labels stay."""
     known = set(map(_name, KINDS))
     unknown = set(names) - known
@@ -130,6 +131,7 @@ def clear_(names: tuple[str, ...], everything: bool, dry_run: bool) -> None:
     _show(sizes)
     freed = _size_text(sum(sizes.values())).strip()
     refuse_in_use(chosen)
+    print_json(as_json, {"dry_run": dry_run, "bytes": sizes})
     if dry_run:
         click.echo(f"would free {freed}; nothing was removed", err=True)
         return

@@ -40,12 +40,10 @@ def command(as_json: bool) -> None:
     )
     pictures = leave_overlays(summary, PICTURES)
     console.print(f"took {summary['seconds']['total']:.0f} s")
+    app = f"everything, with the truth: [bold]{escape(as_typed('review', 'demo'))}[/]"
     for real in [one for one in pictures if REAL in one][:1]:  # none where nothing was labeled
-        console.print("look at a frame of the real drive:")
-        console.print(f"  {escape(real)}", soft_wrap=True)
-    console.print(
-        f"and at everything, with the truth: [bold]{escape(as_typed('review', 'demo'))}[/]"
-    )
+        app = f"a frame of the real drive: [bold]{escape(Path(real).as_uri())}[/], and {app}"
+    console.print(f"open {app}", soft_wrap=True)
     summary["overlays"] = pictures
     print_json(as_json, summary)
     sys.exit(1 if summary["failed"] else 0)

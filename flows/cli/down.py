@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 import click
 
+from flows.cli.common_options import json_option, print_json
+
 
 @click.command(short_help="Stop what `up` started.")
-def command() -> None:
+@json_option
+def command(as_json: bool) -> None:
     """Stop exactly what `autolabel up` started; running shards go back to the queue.
 
     Also stops a database that the killed processes of a command left running.
@@ -25,8 +28,6 @@ def command() -> None:
     database = running_server()
     if database and database.stop_if_unused():
         stopped.append("the database, which nobody used")
-    click.echo(
-        f"stopped: {', '.join(stopped)}"
-        if stopped
-        else "nothing that `autolabel up` started is running"
-    )
+    if not print_json(as_json, {"stopped": stopped}):
+        nothing = "nothing that `autolabel up` started is running"
+        click.echo(f"stopped: {', '.join(stopped)}" if stopped else nothing)

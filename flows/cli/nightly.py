@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from flows.cli.common_options import json_option, print_json
 from flows.cli.options import backfill_params, label_options
 from flows.params import BackfillParams, LabelParams
 from flows.server.api import use_api
@@ -52,7 +53,8 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     "--off", is_flag=True, is_eager=True, expose_value=False, callback=_off,
     help="Turn the nights off; needs no SOURCE.",
 )  # fmt: skip
-def command(at: tuple[int, int], timezone: str, **options: Any) -> None:
+@json_option
+def command(at: tuple[int, int], timezone: str, as_json: bool, **options: Any) -> None:
     """Label what is new in SOURCE every night, and load it.
 
     Sets the parameters and the schedule of the deployment nightly/nightly and prints the next runs.
@@ -73,17 +75,28 @@ def command(at: tuple[int, int], timezone: str, **options: Any) -> None:
     refusal = doubt(params.label)
     hour, minute = at
     before = turn_on(params, f"{minute} {hour} * * *", timezone).get("label", {})
-    if instead := replaced(before, params.label):
-        click.echo(f"no longer labeled every night: {instead}")
-    for source in absent_here(params.label.sources):
+    instead = replaced(before, params.label)
+    absent = absent_here(params.label.sources)
+    nights = [one.astimezone(ZoneInfo(timezone)) for one in plan_nights(NIGHTS_SHOWN)]
+    served = bool(workers_online(CPU_POOL))
+    for source in absent:
         click.echo(f"{source} is not on this machine; workers need to read it", err=True)
-    click.echo(f"every night at {hour:02}:{minute:02} {timezone}, the next:")
-    for moment in plan_nights(NIGHTS_SHOWN):
-        click.echo(f"  {moment.astimezone(ZoneInfo(timezone)):%a %Y-%m-%d %H:%M %Z}")
-    if not workers_online(CPU_POOL):
+    if not served:
         click.echo(f"no worker of pool {CPU_POOL} is online: `autolabel up` starts one", err=True)
     if refusal:
         click.echo(f"with the workers online now every night would fail: {refusal}", err=True)
+    result = {
+        "at": f"{hour:02}:{minute:02}", "timezone": timezone,
+        "next_runs": [one.isoformat(timespec="minutes") for one in nights],
+        "replaced": instead, "absent": absent, "worker_online": served, "refused": refusal,
+    }  # fmt: skip
+    if print_json(as_json, result):
+        return
+    if instead:
+        click.echo(f"no longer labeled every night: {instead}")
+    click.echo(f"every night at {hour:02}:{minute:02} {timezone}, the next:")
+    for moment in nights:
+        click.echo(f"  {moment:%a %Y-%m-%d %H:%M %Z}")
 
 
 def replaced(before: Mapping[str, Any], now: LabelParams) -> str:

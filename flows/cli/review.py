@@ -267,32 +267,37 @@ def calibrate(dataset: str) -> None:
 @command.command("evaluate")
 @click.argument("dataset")
 @click.option("--iou", default=0.5, help="Lowest mask IoU of a match.")
-def evaluate(dataset: str, iou: float) -> None:
+@json_option
+def evaluate(dataset: str, iou: float, as_json: bool) -> None:
     """Compare labels with ground truth, if there is any; saves patch views."""
     from tasks.load.into_fiftyone import evaluate as run
 
     figures = run(dataset, iou)
-    click.echo(", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    if not print_json(as_json, figures):
+        click.echo(", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
 
 
 @command.command("relabel")
 @click.argument("dataset")
 @click.option("--out", help="Default: where the labels came from.")
 @click.option("--backend", default="auto", help="What runs the model.")
-def relabel(dataset: str, out: str | None, backend: str) -> None:
+@json_option
+def relabel(dataset: str, out: str | None, backend: str, as_json: bool) -> None:
     """Label again what reviewers sent back, on this machine."""
     from tasks.review.relabel import relabel_dataset
 
     requests, labels = relabel_dataset(dataset, out or "", backend=backend)
-    click.echo(
-        f"{dataset}: {counted(labels, 'label')} of {counted(requests, 'request')} made again"
-    )
+    if not print_json(as_json, {"requests": requests, "labels": labels}):
+        click.echo(
+            f"{dataset}: {counted(labels, 'label')} of {counted(requests, 'request')} made again"
+        )
 
 
 @command.command("rebuild")
 @click.argument("dataset")
 @click.option("--out", required=True, help="The `--out` of the labels.")
-def rebuild_(dataset: str, out: str) -> None:
+@json_option
+def rebuild_(dataset: str, out: str, as_json: bool) -> None:
     """Load a dataset from its artifacts alone, decisions included.
 
     For a lost database or another machine. Labeled frames are fetched; a frame whose picture has
@@ -304,15 +309,21 @@ def rebuild_(dataset: str, out: str) -> None:
     from tasks.load.into_fiftyone import rebuild
 
     report = rebuild(dataset, out)
-    click.echo(
-        f"{dataset}: {counted(report.frames, 'frame')}, {counted(report.instances, 'label')}"
-    )
+    aside = count_set_aside(open_dataset(dataset))
+    result = {
+        "frames": report.frames, "instances": report.instances, "left_out": report.changed,
+        "set_aside_frames": aside.frames,
+        "unreadable": {name: str(error) for name, error in report.unreadable.items()},
+    }  # fmt: skip
+    if not print_json(as_json, result):
+        click.echo(
+            f"{dataset}: {counted(report.frames, 'frame')}, {counted(report.instances, 'label')}"
+        )
     if report.changed:
         click.echo(
             f"left out, as their pictures have changed: {counted(report.changed, 'frame')}",
             err=True,
         )
-    aside = count_set_aside(open_dataset(dataset))
     if aside.frames:
         click.echo(f"{dataset}: {aside.text()}", err=True)
     for sequence, error in report.unreadable.items():

@@ -46,7 +46,8 @@ def test_what_is_named_goes_and_the_rest_stays(folder):
     told = run("clear", "frames", "prefect", "engines", "--dry-run").stderr
     assert "would free 3.0 kB; nothing was removed" in told
     assert (folder / "frames").is_dir()
-    run("clear", "frames", "prefect", "engines")
+    freed = json.loads(run("clear", "frames", "prefect", "engines", "--json").stdout)["bytes"]
+    assert freed["frames"] == 3000
     assert {one.name for one in folder.iterdir()} == {"demo-1", "mongodb", "plugins"}
     run("clear", "--all")
     assert not folder.exists()

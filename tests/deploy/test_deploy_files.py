@@ -3,11 +3,14 @@
 import configparser
 import json
 import re
+import tomllib
 import urllib.request
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from flows.cli.main import cli
 from flows.machine.programs import CPU_POOL, GPU_POOL, GRACE_S
@@ -179,3 +182,18 @@ def test_a_bucket_policy_denies_what_is_not_needed():
         "s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload",
         "s3:DeleteObject",
     }  # fmt: skip
+
+
+def test_a_release_runs_pinned_actions_and_publishes_without_a_secret():
+    text = (REPOSITORY / ".github" / "workflows" / "release.yml").read_text()
+    jobs = yaml.safe_load(text)["jobs"]
+    used = [step["uses"] for job in jobs.values() for step in job["steps"] if "uses" in step]
+    assert used
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", one) for one in used)
+    assert "secrets." not in text
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert jobs["publish"]["needs"] == "test"
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    for python in jobs["test"]["strategy"]["matrix"]["python"]:
+        assert Version(python) in SpecifierSet(settings["requires-python"])
+    assert len(jobs["test"]["strategy"]["matrix"]["python"]) == 3

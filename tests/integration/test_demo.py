@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import urllib.parse
+import urllib.request
 
 import cv2
 
@@ -26,9 +28,12 @@ def test_demo_twice(terminal, monkeypatch, tmp_path):
     assert first["true_instances"] > 10
     assert first["mask_miou_of_found"] > 0.5
     assert first["box_ap50"] > 0.3
-    assert "autolabel review demo" in told
-    (picture,) = re.findall(r"look at a frame of the real drive:\n  (\S+)", told)
-    assert cv2.imread(picture).shape[2] == 3
+    last = told.splitlines()[-1]
+    assert last.endswith("autolabel review demo")
+    (picture,) = re.findall(r"a frame of the real drive: (file:\S+),", last)
+    assert (
+        cv2.imread(urllib.request.url2pathname(urllib.parse.urlparse(picture).path)).shape[2] == 3
+    )
     second, _ = terminal.run("demo", "--json")
     assert second["skipped"] == 8
     numbers = ("mask_miou", "box_ap50", "instances", "true_instances")

@@ -44,8 +44,11 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     arguments = [sources, "--out", out, "--boxes", tmp_path / "boxes", "--model", MICRO]
     _, warned = said(workstation, "nightly", *arguments, "--backend", "torch")
     assert "every night would fail: the workers of pool gpu label with onnxruntime-cpu" in warned
-    output, _ = said(workstation, "nightly", *arguments, "--no-dataset", "--at", "01:00")
-    assert output.count(" 01:00 UTC") == 6
+    arguments += ["--no-dataset", "--at", "01:00"]
+    nights = json.loads(said(workstation, "nightly", *arguments, "--json")[0])["next_runs"]
+    assert len(nights) == 5
+    assert all(one.endswith("T01:00+00:00") for one in nights)
+    assert said(workstation, "nightly", *arguments)[0].count(" 01:00 UTC") == 6
     half = out / "labels" / "gone" / "_" / f".0-2-k.masks.parquet.{32 * '0'}.tmp"
     half.parent.mkdir(parents=True)
     half.write_bytes(b"what somebody was killed at, long ago")
@@ -71,7 +74,7 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     said(workstation, "nightly", "--off")
     assert not status(workstation)["schedules"][0]["on"]
     started = processes(workstation)
-    assert "worker-gpu" in said(workstation, "down")[0]
+    assert "worker-gpu" in " ".join(json.loads(said(workstation, "down", "--json")[0])["stopped"])
     assert not any(map(runs, started))
     assert "nothing that `autolabel up` started" in said(workstation, "down")[0]
 

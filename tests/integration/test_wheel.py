@@ -1,11 +1,11 @@
-"""The wheel by itself: installed where nothing else is, it labels and exports."""
+"""The wheel by itself, where nothing else is, by the words of `docs/installing.md` alone."""
 
 import json
+import os
+import re
 import shutil
+import signal
 import subprocess
-import sys
-from pathlib import Path
-from urllib.parse import urlparse
 
 import pytest
 
@@ -24,32 +24,55 @@ def works(python: str) -> bool:
 @pytest.mark.ci
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("python", PYTHONS)
-def test_an_installed_wheel_labels_and_exports(tmp_path, python):
+def test_a_wheel_is_installed_used_and_removed_as_the_page_says(tmp_path, python):
     own_uv = REPOSITORY / ".uv" / "bin" / "uv"
     uv = own_uv if own_uv.exists() else shutil.which("uv")
     if not (uv and works(python)):
         pytest.skip(f"no {python} here, or no uv, which builds and installs")
-    place = tmp_path / "installed"
-
-    def by_uv(*words: object) -> None:
-        subprocess.run([uv, "--quiet", *map(str, words)], cwd=REPOSITORY, check=True)
-
-    docs_site = [sys.executable, REPOSITORY / "lab" / "tools" / "docs_site.py"]
-    subprocess.run(docs_site, check=True)
-    by_uv("build", "--wheel", "--out-dir", tmp_path / "dist")
-    by_uv("venv", "--python", shutil.which(python), place)
-    by_uv("pip", "install", "--python", place / "bin/python", *(tmp_path / "dist").glob("*.whl"))
-    own = {"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+    home, wheels = tmp_path / "home", os.environ.get("AUTOLABEL_TEST_WHEELS")  # a release's
+    if not wheels:
+        wheels = str(tmp_path / "wheels")
+        build = [uv, "--quiet", "build", "--wheel", "--out-dir", wheels]
+        subprocess.run(build, cwd=REPOSITORY, check=True)
+    cache = subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True).stdout
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "uv").symlink_to(uv)
+    network = {one for one in os.environ if re.match("UV_|SSL_|.*_proxy", one, re.I)}
+    own = {name: os.environ[name] for name in network} | {
+        "HOME": str(home), "PATH": f"{home}/.local/bin:{tmp_path}/bin:/usr/bin:/bin",
+        "UV_FIND_LINKS": wheels, "UV_PYTHON": shutil.which(python), "UV_QUIET": "1",
+        "UV_SYSTEM_CERTS": "1", "UV_CACHE_DIR": cache.strip(),
+    }  # fmt: skip
     write_image(tmp_path / "frames" / "0.jpg", 1, (240, 320))
+    page = (REPOSITORY / "docs" / "installing.md").read_text()
+    use, remove = (block.splitlines() for block in re.findall("```\n(.*?)```", page, re.S))
 
-    def autolabel(*words: str) -> dict:
-        command = [place / "bin" / "autolabel", *words, "--json"]
-        done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, check=True)
-        return json.loads(done.stdout)
+    def run(line: str) -> str:
+        command = [*line.partition("#")[0].split()]
+        if command[:2] == ["autolabel", "review"]:
+            return look(command)
+        done = subprocess.run(
+            ["sh", "-c", line], cwd=tmp_path, env=own, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        return done.stdout
 
-    assert autolabel("label", "frames", "--out", "labels")["frames"] == 1
-    autolabel("export", "labels", "--format", "coco", "--to", "coco")
-    pages = [place / "bin" / "autolabel", "docs", "--no-browser"]
-    start = subprocess.run(pages, cwd=tmp_path, env=own, capture_output=True, check=True, text=True)
-    assert "Instance masks" in Path(urlparse(start.stdout.strip()).path).read_text()
+    def look(command: list[str]) -> str:
+        """Open the App until it says where it is, and end it by Ctrl-C."""
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=own, stdout=subprocess.PIPE, text=True
+        ) as app:
+            said = next(line for line in app.stdout if "leads to the queue" in line)
+            app.send_signal(signal.SIGINT)
+            assert app.wait(120) == 0
+        return said
+
+    for line in use:
+        run(line)
     assert json.loads((tmp_path / "coco/annotations/instances.json").read_text())["images"]
+    assert (home / ".cache" / "autolabel" / "mongodb").exists()
+    for line in remove:
+        run(line)
+    # What uv keeps of its own.
+    assert [one for one in home.rglob("*") if one.is_file() and "uv" not in one.parts] == []
+    assert (tmp_path / "labels" / "manifests").is_dir()

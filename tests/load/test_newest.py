@@ -1,5 +1,6 @@
 """Of each sequence the newest labels count, in whichever order manifests are found."""
 
+import json
 import os
 import uuid
 from dataclasses import replace
@@ -118,6 +119,8 @@ def test_a_rebuild_leaves_out_what_it_cannot_read_and_says_so(database, tmp_path
     done = CliRunner().invoke(command, ["rebuild", name, "--out", run])
     assert (done.exit_code, done.stdout) == (1, f"{name}: 2 frames, 10 labels\n")
     assert "left out: sequence cut: " in done.stderr
+    again = CliRunner().invoke(command, ["rebuild", name, "--out", run, "--json"]).stdout
+    assert (json.loads(again)["frames"], [*json.loads(again)["unreadable"]]) == (2, ["cut"])
     assert open_dataset(name).distinct("sequence_id") == ["drive"]
 
 
