@@ -124,7 +124,8 @@ class LabelStudioWriter(Writer):
                 "score": min((one.score for one in frame.instances), default=0.0),
                 "result": [one for one in results if not one["meta"]["decision"]],
             }],
-            "annotations": [{"result": by_people}] if by_people else [],
+            # An annotation without a label says that somebody has looked and seen nothing.
+            "annotations": [{"result": by_people}] if by_people or frame.confirmed_empty else [],
         }  # fmt: skip
         self.splits[frame.split].add(task)
 
@@ -203,8 +204,10 @@ class FiftyOneWriter(Writer):
         detections = [
             self._detection(number, frame, *crop) for number, crop in enumerate(tight_crops(frame))
         ]
+        tags = [frame.split] if frame.split else []
+        tags += ["confirmed_empty"] if frame.confirmed_empty else []
         sample = {
-            "filepath": path, "tags": [frame.split] if frame.split else [],
+            "filepath": path, "tags": tags,
             "metadata": {"_cls": "ImageMetadata", "width": width, "height": height},
             "_media_type": "image", "sequence_id": frame.sequence_id, "camera": frame.camera,
             "frame_number": frame.index, "timestamp_ns": frame.timestamp_ns,

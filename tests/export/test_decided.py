@@ -201,6 +201,13 @@ def test_what_is_empty_is_told_from_what_nobody_has_looked_at(database, tmp_path
     target, _ = exported("--reviewed", format_="yolo")
     sizes = {one.name[-5]: one.stat().st_size for one in target.rglob("labels/**/*.txt")}
     assert (sorted(sizes), sizes["1"], sizes["2"]) == (["0", "1", "2"], 0, 0)
+    target, _ = exported(format_="label-studio")
+    tasks = json.loads((target / "tasks.json").read_text())
+    answers = {one["data"]["frame_id"]: len(one["annotations"]) for one in tasks}
+    assert answers == {0: 1, 1: 1, 2: 1, 3: 0}
+    target, _ = exported(format_="fiftyone")
+    samples = json.loads((target / "samples.json").read_text())["samples"]
+    assert [one["tags"] for one in samples] == [[], ["confirmed_empty"], ["confirmed_empty"], []]
     wrong = CliRunner().invoke(cli, ["export", name, "--format", "coco", "--to", "x",
                                      "--decisions", "fine"])  # fmt: skip
     assert wrong.exit_code == 2
