@@ -164,10 +164,10 @@ def open_(
         view = {"view": mine.named(names[0]).replace(" ", "-")} if names else {}
         url = app.link(opened.name, **view)
         with _way_in(url, app.port) as way:
-            click.echo(f"{dataset}: {way}  (Ctrl-C stops the App)")
-            if browser:
-                open_in_browser(url)
             try:
+                click.echo(f"{dataset}: {way}  (Ctrl-C stops the App)")
+                if browser:
+                    open_in_browser(url)
                 _serve(app, opened)
             except (KeyboardInterrupt, SystemExit) as end:
                 click.echo("stopping", err=True)  # it takes a moment
