@@ -196,6 +196,13 @@ def offered_backends() -> tuple[str, ...]:
     return (*on_gpu, "onnxruntime-cpu")
 
 
+def _loads_tensorrt() -> bool:
+    """Whether TensorRT is installed and its libraries load, whatever the GPU."""
+    from sam2_core.backends.tensorrt_backend import has_tensorrt, runtime_problem
+
+    return has_tensorrt() and not runtime_problem("")
+
+
 def refuse_unless_usable(name: str) -> None:
     """Refuse a backend that cannot run on this machine; trying a provider takes seconds.
 
@@ -220,8 +227,10 @@ def refuse_unless_usable(name: str) -> None:
     if _usable(name):
         return
     problem = cuda_provider_problem() if name == "onnxruntime-cuda" else tensorrt_problem()
-    extra = how_to_install(EXTRAS[name])
-    raise AutolabelError(f"{name} cannot run here: {problem}. To use it: {extra}")
+    remedy = f"To use it: {how_to_install(EXTRAS[name])}"
+    if name == "tensorrt" and _has("cuda") and _loads_tensorrt():
+        remedy = "Choose --backend auto, which takes another one"  # this GPU is none of its own
+    raise AutolabelError(f"{name} cannot run here: {problem}. {remedy}")
 
 
 def _tested(name: str) -> bool:

@@ -102,6 +102,10 @@ def test_tensorrt_is_offered_only_where_it_can_run(opens, capability, monkeypatc
     assert taken == found[0]
     assert ("not tensorrt: " in why) != can
     assert ("has no kernels for sm90" in why) == (capability == "sm90")
+    if not can:
+        remedy = "Choose --backend auto" if opens else "To use it: .*extra-tensorrt"
+        with pytest.raises(AutolabelError, match=f"tensorrt cannot run here: .*{remedy}"):
+            backend_choice.refuse_unless_usable("tensorrt")
 
 
 def test_what_a_worker_has_tested_is_not_tested_again(monkeypatch):
