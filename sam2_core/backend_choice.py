@@ -229,7 +229,7 @@ def refuse_unless_usable(name: str) -> None:
     problem = cuda_provider_problem() if name == "onnxruntime-cuda" else tensorrt_problem()
     remedy = f"To use it: {how_to_install(EXTRAS[name])}"
     if name == "tensorrt" and _has("cuda") and _loads_tensorrt():
-        remedy = "Choose --backend auto, which takes another one"  # this GPU is none of its own
+        remedy = "Choose --backend torch or onnxruntime-cuda"  # this GPU is none of its own
     raise AutolabelError(f"{name} cannot run here: {problem}. {remedy}")
 
 

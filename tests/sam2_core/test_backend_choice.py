@@ -103,7 +103,9 @@ def test_tensorrt_is_offered_only_where_it_can_run(opens, capability, monkeypatc
     assert ("not tensorrt: " in why) != can
     assert ("has no kernels for sm90" in why) == (capability == "sm90")
     if not can:
-        remedy = "Choose --backend auto" if opens else "To use it: .*extra-tensorrt"
+        remedy = (
+            "Choose --backend torch or onnxruntime-cuda" if opens else "To use it: .*extra-tensorrt"
+        )
         with pytest.raises(AutolabelError, match=f"tensorrt cannot run here: .*{remedy}"):
             backend_choice.refuse_unless_usable("tensorrt")
 
