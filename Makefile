@@ -125,6 +125,9 @@ bench: setup ## Time every stage of labeling on this machine, on the demo's fram
 lock: | $(OWN_UV) ## Resolve the dependencies again
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml -o requirements.lock
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
+	@# What the extra gpu adds to requirements.lock, for its image.
+	$(UV) pip compile --quiet --python-platform x86_64-unknown-linux-gnu --generate-hashes --no-header --no-emit-index-url --no-annotate --python-version 3.11 pyproject.toml --extra gpu -c requirements.lock -o requirements-gpu.lock \
+		$$(while IFS='=[ ' read -r name rest; do case $$name in [a-z]*) printf ' --no-emit-package %s' "$$name";; esac; done < requirements.lock)
 
 clean: ## Remove what was built
 	@$(or $(PYTHON),python3) -c 'import shutil, sys; [shutil.rmtree(one, True) for one in sys.argv[1:]]' \

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import click
@@ -12,6 +12,7 @@ from flows.cli.common_options import PORT, FloatRange
 from flows.machine.programs import GRACE_S, workers
 from flows.machine.services import in_foreground
 from flows.machine.worker import Worker, work
+from sam2_core.machine import METRICS_PORT
 
 
 @click.command(short_help="Work on shards: one worker per GPU.")
@@ -35,15 +36,32 @@ from flows.machine.worker import Worker, work
     metavar="PORT",
     help="Prometheus metrics of the first worker, on 127.0.0.1; the next one takes PORT+1.",
 )
+@click.option(
+    "--until-idle",
+    type=FloatRange(0),
+    metavar="SECONDS",
+    help="One worker, which ends after so long without a run and, when its machine fails, with "
+    "exit code 1: for a scheduler of jobs.",
+)
 @click.option("--number", type=click.IntRange(0), hidden=True)
 def command(
-    pool: str, count: int | None, grace: float, metrics_port: int | None, number: int | None
+    pool: str,
+    count: int | None,
+    grace: float,
+    metrics_port: int | None,
+    until_idle: float | None,
+    number: int | None,
 ) -> None:
     """Take runs from a work pool until stopped, with one `prefect worker` per GPU.
 
     On SIGTERM or Ctrl-C it finishes the current chunk and gives every shard back to the queue.
     """
-    if number is None:
+    if until_idle is not None:
+        if (count or 1) > 1:
+            raise click.UsageError("--until-idle runs one worker: leave out --count")
+        one = Worker(pool, 0, 1, metrics_port or METRICS_PORT.read())
+        work(one, grace, partial(_online, one), until_idle)
+    elif number is None:
         from flows.server.api import use_api
 
         use_api()
@@ -54,18 +72,18 @@ def command(
 
 
 @contextlib.contextmanager
-def _online(worker: Worker, offers: Sequence[str]) -> Iterator[None]:
-    """Be one of the pool's workers in the block."""
+def _online(worker: Worker, offers: Sequence[str]) -> Iterator[Callable[[], bool]]:
+    """Be one of the pool's workers in the block; gives whether Prefect has heard of it."""
     from flows.server.api import use_api
     from flows.server.fleet import join
     from flows.server.runs import looking_after
-    from flows.server.submit import sign_off
+    from flows.server.submit import sign_off, workers_online
 
     use_api()
     join(worker.pool, worker.name, offers)
     click.echo(f"{worker.name} takes work", err=True)
     try:
         with looking_after():
-            yield
+            yield lambda: worker.name in workers_online(worker.pool)
     finally:
         sign_off(worker.pool, [worker.name])

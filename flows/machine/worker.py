@@ -94,16 +94,21 @@ class Worker:
 
 
 def work(
-    worker: Worker, grace_s: float, online: Callable[[Sequence[str]], AbstractContextManager[None]]
+    worker: Worker,
+    grace_s: float,
+    online: Callable[[Sequence[str]], AbstractContextManager[Callable[[], bool]]],
+    until_idle_s: float | None = None,
 ) -> None:
-    """Run a worker until SIGTERM or Ctrl-C, until it ends, or until its machine fails.
+    """Run a worker until SIGTERM or Ctrl-C, until it ends or is idle, or until its machine fails.
 
     Where it takes no work, it notes why and exits; its supervisor starts it again.
 
     Args:
         worker: which.
         grace_s: the longest to wait for its flow run to give its shard back.
-        online: entered with what the worker offers, best first, while it takes work.
+        online: entered with what the worker offers, best first, while it takes work; gives a
+            function that tells whether Prefect has heard of it.
+        until_idle_s: end it after so long without a flow run; never when None.
 
     """
     note = notes_folder() / f"{worker.name}.{os.getppid()}"
@@ -118,9 +123,10 @@ def work(
                 os.environ.setdefault(variable, value)
             stop_signals = signal.SIGTERM, signal.SIGINT
             stack.enter_context(handling(lambda *_: stop.set(), *stop_signals))
-            stack.enter_context(online(offers))
+            is_known = stack.enter_context(online(offers))
             note.unlink(missing_ok=True)
-            _work(worker, note, stop, grace_s)
+            idle = _Idle(until_idle_s, is_known) if until_idle_s is not None else None
+            _work(worker, note, stop, grace_s, idle)
     except Exception as error:  # noqa: BLE001 - whatever it is, `status` has to tell
         why = " ".join(error_text(error).split())
         write_whole(note, why)
@@ -158,7 +164,24 @@ def _offers(gpu: str, note: Path) -> tuple[str, ...]:
     return offers
 
 
-def _work(worker: Worker, note: Path, stop: threading.Event, grace_s: float) -> None:
+class _Idle:
+    """Tells when a worker has had no flow run for so long, from when Prefect has heard of it."""
+
+    def __init__(self, longest_s: float, is_known: Callable[[], bool]) -> None:
+        self._longest_s, self._is_known = longest_s, is_known
+        self._since: float | None = None
+
+    def is_over(self, session: int) -> bool:
+        if self._since is None and not self._is_known():
+            return False
+        if self._since is None or _flow_runs(session):
+            self._since = time.monotonic()
+        return time.monotonic() - self._since > self._longest_s
+
+
+def _work(
+    worker: Worker, note: Path, stop: threading.Event, grace_s: float, idle: _Idle | None
+) -> None:
     command = [
         # Ends with this process, even with one that was killed: it would take shards beside those
         # of the next one.
@@ -169,7 +192,8 @@ def _work(worker: Worker, note: Path, stop: threading.Event, grace_s: float) -> 
     # A session of its own: Ctrl-C is for us, who tell the flow run first.
     started = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     while started.poll() is None and not note.exists() and not stop.wait(POLL_S):
-        pass
+        if idle and idle.is_over(started.pid):
+            stop.set()
     stopped, failed = stop.is_set(), noted_sick(note)
     _end_flow_runs(started.pid, grace_s if stopped else STOP_S if failed else 0.0, ask=stopped)
     processes.end(started, STOP_S)

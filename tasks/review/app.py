@@ -1,9 +1,9 @@
 """The FiftyOne App with our plugin, on this machine only, started and stopped cleanly.
 
 Its process is `python -m tasks.review.app SOCKET [tied]`. SOCKET is the number of a listening
-socket that was inherited; the token is in the environment. The App runs inside this process, so
-that there is no second port without a door. A process that is `tied` ends when its standard input
-closes, that is with its parent, even one that was killed.
+socket that was inherited, or ADDRESS:PORT in a container; the token is in the environment. The App
+runs inside this process, so that there is no second port without a door. A process that is `tied`
+ends when its standard input closes, that is with its parent, even one that was killed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks import processes
 from tasks.dataset.database import end_without_waiting, ensure_database
-from tasks.review.door import TOKEN, Door, bind, bind_next, page
+from tasks.review.door import NAMES, TOKEN, Door, bind, bind_next, page
 from tasks.store.private_files import close_file, private_folder, write_private
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 TOKEN_VARIABLE = "AUTOLABEL_APP_TOKEN"  # noqa: S105 - a name
+NAMES_VARIABLE = "AUTOLABEL_APP_NAMES"  # host names, by commas, that a proxy serves the App under
 PLUGIN_NAME = "sam2-autolabel"
 DEFAULT_PORT = 5151  # where FiftyOne's own App is, too
 START_TIMEOUT_S = 120.0
@@ -204,8 +205,14 @@ def main() -> None:
     """Serve the App until SIGTERM or SIGINT."""
     if "tied" in sys.argv:
         threading.Thread(target=processes.end_with_parent, daemon=True).start()
-    listener = socket.socket(fileno=int(sys.argv[1]))
-    token = os.environ.pop(TOKEN_VARIABLE)
+    address, colon, number = sys.argv[1].rpartition(":")
+    listener = (
+        socket.create_server((address, int(number))) if colon else socket.socket(fileno=int(number))
+    )
+    token = os.environ.pop(TOKEN_VARIABLE, "")
+    if not token:  # nobody would be asked for one
+        sys.exit(f"{TOKEN_VARIABLE} is empty: set it to the secret that links shall have")
+    named = os.environ.get(NAMES_VARIABLE, "").lower().replace(",", " ").split()
     ensure_database()
     install_plugin()
     os.environ |= FIFTYONE_SETTINGS
@@ -216,7 +223,8 @@ def main() -> None:
 
     end_without_waiting()
     set_port(listener.getsockname()[1])
-    guarded = Door(MediaGate(_as_linked(app), media_folders(), has_sample), token, ADVICE)
+    shown = MediaGate(_as_linked(app), media_folders(), has_sample)
+    guarded = Door(shown, token, ADVICE, NAMES.union(named).__contains__)
     config = uvicorn.Config(
         guarded, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=1
     )

@@ -90,7 +90,7 @@ def test_systemd_compose_and_kubernetes_run_the_programs_of_a_workstation():
         (known,) = [one for one in cli.list_commands(None) if one == command[1]]
         given = cli.get_command(None, known).make_context(known, command[2:]).params
         assert (given["pool"], given["grace"]) == (pool, GRACE_S)
-    template = json.loads((DEPLOY / "kubernetes" / "base-job-template.json").read_text())
+    template = json.loads((DEPLOY / "chart" / "files" / "base-job-template.json").read_text())
     pod = template["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
     patience = [compose["worker"]["stop_grace_period"], unit["Service"]["TimeoutStopSec"]]
     patience += [pod["terminationGracePeriodSeconds"]]
@@ -102,7 +102,7 @@ def test_systemd_compose_and_kubernetes_run_the_programs_of_a_workstation():
 
 
 def test_the_kubernetes_template_uses_only_variables_that_it_declares():
-    template = json.loads((DEPLOY / "kubernetes" / "base-job-template.json").read_text())
+    template = json.loads((DEPLOY / "chart" / "files" / "base-job-template.json").read_text())
     used = set(re.findall(r"\{\{ *(\w+) *\}\}", json.dumps(template["job_configuration"])))
     declared = set(template["variables"]["properties"])
     assert used == declared
@@ -122,7 +122,7 @@ def served(monkeypatch):
         )
 
 
-def test_metrics_count_what_is_told_and_the_dashboard_asks_for_them(served):
+def test_metrics_count_what_is_told_and_dashboard_and_alerts_ask_for_them(served):
     run, scrape = served
     run.advance(progress.DOWNLOAD, 10)  # pictures are announced by nobody
     run.advance(progress.SEGMENT, 4)
@@ -139,12 +139,11 @@ def test_metrics_count_what_is_told_and_the_dashboard_asks_for_them(served):
         'autolabel_chunk_seconds_bucket{le="1.0",stage="segment"} 1.0',
     ):
         assert line in told
-    dashboard = json.loads((DEPLOY / "grafana" / "dashboards" / "autolabel.json").read_text())
+    exprs = json.loads((DEPLOY / "chart" / "dashboards" / "autolabel.json").read_text())["panels"]
     asked = {
         name
-        for panel in dashboard["panels"]
-        for target in panel["targets"]
-        for name in re.findall(r"autolabel_\w+", target["expr"])
+        for text in [json.dumps(exprs), (DEPLOY / "chart" / "files" / "alerts.yaml").read_text()]
+        for name in re.findall(r"\bautolabel_\w+", text)
     }
     exported = set(re.findall(r"^(?:# TYPE )?(autolabel_\w+)", told, re.MULTILINE))
     assert asked <= exported

@@ -1,12 +1,17 @@
 """Workers that are stopped or die while they label: nothing is lost, the shard goes on."""
 
+import re
 import signal
 
+import httpx
 import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
 
 from flows.server.api import client_of
 from flows.server.runs import watch
-from tests.integration.cluster import ended, every_frame_once, wait_for
+from tests.conftest import REPOSITORY
+from tests.integration.cluster import AUTOLABEL, ended, every_frame_once, wait_for
 from tests.integration.runs import MICRO
 
 
@@ -106,3 +111,37 @@ def test_a_flow_run_ends_with_a_plain_worker_that_is_killed_while_the_server_is_
     cluster.proxy.fault = lambda method, path: ""
     cluster.start_server()
     wait_for(lambda: ended(cluster, run_key) == {"Completed"}, 300)
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(600)
+def test_a_worker_of_a_job_takes_what_the_chart_counts_and_ends_when_nothing_waits(
+    cluster, upload, s3
+):
+    """As KEDA starts it, in a pool of its own."""
+    template = (REPOSITORY / "deploy" / "chart" / "templates" / "workers.yaml").read_text()
+    (query,) = re.findall(r"query: >-\n(.*?)\n +authenticationRef", template, re.DOTALL)
+    url = make_url(cluster.postgres.url).set(drivername="postgresql+psycopg2")
+    engine = create_engine(url)
+
+    def waiting():
+        with engine.connect() as connection:
+            return connection.execute(text(query.replace("{{ $pool }}", "jobs"))).scalar()
+
+    cluster.post("work_pools/", {"name": "jobs", "type": "process"})
+    (deployment,) = cluster.post("deployments/filter", {"deployments": {"name": {"any_": ["gpu"]}}})
+    at = f"{cluster.api}/deployments/{deployment['id']}"
+    auth = ("admin", "planted-api-secret")
+    httpx.patch(at, json={"work_pool_name": "jobs"}, auth=auth).raise_for_status()
+    try:
+        done = cluster.backfill(*upload(2, 4, "jobs"), "--backend", "onnxruntime-cpu")
+        assert wait_for(waiting) == done["submitted"] == 1
+        command = [AUTOLABEL, "worker", "--pool", "jobs", "--until-idle", "5"]
+        worker = cluster.spawn("job", *command)
+        assert worker.wait(300) == 0
+    finally:
+        httpx.patch(at, json={"work_pool_name": "gpu"}, auth=auth).raise_for_status()
+    assert waiting() == 0
+    assert ended(cluster, done["run_key"]) == {"Completed"}
+    assert every_frame_once(f"{s3}/in", f"{s3}/out", done["run_key"]) == 2
+    engine.dispose()

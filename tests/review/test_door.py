@@ -1,7 +1,11 @@
 """Who may come in to the pages that we serve: their user's browser and nobody else."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -10,8 +14,10 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sam2_core.types import AutolabelError
+from tasks.processes import answers
 from tasks.review.app import MediaGate
 from tasks.review.door import Door, bind, bind_next
+from tests.integration.cluster import free_port, wait_for
 
 HERE = "http://127.0.0.1:5151"
 OPEN = {"cross-origin-resource-policy": "cross-origin"}  # as FiftyOne's pictures are sent
@@ -151,3 +157,27 @@ def test_a_port_that_is_taken_leads_to_the_next_one() -> None:
             assert port < second.getsockname()[1] < port + 20
         with pytest.raises(AutolabelError, match="all taken"):
             bind_next(port, tries=1)
+
+
+@pytest.mark.ci
+def test_an_app_in_a_container_answers_to_its_host_and_asks_for_its_token(
+    database: str, tmp_path: Path
+) -> None:
+    where = f"127.0.0.1:{free_port()}"
+    own = {"AUTOLABEL_APP_NAMES": "Review.example.com", "AUTOLABEL_CACHE": str(tmp_path)}
+    environment = os.environ | own
+    command = [sys.executable, "-m", "tasks.review.app", where]
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "AUTOLABEL_APP_TOKEN is empty" in refused.stderr
+
+    def status(host: str, path: str = "/") -> int:
+        headers = {"host": host, "origin": f"https://{host}"}
+        return httpx.get(f"http://{where}{path}", headers=headers).status_code
+
+    with subprocess.Popen(command, env=environment | {"AUTOLABEL_APP_TOKEN": "secret"}) as app:
+        wait_for(lambda: answers(f"http://{where}"))
+        assert status("review.example.com") == 403
+        assert status("review.example.com", "/?token=secret") == 200
+        assert status("other.example.com", "/?token=secret") == 403
+        assert status(where, "/?token=secret") == 200  # by port-forward
+        app.terminate()

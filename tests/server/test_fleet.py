@@ -14,7 +14,7 @@ from sam2_core.backend_choice import TESTED_VARIABLE
 from sam2_core.types import DeviceLostError
 
 GPU, CPU, TORCH = "onnxruntime-cuda", "onnxruntime-cpu", "torch+onnxruntime-cuda"
-KUBERNETES = json.loads(Path("deploy/kubernetes/base-job-template.json").read_text())
+KUBERNETES = json.loads(Path("deploy/chart/files/base-job-template.json").read_text())
 
 
 def label(**given):
