@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import jsonschema
@@ -278,7 +277,7 @@ def test_the_schema_is_one_and_knows_every_value():
     assert NAMES_VARIABLE in (CHART / "templates" / "app.yaml").read_text()
 
 
-def test_alerts_and_dashboards_ask_what_prometheus_understands_and_triton_tells():
+def test_alerts_and_dashboards_ask_what_prometheus_understands():
     from promql_parser import parse
 
     groups = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
@@ -288,8 +287,3 @@ def test_alerts_and_dashboards_ask_what_prometheus_understands_and_triton_tells(
         asked += [target["expr"] for panel in panels for target in panel["targets"]]
     for one in asked:
         parse(one)
-    libraries = Path(sysconfig.get_path("platlib")) / "nvidia_pytriton.libs"
-    told = next(libraries.glob("libtritonserver*")).read_bytes()
-    names = set(re.findall(r"\bnv_\w+", " ".join(asked)))
-    assert names
-    assert all(name.encode() in told for name in names)

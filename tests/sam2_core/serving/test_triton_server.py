@@ -1,6 +1,7 @@
 """A real Triton server: the masks of its models, its health, and what it refuses."""
 
 import json
+import re
 
 import httpx
 import numpy as np
@@ -21,6 +22,7 @@ from sam2_core.serving.transport import (
 )
 from sam2_core.types import AutolabelError, Boxes
 from tasks.masks.model import choose_model
+from tests.conftest import REPOSITORY
 from tests.sam2_core.serving.conftest import MICRO, metric
 from tests.sam2_core.serving.test_wire import BOMB
 
@@ -146,6 +148,12 @@ def test_health_metadata_and_metrics(server):
     assert ask("/models/sam2_compact/ready").is_success
     assert {one["name"] for one in ask("/models/sam2_compact").json()["inputs"]} > {"image"}
     assert metric(server, "nv_inference_request_success", model="sam2_compact") > 0
+    told = httpx.get(server["metrics"], trust_env=False).text
+    for name in ("files/alerts.yaml", "dashboards/triton.json"):
+        asked = (REPOSITORY / "deploy" / "chart" / name).read_text()
+        assert set(re.findall(r"\bnv_\w+", asked)) <= set(
+            re.findall(r"^nv_\w+", told, re.MULTILINE)
+        )
     shared = list(SHARED_MEMORY.glob(f"autolabel-triton-{server['process'].pid}-*"))
     assert len(shared) > 2
     assert not any(one.stat().st_mode & 0o077 for one in shared), "other users can read images"
