@@ -10,11 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from flows.cli.review import command
-from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, choose, reject
-from tasks.review.events import REVIEWER_VARIABLE, read_events, undo
+from tasks.review.events import REVIEWER_VARIABLE, read_events
 from tasks.review.queue import (
     DOUBLE_VARIABLE,
     NEEDS_REVIEW,
@@ -39,10 +38,6 @@ def labels(view) -> dict[str, str]:
     return {one.id: sample.id for sample in view for one in sample.detections.detections}
 
 
-def as_person(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
-    monkeypatch.setenv(REVIEWER_VARIABLE, who)
-
-
 def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,11 +50,11 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     assert [len(one) for one in queues.values()] == [40, 40]
     assert not set(queues["ana"].values()) & set(queues["ben"].values()), "no frame is in both"
 
-    as_person(monkeypatch, "ana")
+    monkeypatch.setenv(REVIEWER_VARIABLE, "ana")
     for label, frame in queues["ana"].items():
         accept(dataset, choose(dataset, [frame], [label]))
     assert build_queue(dataset, 40, share=people["ana"]).second == 0, "not of her own decisions"
-    as_person(monkeypatch, "ben")
+    monkeypatch.setenv(REVIEWER_VARIABLE, "ben")
     count = build_queue(dataset, 40, share=people["ben"]).second
     assert 5 < count < 35
     view = dataset.load_saved_view(people["ben"].named(SECOND_OPINIONS))
@@ -89,26 +84,7 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     verdicts = {one["label_id"]: one["verdicts"] for one in told["disagreements"]}
     assert verdicts == {first[0]: ["right", "wrong"], second[0]: ["right", "tram"]}
     assert labels(dataset.load_saved_view("disagreements")) == dict([first, second])
-    decisions = {d.id: d.decision for s in dataset for d in s.detections.detections}
-    assert (decisions[first[0]], decisions[second[0]]) == ("rejected", "corrected"), "last word"
     assert "ana and ben agree on" in CliRunner().invoke(command, ["report", name]).output
-
-
-def test_nobody_takes_back_what_another_person_has_said_as_well(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = schema.open_dataset(name)
-    as_person(monkeypatch, "ana")
-    accept(*pick(name, 0, 0))
-    as_person(monkeypatch, "ben")
-    accept(*pick(name, 0, 0))
-    as_person(monkeypatch, "ana")
-    with pytest.raises(AutolabelError, match="decided on again since"):
-        undo(dataset)
-    as_person(monkeypatch, "ben")
-    undo(dataset)
-    as_person(monkeypatch, "ana")
-    undo(dataset)
 
 
 DECIDE = """
@@ -141,11 +117,9 @@ def test_two_people_at_once_lose_nothing_and_the_last_word_holds(name: str, out:
         )
         for act in ("accept", "reject")
     }  # fmt: skip
+    assert [one.stdout.readline() for one in started.values()] == ["ready\n"] * 2
     for one in started.values():
-        assert one.stdout.readline() == "ready\n"
-    for one in started.values():
-        one.stdin.write("go\n")
-        one.stdin.flush()
+        print(file=one.stdin, flush=True)
     refused = sum(int(one.communicate()[0]) for one in started.values())
     events = read_events(str(out), name)
     assert len(events) == 40 - refused, "what was not refused is kept, both records of a label"

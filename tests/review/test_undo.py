@@ -1,6 +1,7 @@
 """Undo and redo: events like all others, so storage, dataset, statistics and exports agree."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -46,8 +47,9 @@ def test_every_act_can_be_undone_and_done_again(name: str, out: Path) -> None:
     assert shown(name) == decided, "storage says the same"
 
 
+@pytest.mark.parametrize("again", [reject, accept])  # otherwise, or the same
 def test_only_ones_own_acts_are_undone_and_none_that_somebody_else_decided_on_since(
-    name: str, out: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, out: Path, monkeypatch: pytest.MonkeyPatch, again: Any
 ) -> None:
     dataset = schema.open_dataset(name)
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "first")
@@ -57,13 +59,13 @@ def test_only_ones_own_acts_are_undone_and_none_that_somebody_else_decided_on_si
     with pytest.raises(AutolabelError, match="nothing to undo"):
         undo(dataset)
     pick_of_first = pick(name, 0, 1)
-    reject(*pick_of_first)
+    again(*pick_of_first)
     relabel(name, out)
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "first")
     with pytest.raises(AutolabelError, match="decided on again since"):
         undo(dataset)
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "second")
-    assert [event.changes for event in undo(dataset)] == [{"undo": "reject"}], "no request"
+    assert [event.changes for event in undo(dataset)] == [{"undo": again.__name__}], "no request"
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "first")
     undo(dataset)
     undo(dataset)
