@@ -36,8 +36,16 @@ def test_close_ups_in_half_precision_have_fused_attention_and_no_cast_too_many(t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["compact", "random:tiny", "random:base_plus"])
-@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("preset", "precision"),
+    [
+        ("compact", "fp16"),
+        ("compact", "fp32"),
+        ("random:tiny", "fp16"),
+        ("random:base_plus", "fp16"),
+    ],
+)
 def test_every_graph_of_whole_frames_becomes_an_engine(preset, precision, tmp_path):
     pytest.importorskip("torch")
     folder = resolve_model(preset, Wanted(precision, cache=tmp_path)).for_close_ups(False)
