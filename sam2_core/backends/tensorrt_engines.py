@@ -469,6 +469,9 @@ class LoadedEngine(Graph):
         if context is None:
             raise AutolabelError(f"{NAME} made no execution context: {self._log.reasons()}")
         context.set_device_memory(self._scratch, self.scratch_bytes)
+        # Selected by itself for an engine's first context only; it may copy on the stream.
+        context.set_optimization_profile_async(0, self._stream)
+        self._device.synchronize(self._stream)
         return context
 
     def _set_shapes(

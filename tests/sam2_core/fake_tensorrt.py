@@ -102,8 +102,11 @@ class Context:
         FakeDevice.current._inside(memory, size)
         self.has_memory = True
 
+    def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> None:
+        self.profile = self.engine.get_tensor_profile_shape
+
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
-        low, _, high = self.engine.profile[name]
+        low, _, high = self.profile(name, 0)
         if not all(a <= b <= c for a, b, c in zip(low, shape, high, strict=True)):
             return False
         self.shapes[name] = tuple(shape)

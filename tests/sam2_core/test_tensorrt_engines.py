@@ -18,8 +18,10 @@ pytest.importorskip("tensorrt_rtx_bindings", exc_type=ImportError)
 
 
 def kernels_of(engines):
-    described = {graph: path.with_suffix(".json") for graph, path in engines.items()}
-    return {graph: json.loads(path.read_text())["kernels"] for graph, path in described.items()}
+    return {
+        graph: json.loads(path.with_suffix(".json").read_text())["kernels"]
+        for graph, path in engines.items()
+    }
 
 
 @pytest.mark.ci
@@ -51,8 +53,7 @@ def test_every_graph_of_whole_frames_becomes_an_engine(preset, precision, tmp_pa
     folder = resolve_model(preset, Wanted(precision, cache=tmp_path)).for_close_ups(False)
     found = kernels_of(build_all(folder, "sm89", lambda _: None))
     assert tuple(found) == graphs_of(folder) == ("encoder", *DECODERS)
-    half = found["encoder"].get("attention Half", 0)
-    assert (half > 0) == (precision == "fp16")
+    assert ("attention Half" in found["encoder"]) == (precision == "fp16")
     assert "attention Float" not in found["encoder"]
 
 
@@ -83,7 +84,6 @@ def test_a_graph_that_becomes_no_engine_is_refused_with_the_reason(fault, tmp_pa
     text, why = FAULTS[fault]
     path = tmp_path / "encoder.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
-    with pytest.raises(AutolabelError, match=why) as error:
+    with pytest.raises(AutolabelError, match=why):
         build_engine(path, "encoder", target="sm89", engines_dir=tmp_path, buckets=Buckets())
-    print(error.value)
     assert not list(tmp_path.rglob("*.engine"))
