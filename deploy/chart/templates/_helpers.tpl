@@ -126,7 +126,7 @@ securityContext:
 {{- end }}
 
 {{- define "autolabel.placement" -}}
-{{- range $name := list "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" "priorityClassName" }}
+{{- range $name := list "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" "priorityClassName" "runtimeClassName" }}
 {{- with index $.values $name }}
 {{ $name }}: {{- toYaml . | nindent 2 }}
 {{- end }}
