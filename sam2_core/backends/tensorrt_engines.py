@@ -231,7 +231,8 @@ def _facts(onnx_path: Path, target: str, buckets: Buckets) -> dict[str, Any]:
     if weights := [file_sha256(one) for one in beside if one.is_file()]:
         digest = hashlib.sha256("".join([digest, *weights]).encode()).hexdigest()
     facts = {"target": target, "library": NAME_AND_VERSION, "graph_sha256": digest}
-    return facts | {"buckets": asdict(buckets)}
+    # The last is to be raised where `_configure` or `profile_for` changes what is asked for.
+    return facts | {"buckets": asdict(buckets), "builder_options": 1}
 
 
 def engine_path(onnx_path: Path, target: str, engines_dir: Path, buckets: Buckets) -> Path:
