@@ -181,6 +181,8 @@ def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
             press(page, "Shift+Y")
             press(page, "Shift+A")
     camera.keep("review-next")
+    open_view(page, app.link(dataset.name))
+    camera.keep("review-marks")
 
 
 def by_clicks(camera: Camera, app: App, dataset: Any) -> None:

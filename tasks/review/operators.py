@@ -130,6 +130,7 @@ def _change(sample: Mapping[str, Any], touched: Collection[str]) -> dict[str, An
     return {"labels": labels, "gone": sorted(set(touched) - present), "values": values}
 
 
+_WORDS = {**WORDS, "none": "no reason"}
 WHOLE_UP_TO = 10  # below it Plotly would divide an axis of counts into fractions
 
 
@@ -151,7 +152,7 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
             "decisions": decisions_plot(stats),
             "by_class": rates_plot(stats.by_class),
             "by_reason": rates_plot(
-                {WORDS.get(name, f"{name} reason"): rate for name, rate in stats.by_reason.items()}
+                {_WORDS.get(name, name): rate for name, rate in stats.by_reason.items()}
             ),
             "by_sequence": risks_plot(stats.by_sequence),
         }

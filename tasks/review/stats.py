@@ -228,7 +228,7 @@ class Stats:
         decisions: how many labels by decision, "relabel" for those that wait to be made again.
         disagreement: decided labels that were wrong.
         by_class, by_reason: the same by class name and by reason.
-        by_reviewer: decisions by person.
+        by_reviewer: labels with a decision that each person has decided on.
         per_hour: decisions per hour while at work; 0 while there are too few to say.
         control: wrong labels in the control sample: what the unreviewed part is worth.
         control_size: how many labels the control sample has.
@@ -267,13 +267,16 @@ def review_stats(dataset: Any) -> Stats:
     decisions = Counter[str]()
     of, wrong = Counter[tuple[str, str]](), Counter[tuple[str, str]]()  # by kind and name
     drawn = set(control_labels(dataset)["label_ids"])
+    by_reviewer = Counter[str]()
     acts: list[Mapping[str, Any]] = []
     fields = [f"{MACHINE_FIELD}.detections.{name}" for name in _OF_LABELS]
     with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
     for sample in collection.find(with_log, dict.fromkeys([LOG_FIELD, *fields], 1)):
-        acts += [
+        own = [
             one for one in standing_entries(sample) if one["action"] not in {"relabeled", "done"}
         ]
+        acts += own
+        people = {(one["by"], label) for one in own for label in one.get("decisions") or ()}
         for label in detections_of(sample, MACHINE_FIELD):
             decision = label.get("decision") or ""
             decisions[decision] += 1
@@ -282,6 +285,7 @@ def review_stats(dataset: Any) -> Stats:
             kinds += [("control", "")] if str(label["_id"]) in drawn else []
             if decision in {ACCEPTED, *WRONG}:
                 of.update(kinds)
+                by_reviewer.update(who for who, one in people if one == str(label["_id"]))
             if decision in WRONG:
                 wrong.update(kinds)
     del decisions[""]
@@ -291,9 +295,6 @@ def review_stats(dataset: Any) -> Stats:
             name: Rate(wrong[kind, name], of[kind, name]) for k, name in sorted(of) if k == kind
         }
 
-    by_reviewer = Counter[str]()
-    for act in acts:
-        by_reviewer[act["by"]] += len(act.get("decisions") or ())
     sent = {"$match": {"relabel": {"$nin": ["", None]}}}
     return Stats(
         collection.count_documents({}),
@@ -452,7 +453,7 @@ def summary(stats: Stats) -> str:
     relabel = ", ".join(f"{count} {state}" for state, count in stats.relabel.items()) or "none"
     control = _of(stats.control.of, stats.control_size)
     if stats.control.of:
-        control += f"; wrong {stats.control.text()}, which is what nobody reviews is worth"
+        control += f"; wrong: {stats.control.text()}, and about as much of what nobody reviews"
     speed = f"{stats.per_hour:,.0f} decisions per hour" if stats.per_hour else "too few decisions"
     queue = stats.queue
     lines = [

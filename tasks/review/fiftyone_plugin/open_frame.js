@@ -107,6 +107,14 @@
     return fiftyone.drawnLabels(open.looker, "reviewed").filter((one) => !(one.sources ?? []).some((id) => shown.has(id)));
   }
 
+  // Says in the strip what a key acts on.
+  function describe(focus) {
+    const selected = selectedLabels();
+    const label = selected.length === 1 ? labelsInReach().find((one) => one.id === selected[0]) ?? null : focus;
+    const count = selected.length > 1 || !label ? selected.length : 0;
+    review.strip.draw(label && { ...correctionOf(label), id: label.id }, label ? decisionOf(label) : "", count);
+  }
+
   function paint() {
     const container = document.querySelector(CONTAINER);
     const looker = open.looker;
@@ -129,7 +137,7 @@
     // With labels selected, keys act on those.
     if (focus && !selectedLabels().length) review.paintFocus(pen, boxOnPage(correctionOf(focus)));
     fiftyone.paintNames(pen, looker, ({ id }) => id === named);
-    review.strip.draw(focus && correctionOf(focus), focus ? decisionOf(focus) : "", selectedLabels().length);
+    describe(focus);
     container.dataset.reviewSample = looker.sample?._id ?? looker.sample?.id ?? "";
     container.dataset.reviewFocus = focus?.id ?? "";
     container.dataset.reviewOpen = undecided().length;

@@ -4,11 +4,11 @@
 (function () {
   const review = window.autolabelReview;
   const { element } = review;
-  const BAR = "position:fixed;left:2.5%;right:2.5%;bottom:0;height:36px;z-index:1301;display:flex;gap:14px;" +
+  const BAR = "position:fixed;left:2.5%;right:2.5%;bottom:0;height:36px;z-index:1301;display:flex;gap:8px;" +
     "align-items:center;font:14px sans-serif;color:#f3f4f6;white-space:nowrap";
   const KEY = "font:bold 12px monospace;background:#f3f4f6;color:#111827;border-radius:3px;padding:1px 5px;margin-right:2px";
-  const BUTTON = "font:14px sans-serif;color:#f3f4f6;background:#374151;border:1px solid #6b7280;border-radius:6px;" +
-    "padding:3px 9px;cursor:pointer;flex:none";
+  const BUTTON = "font:13px sans-serif;color:#f3f4f6;background:#374151;border:1px solid #6b7280;border-radius:6px;" +
+    "padding:3px 6px;cursor:pointer;flex:none";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
   const MOST_REASONS = 3;
   const standing = { queue: [], place: new Map(), decided: new Set(), words: {}, last: "" };
@@ -27,8 +27,8 @@
     part("place", "flex:none;color:#9ca3af");
     part("label", `font-weight:bold;max-width:16em;${CUT}`);
     part("risk", "flex:none;border-radius:4px;padding:2px 7px;color:#111827;font-weight:bold");
-    part("reasons", `${CUT};flex:1 1 0`);
-    part("last", `color:#9ca3af;max-width:18em;${CUT}`);
+    part("reasons", `${CUT};flex:1 1 auto`);
+    part("last", `color:#9ca3af;max-width:18em;${CUT};flex:0 9 auto`);
     for (const [key, text, act] of buttons) {
       const button = element("button", BUTTON, bar);
       element("span", KEY, button, key);
@@ -55,7 +55,7 @@
 
   // Where the label is in the queue; a view of other labels has no places.
   function placeOf(label) {
-    const at = label && standing.place.get(label.id), all = standing.queue.length;
+    const at = standing.place.get(label?.id), all = standing.queue.length;
     if (!all) return "";
     return `${at === undefined ? "" : `${at} of ${all} · `}${left() ? `${left()} left` : "all decided"}`;
   }
@@ -66,7 +66,7 @@
     bar[name].style.display = text ? "" : "none";
   }
 
-  // What the frame shows now; the label has the focus, or several are selected.
+  // What the frame shows now: the label that a key acts on, or how many are selected.
   function draw(label, decision, selected) {
     if (!bar) build();
     if (!asked) refresh();
