@@ -181,8 +181,6 @@ def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
             press(page, "Shift+Y")
             press(page, "Shift+A")
     camera.keep("review-next")
-    open_view(page, app.link(dataset.name))
-    camera.keep("review-marks")
 
 
 def by_clicks(camera: Camera, app: App, dataset: Any) -> None:
@@ -231,6 +229,12 @@ def sent_back(camera: Camera, app: App, dataset: Any, sample: Any, label: Any) -
     camera.keep("review-back")
 
 
+def marks(camera: Camera, app: App, dataset: Any) -> None:
+    """Tiles of frames with decided labels."""
+    open_view(camera.page, app.link(dataset.name, view="control-sample"))
+    camera.keep("review-marks")
+
+
 def progress(camera: Camera, app: App, dataset: Any) -> None:
     """The panel."""
     page = camera.page
@@ -269,6 +273,7 @@ def main(name: str, folder: Path) -> None:
         sent_back(camera, app, dataset, sample, label)
         by_hand(camera, app, dataset)
         decide_a_little(dataset)
+        marks(camera, app, dataset)
         progress(camera, app, dataset)
         exported(camera, app, dataset)
 
