@@ -113,17 +113,22 @@ class RotaryAttention(nn.Module):
 
         """
         q = rotated(self.q_proj(queries), *query_turns)
-        k, v = rotated(self.k_proj(keys), *key_turns), self.v_proj(values)
+        k = rotated(self.k_proj(keys), *key_turns)
         if fused:
+            v = self.v_proj(values)
             q = q.expand(k.shape[0], -1, -1)
             mask = None if bias is None else bias[:, None]
             out = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], mask)[:, 0]
             return self.out_proj(out)
+        # A query's weights sum to 1, so narrow values may be projected after they are summed.
+        narrow = values.shape[-1] < k.shape[-1]
+        v = values if narrow else self.v_proj(values)
         transposed, parts = k.transpose(1, 2), []
         for part in (q * q.shape[-1] ** -0.5).split(ROWS, 1):
             scores = part @ transposed
             parts.append((scores if bias is None else scores + bias).softmax(-1) @ v)
-        return self.out_proj(torch.cat(parts, 1))
+        out = torch.cat(parts, 1)
+        return self.out_proj(self.v_proj(out) if narrow else out)
 
 
 class MemoryAttentionLayer(nn.Module):

@@ -28,6 +28,7 @@ from tasks.types import FrameRef
 
 # An object is followed for so many frames after its last detection, then it ends.
 MOST_UNDETECTED = 10
+RULES = FollowRules(absent_frames=MOST_UNDETECTED + 1, undetected_frames=MOST_UNDETECTED + 1)
 # Predicted IoU of a mask that is believed.
 LEAST_PREDICTED_IOU = 0.7
 # Share of a mask that another label of the frame may cover; from there on they are one object.
@@ -87,10 +88,7 @@ class _Chunk:
     """What is known of the objects of a chunk, frame after frame."""
 
     def __init__(self, backend: FollowBackend) -> None:
-        rules = FollowRules(
-            absent_frames=MOST_UNDETECTED + 1, undetected_frames=MOST_UNDETECTED + 1
-        )
-        self.follower = Follower(backend, rules)
+        self.follower = Follower(backend, RULES)
         # Class, score and given track id (-1: none) of each object's last detection.
         self._last: dict[int, tuple[str, float, int]] = {}
 
