@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from sam2_core.load import FOLLOWING
 from sam2_core.types import AutolabelError
 from tasks.boxes.detectors import (
     ALL_CLASSES,
@@ -211,6 +212,9 @@ class LabelParams(BaseModel):
             ),
             "triton_urls are servers of the backend triton: choose it": (
                 self.triton_urls and self.backend != "triton"
+            ),
+            f"following runs on the backends {' and '.join(FOLLOWING)}: choose one of them": (
+                self.follow and self.backend not in {"auto", "onnxruntime", *FOLLOWING}
             ),
             "fill_gaps follows tracks: leave no_tracks out": self.fill_gaps and not self.tracks,
             f"labels would be loaded into {source}, which the boxes are from: name another dataset "

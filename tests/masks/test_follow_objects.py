@@ -132,6 +132,8 @@ def test_only_what_has_a_memory_follows_and_the_sentence_says_what_has(tmp_path)
     label = ["label", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--follow"]
     code, said = refused(*label, "--model", "compact", "--backend", "onnxruntime-cpu")
     assert (code, said[:50]) == (2, "compact has no memory to follow objects with. tiny")
+    code, said = refused(*label, "--backend", "triton")
+    assert (code, "runs on the backends torch and onnxruntime-cpu" in said) == (2, True)
     choice = choose_model(str(MICRO), "onnxruntime-cpu")
     params = LabelParams(sources=str(tmp_path), out=str(tmp_path / "out"), follow=True)
     with pytest.raises(AutolabelError, match="micro has no memory to follow"):
