@@ -3,13 +3,14 @@
     python -m lab.tools.follow_stream [--frames N] [--objects N] [--model micro|tiny|...]
 
 Random weights; boxes jump about and are missing now and then, so that objects come, are conditioned
-again, and end. Time is the process's, on one thread.
+again, and end; at most N are followed at once. Time is the process's, on one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,8 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     preset = preset_named(given.model)
-    follower = Follower(TorchFollowBackend(*weights(preset)), RULES)
+    rules = replace(RULES, objects=given.objects)
+    follower = Follower(TorchFollowBackend(*weights(preset)), rules)
     scene, random = video(preset, 40).numpy(), np.random.default_rng(0)
     corners = random.uniform(0.05, 0.5, (given.objects, 2))
     began, seconds, tracks = 0, [], []
