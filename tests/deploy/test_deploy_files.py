@@ -3,6 +3,7 @@
 import configparser
 import json
 import re
+import subprocess
 import tomllib
 import urllib.request
 from pathlib import Path
@@ -196,3 +197,21 @@ def test_a_release_runs_pinned_actions_and_publishes_without_a_secret():
     for python in jobs["test"]["strategy"]["matrix"]["python"]:
         assert Version(python) in SpecifierSet(settings["requires-python"])
     assert len(jobs["test"]["strategy"]["matrix"]["python"]) == 3
+
+
+def test_slurm_starts_workers_with_the_users_environment_and_time_to_give_shards_back(tmp_path):
+    script = DEPLOY / "slurm" / "workers.sbatch"
+    (warned,) = re.findall(r"^#SBATCH --signal=TERM@(\d+)$", script.read_text(), re.MULTILINE)
+    assert int(warned) >= GRACE_S + STOP_S
+    (tmp_path / "env").write_text("PREFECT_API_URL=https://prefect.example.com/api\n")
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\nshift\necho "$PREFECT_API_URL" "$AUTOLABEL_CACHE" "$@"\n')
+    srun.chmod(0o755)
+    own = {"PATH": f"{tmp_path}:/usr/bin:/bin", "AUTOLABEL_ENV": str(tmp_path / "env")}
+    own |= {"USER": "night", "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", script], env=own, capture_output=True, text=True, check=True)
+    api, cache, *command = done.stdout.split()
+    assert (api, cache) == ("https://prefect.example.com/api", "/tmp/autolabel-night")
+    assert command[:2] == ["autolabel", "worker"]
+    given = cli.get_command(None, "worker").make_context("worker", command[2:]).params
+    assert (given["pool"], given["grace"]) == (GPU_POOL, GRACE_S)
