@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -91,7 +92,8 @@ class TorchFollowBackend(FollowBackend):
         self.objects_at_once = 16 if device == "cuda" else self.objects_at_once
         dtype = torch.float16 if precision == "fp16" else torch.float32
         modules: dict[str, Any] = {
-            "encoder": LeanEncoder(model, fused=True),
+            # A copy: it shares modules with the model, which a cast would change for others, too.
+            "encoder": copy.deepcopy(LeanEncoder(model, fused=True)),
             "memory_attention": Recall(model, memory, fused=True),
             "memory_decoder": MemoryDecoder(model, memory),
             "memory_mask": MaskPrompt(model, memory),

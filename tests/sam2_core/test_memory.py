@@ -78,10 +78,8 @@ def test_masks_are_those_of_metas_video_predictor(backend):
 def test_halves_give_nearly_the_same_masks():
     model, memory = weights(MICRO)
     frames, asked = video(MICRO, FRAMES), prompts(FRAMES)
-    single, half = (
-        our_masks(TorchFollowBackend(model, memory, precision=precision), frames, asked)
-        for precision in ("fp32", "fp16")
-    )
+    both = [TorchFollowBackend(model, memory, precision=one) for one in ("fp32", "fp16")]
+    single, half = (our_masks(backend, frames, asked) for backend in both)
     assert compared(half, single).mean() >= 0.995
 
 
