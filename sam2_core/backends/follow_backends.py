@@ -92,15 +92,16 @@ class TorchFollowBackend(FollowBackend):
         self.objects_at_once = 16 if device == "cuda" else self.objects_at_once
         dtype = torch.float16 if precision == "fp16" else torch.float32
         modules: dict[str, Any] = {
-            # A copy: it shares modules with the model, which a cast would change for others, too.
-            "encoder": copy.deepcopy(LeanEncoder(model, fused=True)),
+            "encoder": LeanEncoder(model, fused=True),
             "memory_attention": Recall(model, memory, fused=True),
             "memory_decoder": MemoryDecoder(model, memory),
             "memory_mask": MaskPrompt(model, memory),
             "memory_encoder": Remember(model, memory),
         }
+        # Copies: they share modules with the model, which a cast would change for others, too.
+        modules = {name: copy.deepcopy(module).eval() for name, module in modules.items()}
         self._modules = self._on_device(
-            lambda: {name: cast(one.eval(), dtype).to(device) for name, one in modules.items()}
+            lambda: {name: cast(one, dtype).to(device) for name, one in modules.items()}
         )
 
     def _on_device(self, work: Callable[[], Result]) -> Result:
