@@ -29,7 +29,7 @@ BACKENDS = (
     "torch",
     "triton",
 )
-# What "auto" takes first: PyTorch was measured to be fastest, and TensorRT has not run on a GPU yet,
+# What "auto" takes first: PyTorch was measured to be fastest, TensorRT has not run on a GPU yet;
 # see BENCHMARKS.md.
 BEST_FIRST = ("torch", "onnxruntime-cuda", "tensorrt", "onnxruntime-cpu")
 # The extra of this package that brings what a backend needs.

@@ -98,7 +98,7 @@ def test_tensorrt_is_offered_only_where_it_can_run(opens, capability, monkeypatc
     monkeypatch.setattr(backend_choice, "cuda_provider_problem", lambda: "")
     found, (taken, why) = backend_choice.offered_backends(), choose_backend("auto")
     can = opens and capability == "sm89"
-    assert found == (*(("tensorrt",) if can else ()), "onnxruntime-cuda", "onnxruntime-cpu")
+    assert found == ("onnxruntime-cuda", *(("tensorrt",) if can else ()), "onnxruntime-cpu")
     assert taken == found[0]
     assert ("not tensorrt: " in why) != can
     assert ("has no kernels for sm90" in why) == (capability == "sm90")
