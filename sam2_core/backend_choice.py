@@ -157,12 +157,12 @@ def choose_backend(backend: str) -> tuple[str, str]:
 
 
 def _passed_over(taken: str, asked: str) -> str:
-    """Say why TensorRT is installed and not taken, where it would have come first."""
+    """Say why TensorRT is installed and not taken."""
     from sam2_core.backends.tensorrt_backend import has_tensorrt
 
     if (taken, asked) != ("onnxruntime-cuda", "auto") or not has_tensorrt():
         return ""
-    return f"; not tensorrt: {tensorrt_problem()}"
+    return f"; not tensorrt: {tensorrt_problem() or 'it is taken where --backend names it'}"
 
 
 ON_GPU = {
