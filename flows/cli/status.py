@@ -44,6 +44,11 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
             sys.exit(_show_labels(labels, as_json))
         if out:
             raise AutolabelError(f"{redact(out)} holds no labeled sequence")
+        raise AutolabelError(
+            "nothing is labeled in this folder: give the --out of runs (`autolabel status OUT`); and "
+            "there is no Prefect server whose runs could be shown: `autolabel up` starts one, and "
+            "PREFECT_API_URL names another"
+        )
     use_api()
     try:
         with asked_once(ANSWER_WITHIN_S):  # who asks wants to know now
