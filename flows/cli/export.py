@@ -72,7 +72,10 @@ def _shares(text: str | None) -> dict[str, float]:
     "--min-score", type=FloatRange(0, 1), default=0.0, help="Leave out labels with a lower score."
 )
 @click.option("--risk-below", type=FloatRange(0, 1), help="Only labels with a lower risk.")
-@click.option("--reviewed", is_flag=True, help="Only what people hold to be right, on frames they decided on: finish those first.")
+@click.option(
+    "--reviewed", is_flag=True,
+    help="Only what people hold to be right, on frames they decided on: finish those first.",
+)  # fmt: skip
 @click.option(
     "--decisions", metavar="A,B",
     help="Only labels so decided: accepted, corrected, merged, edited, passed (untouched on a "

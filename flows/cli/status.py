@@ -45,8 +45,8 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
         if out:
             raise AutolabelError(f"{redact(out)} holds no labeled sequence")
         raise AutolabelError(
-            "nothing is labeled in this folder: give the --out of runs (`autolabel status OUT`); and "
-            "there is no Prefect server whose runs could be shown: `autolabel up` starts one, and "
+            "nothing is labeled in this folder: give the --out of runs (`autolabel status OUT`). "
+            "There is no Prefect server whose runs could be shown: `autolabel up` starts one, and "
             "PREFECT_API_URL names another"
         )
     use_api()
