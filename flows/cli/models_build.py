@@ -84,9 +84,10 @@ def _targets(capabilities: str | None, index: int) -> list[str]:
         why_not_for,
     )
 
-    if capabilities is None and cuda_devices():
+    capabilities = (capabilities or "").strip(" ,")
+    if not capabilities and cuda_devices():
         return [target_of(CudaDevice(index))]
-    if capabilities is None:
+    if not capabilities:
         raise click.UsageError("no NVIDIA GPU here: say what to build for, such as --for sm89")
     if not ON_ANY_MACHINE:
         raise click.UsageError(
@@ -101,12 +102,15 @@ def _targets(capabilities: str | None, index: int) -> list[str]:
 
 def _build(folder: ModelFolder, target: str, note: Callable[[str], None]) -> list[dict[str, Any]]:
     from sam2_core.backends.tensorrt_backend import build_all, engines_folder, network_engine
+    from sam2_core.backends.tensorrt_engines import check_engine
     from tasks.boxes.detectors import resolve_detector
 
     paths = build_all(folder, target, note)
     detector = resolve_detector("compact").read()
     note(f"building the detector for {target}")
     paths["detector"] = network_engine(detector, target, engines_folder(folder.cache))
+    for path in paths.values():  # those of an earlier build may have been damaged since
+        check_engine(path, target)
     return [
         json.loads(path.with_suffix(".json").read_text()) | {"graph": graph, "path": str(path)}
         for graph, path in paths.items()

@@ -286,6 +286,23 @@ def build_engine(
     return path
 
 
+def check_engine(path: Path, target: str) -> None:
+    """Refuse an engine that is not as it was built, or is of another target or library.
+
+    Raises:
+        AutolabelError: it says which.
+
+    """
+    facts = json.loads(path.with_suffix(".json").read_text())
+    here = {"target": target, "library": NAME_AND_VERSION, "engine_sha256": file_sha256(path)}
+    for what, one in here.items():
+        if facts.get(what) != one:
+            raise AutolabelError(
+                f"{path} cannot be used: its {what} is {facts.get(what)}, and here it is {one}."
+                " Remove it and run `autolabel models build`"
+            )
+
+
 def _build(path: Path, onnx_path: Path, kind: str, *, target: str, buckets: Buckets) -> None:
     """Build an engine; the lock is held."""
     started, log = time.perf_counter(), Log()
@@ -400,15 +417,7 @@ class LoadedEngine(Graph):
         self.tensors: dict[str, Tensor] = {}
 
     def _deserialize(self, path: Path) -> trt.ICudaEngine:
-        facts = json.loads(path.with_suffix(".json").read_text())
-        here = {"target": target_of(self._device), "library": NAME_AND_VERSION}
-        here["engine_sha256"] = file_sha256(path)
-        for what, one in here.items():
-            if facts.get(what) != one:
-                raise AutolabelError(
-                    f"{path} cannot be used: its {what} is {facts.get(what)}, and here it is {one}."
-                    " Remove it and run `autolabel models build`"
-                )
+        check_engine(path, target_of(self._device))
         engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
         if engine is None:
             raise AutolabelError(f"{NAME_AND_VERSION} cannot load {path}: {self._log.reasons()}")

@@ -32,6 +32,11 @@ def test_engines_are_built_once_for_every_gpu_that_is_named(tmp_path, monkeypatc
     again = build(model, "--for", "sm86,sm120")
     assert again.stdout.count(", built in ") == 10
     assert written == {path: Path(path).stat().st_mtime_ns for path in written}
+    damaged = Path(engines[0]["path"])
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    refused = build(model, "--for", "sm86")
+    assert refused.exit_code
+    assert f"{damaged} cannot be used: its engine_sha256" in str(refused.exception)
     findings = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).stdout)["findings"]
     said = findings["tensorrt"]["found"]
     assert "engines: sm120-tensorrt-rtx-" in said
