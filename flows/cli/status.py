@@ -15,7 +15,8 @@ from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine, storage
 from tasks.store.addresses import checked
-from tasks.store.manifests import ListedManifest, list_manifests, newest_of
+from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.manifests import ListedManifest, Manifest, list_manifests, newest_of
 from tasks.wording import counted, local_time
 
 FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
@@ -95,9 +96,16 @@ def _labeled_in(out: str) -> list[dict[str, Any]]:
 
 
 def _labeled_by(out: str, run_key: str, listed: list[ListedManifest]) -> dict[str, Any]:
-    manifests = [one.read(out) for one in newest_of(listed).values()]
+    manifests, to_do = list[Manifest](), list[str]()
+    for one in newest_of(listed).values():
+        try:
+            manifests.append(one.read(out))
+        except IncompleteArtifactError as error:  # it says where
+            to_do.append(f"give its command again: {error}")
     partial = sum(one.partial for one in manifests)
-    model = manifests[-1].stamp.model
+    if partial:
+        to_do.append("give its command again: frames could not be fetched")
+    model = manifests[-1].stamp.model if manifests else None
     given_up = sorted(name for name, _ in quarantine.given_up(out, run_key))
     labeled = datetime.fromtimestamp(listed[-1].written_s, UTC)
     return {
@@ -107,7 +115,7 @@ def _labeled_by(out: str, run_key: str, listed: list[ListedManifest]) -> dict[st
         "failed_frames": sum(one.failed for one in manifests),
         "instances": sum(one.instances for one in manifests),
         "labeled": labeled.isoformat(timespec="seconds"), "quarantined": given_up,
-        "to_do": ["give its command again: frames could not be fetched"] if partial else [],
+        "to_do": to_do,
     }  # fmt: skip
 
 

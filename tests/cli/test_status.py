@@ -70,5 +70,11 @@ def test_without_a_server_it_tells_of_the_labels_here(tmp_path, monkeypatch, in_
     assert "2026-11-30 09:53" in shown.output
     (one,) = json.loads(CliRunner().invoke(status.command, [out, "--json"]).stdout)["labels"]
     assert (one["sequences"], one["labeled"]) == (2, "2026-11-30T00:53:20+00:00")
+    damaged = min((tmp_path / "run" / "manifests").rglob("*.json"))
+    damaged.write_text(damaged.read_text()[:200])
+    shown = CliRunner().invoke(status.command, [out])
+    assert shown.exit_code == 1
+    assert f"{out}: 1 sequence, 2 frames and 10 labels by " in shown.output
+    assert f"to do: give its command again: {damaged} is truncated or damaged" in shown.output
     with pytest.raises(AutolabelError, match="cache holds no labeled sequence"):
         CliRunner().invoke(status.command, [str(tmp_path / "cache")], catch_exceptions=False)
