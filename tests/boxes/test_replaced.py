@@ -35,6 +35,7 @@ NOT_DECISIVE = {
     "tasks.frames.naming": "names of sequences; they are in every key",
     "tasks.frames.identity": "names of sequences and cameras; they are in every key",
     "tasks.masks.model": "what certificates say of a model; refuses it or not",
+    "tasks.masks.follow": "its code is among the parameters of the runs that follow",
     "tasks.masks.crops": "masks as FiftyOne holds them; labels hold their runs",
     "tasks.masks.rules": "its digest is among the parameters of the runs that it changes",
     "tasks.masks.segment": "order and threads; masks are sam2_core's",
