@@ -299,6 +299,7 @@ def summary_of(
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
         "dataset": plan.params.dataset_name,
         "fill_gaps": plan.params.fill_gaps,
+        "follow": plan.params.follow,
         **plan.facts(),
     }
 
