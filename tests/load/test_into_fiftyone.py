@@ -186,7 +186,8 @@ def test_loading_again_changes_nothing_and_people_keep_their_fields(
         detections=[fo.Detection(label="tram", bounding_box=[0] * 4)]
     )
     sample["review_status"] = "done"
-    sample["review_log"] = [{"at": "2026-11-24T00:00:00+00:00", "decisions": {machine.id: "accepted"}}]
+    decided = {"at": "2026-11-24T00:00:00+00:00", "decisions": {machine.id: "accepted"}}
+    sample["review_log"] = [decided]
     sample.tags.append("mine")
     sample.save()
     other = store(tmp_path, labeled_frames(9, seed=5), OTHER_STAMP)
