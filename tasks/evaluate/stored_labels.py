@@ -7,6 +7,7 @@ truth names is in the frame's address, as for imported boxes (`tasks.boxes.impor
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,7 @@ class StoredLabels:
     ) -> None:  # fmt: skip
         self._classless = truth.categories == (OBJECT,)
         self._found: dict[int, list[ExportFrame]] = {one.image_id: [] for one in truth.images}
+        self._times = Counter(one.file_name for one in truth.images)
         self._images: dict[str, list[int]] = {}  # of the truth, by a frame's address
         frames = Frames(
             out_uri, Choice(run_key=run_key), dataset, pictures=pictures, notes=ExportNotes()
@@ -88,6 +90,9 @@ class StoredLabels:
         """Yield the labels of pictures, in their order, or why there are none."""
         for image, _ in pictures:
             frames = self._found[image.image_id]
+            if self._times[image.file_name] > 1:
+                yield ValueError("the truth lists it several times")
+                continue
             several = [one.uri for one in itertools.islice(frames, _NAMES_SHOWN)]
             if not frames:
                 yield ValueError("no labels of it")

@@ -175,13 +175,18 @@ def test_labels_that_exist_are_scored_without_a_model(truth, tmp_path, monkeypat
     assert float(whole["own"][2]) > float(whole["found"][2]) > 0.6
     assert "recall: share that was" in "\n".join(shown["own"])
     moved = json.loads(truth.read_text())
-    moved["images"] += [moved["images"][0] | {"id": 2, "file_name": "1.png"}]
+    first = moved["images"][0]
+    moved["images"] += [first | {"id": number, "file_name": "1.png"} for number in (2, 3)]
+    moved["images"] += [first | {"id": 4, "file_name": "2.png"}]
     truth.write_text(json.dumps(moved))
     measured = run("evaluate", truth, "--run", tmp_path / "found", "--json")
     assert measured.exit_code == 1
-    (failed,) = json.loads(measured.stdout)["failed_images"]
-    assert (failed["file_name"], failed["reason"]) == ("1.png", "no labels of it")
-    moved["images"] = [moved["images"][0] | {"file_name": "elsewhere/0.png"}]
+    failed = json.loads(measured.stdout)["failed_images"]
+    twice = ("1.png", "the truth lists it several times")
+    assert [(one["file_name"], one["reason"]) for one in failed] == [
+        twice, twice, ("2.png", "no labels of it")
+    ]  # fmt: skip
+    moved["images"] = [first | {"file_name": "elsewhere/0.png"}]
     truth.write_text(json.dumps(moved))
     result = CliRunner().invoke(cli, ["evaluate", str(truth), "--run", str(tmp_path / "found")])
     assert "labels of none of the truth's pictures, which are named elsewhere/0.png" in str(
