@@ -201,20 +201,23 @@ def export(dataset: str, out: str | None, as_json: bool) -> None:
 def report(dataset: str, as_json: bool) -> None:
     """Say who decided how much, and where second opinions differ.
 
-    The labels that two reviewers do not agree on are in the view `disagreements` afterwards.
+    The labels that two reviewers do not agree on are in the view `disagreements` afterwards, until
+    somebody has decided on them once more.
     """
     from dataclasses import asdict
 
-    from tasks.review.queue import DISAGREEMENTS, only_labels
+    from tasks.review.queue import DISAGREEMENTS, QUEUES, only_labels
     from tasks.review.stats import agreements, review_stats, second_opinions_given
 
     opened = open_dataset(dataset)
     stats, opinions = review_stats(opened), second_opinions_given(opened)
     differing = [one for one in opinions if not one.agree]
+    waiting = {one.label_id: one.frame_key for one in differing if not one.settled}
     with dataset_lock(dataset):
         opened.reload()
-        view = only_labels(opened, {one.label_id: one.frame_key for one in differing})
-        opened.save_view(DISAGREEMENTS, view, overwrite=True)
+        opened.save_view(DISAGREEMENTS, only_labels(opened, waiting), overwrite=True)
+        opened.info[QUEUES] = {**opened.info.get(QUEUES, {}), DISAGREEMENTS: waiting}
+        opened.save()
     pairs = agreements(opinions)
     result = {
         "labels": stats.labels, "decided": stats.decided, "by_reviewer": stats.by_reviewer,
@@ -244,7 +247,10 @@ def report(dataset: str, as_json: bool) -> None:
             filter(None, [each.sequence_id, each.camera, f"frame {each.frame_number}"])
         )
         click.echo(f"  {where}, {each.label}: {first} says {verdict}, {second} says {other}")
-    if differing:
+        if each.settled:
+            who, verdict = each.settled
+            click.echo(f"    settled by {who} as {verdict}")
+    if waiting:
         click.echo(f"they are in the view '{DISAGREEMENTS}': what is decided there holds")
 
 

@@ -232,7 +232,7 @@ def nothing_here(dataset: Any, frames: Sequence[Chosen]) -> list[Event]:
 
 
 def whole_frames(dataset: Any, sample_ids: Sequence[str]) -> list[Chosen]:
-    """Find frames with all labels that nobody holds to be wrong.
+    """Find frames with all labels that nobody holds to be wrong; not those that are done without.
 
     Raises:
         AutolabelError: a picture is not the one labeled.
@@ -240,14 +240,20 @@ def whole_frames(dataset: Any, sample_ids: Sequence[str]) -> list[Chosen]:
     """
     ids = [ObjectId(one) for one in sample_ids]
     _refuse_changed(dataset, ids)
-    projection = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1}
-    return [
+    projection = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1, "review_status": 1}
+    samples = list(sample_collection(dataset).find({"_id": {"$in": ids}}, projection))
+    found = [
         replace(frame_of(sample), labels=tuple(
             (field, label) for field, label in labels_of(sample)
             if label.get("decision") not in {REJECTED, DELETED}
         ))
-        for sample in sample_collection(dataset).find({"_id": {"$in": ids}}, projection)
+        for sample in samples
     ]  # fmt: skip
+    return [
+        one
+        for one, sample in zip(found, samples, strict=True)
+        if one.labels or sample.get("review_status") != DONE
+    ]
 
 
 def sources_of(field: str, label: Mapping[str, Any]) -> list[str]:

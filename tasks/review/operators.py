@@ -33,8 +33,10 @@ from tasks.review.export import export_reviews
 from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
 from tasks.review.queue import (
     CONTROL,
+    DISAGREEMENTS,
     MOST_LISTED,
     NEEDS_REVIEW,
+    SECOND_OPINIONS,
     Share,
     build_queue,
     everything,
@@ -53,6 +55,7 @@ from tasks.review.stats import (
     rates_plot,
     review_stats,
     risks_plot,
+    second_opinions_given,
     shown_names,
     summary,
 )
@@ -373,7 +376,7 @@ def _decided(
 # An act in the strip's words; others are called by what they are.
 SAID = {
     "accept": "accepted", "reject": "rejected", "delete": "deleted", "merge": "merged",
-    "fix_class": "class corrected", "repair": "mask repaired",
+    "fix_class": "class corrected", "repair": "mask repaired", "nothing_here": "nothing here",
 }  # fmt: skip
 
 
@@ -407,6 +410,8 @@ def _sequence_done(ctx: Any) -> Done:
 def _nothing_here(ctx: Any) -> Done:
     frames = list(frames_of(ctx.view, _selected_frames(ctx)).values())
     chosen = actions.whole_frames(ctx.dataset, frames)
+    if not chosen:
+        raise AutolabelError("confirmed as empty already: done, and no label is left there")
     if any(frame.labels for frame in chosen) and not ctx.params.get("confirmed"):
         raise UnconfirmedError(
             f"{counted(len(chosen), 'frame')} without any object; {_count(chosen)} there count as "
@@ -480,11 +485,28 @@ def _sequences(ctx: Any) -> Answer:
 
 def _standing(ctx: Any) -> Answer:
     """Return what the strip on an open frame says besides its labels."""
-    standing, act = queue_standing(ctx.dataset), last_act(ctx.dataset)
+    view = ctx.request_params.get("view_name") or ""
+    standing, act = queue_standing(ctx.dataset, view), last_act(ctx.dataset)
+    said = {}
+    if view == DISAGREEMENTS:
+        opinions = second_opinions_given(ctx.dataset)
+        said = {one.label_id: one.text() for one in opinions}
+        settled = frozenset(one.label_id for one in opinions if one.settled)
+        standing = replace(standing, decided=settled & set(standing.label_ids))
     return {
-        "queue": standing.label_ids, "decided": sorted(standing.decided), "words": WORDS,
-        "last": _in_words(act) if act else "",
+        "queue": standing.label_ids, "decided": sorted(standing.decided), "said": said,
+        "words": WORDS, "last": _in_words(act) if act else "",
+        "next": "" if standing.left else _next_after(ctx.dataset, view),
     }  # fmt: skip
+
+
+def _next_after(dataset: Any, view: str) -> str:
+    """Say what comes after a queue without anything left."""
+    second = Share.of_this_process().named(SECOND_OPINIONS)
+    waiting = queue_standing(dataset, second).left if dataset.has_saved_view(second) else 0
+    if waiting and view != second:
+        return f"finished; next: {counted(waiting, 'label')} in the view '{second}'"
+    return "finished; the panel 'Review progress' shows how it went"
 
 
 def _in_words(act: Sequence[Event]) -> str:

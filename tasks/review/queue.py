@@ -364,7 +364,8 @@ class Standing:
 
     Attributes:
         label_ids: one label for each decision, in the order in which the frames show them.
-        decided: those that have a decision.
+        decided: those that need none any more: they have one, or that of this reviewer, or one
+            after two that disagree.
 
     """
 
@@ -377,10 +378,20 @@ class Standing:
         return len(self.label_ids) - len(self.decided)
 
 
-def queue_standing(dataset: Any) -> Standing:
-    """Look up which labels of this reviewer's queue, as it was built last, are decided."""
-    view = Share.of_this_process().named(NEEDS_REVIEW)
-    queued: Mapping[str, str] = dataset.info.get(QUEUES, {}).get(view, {})
+def queue_standing(dataset: Any, view: str = "") -> Standing:
+    """Look up which labels of a queue, as it was built last, are decided.
+
+    Args:
+        dataset: a dataset of ours.
+        view: name of the view that shows the queue; any other is this reviewer's "needs review".
+
+    """
+    queues = dataset.info.get(QUEUES, {})
+    view = view if view in queues else Share.of_this_process().named(NEEDS_REVIEW)
+    queued: Mapping[str, str] = queues.get(view, {})
+    if view.startswith(SECOND_OPINIONS) and dataset.has_saved_view(view):
+        shown = dataset.load_saved_view(view).values(f"{_INNER}.id", unwind=True)
+        return Standing(tuple(queued), frozenset(set(queued) - set(map(str, shown))))
     fields = {f"{_INNER}._id": 1, f"{_INNER}.decision": 1}
     wanted = {"frame_key": {"$in": sorted(set(queued.values()))}}
     decided = {
@@ -465,8 +476,8 @@ def build_queue(
         offer_classes(dataset, classes)
         colour_classes(dataset, classes)
         dataset.info["control"] = {"label_ids": list(drawn)}
-        queues_of_all = {**dataset.info.get(QUEUES, {}), share.named(NEEDS_REVIEW): wanted}
-        dataset.info[QUEUES] = queues_of_all
+        mine = {share.named(NEEDS_REVIEW): wanted, share.named(SECOND_OPINIONS): second}
+        dataset.info[QUEUES] = dataset.info.get(QUEUES, {}) | mine
         dataset.save()
     labels = count_labels(dataset, {one.object_name for one in doubts})
     frames = len(set(wanted.values()))
@@ -500,7 +511,7 @@ def second_opinions(dataset: Any, share: Share) -> dict[str, str]:
                 closed.add(doubt.object_name)
             elif name in waiting and share.is_second(key):
                 best[doubt.object_name] = max(doubt, best.get(doubt.object_name, doubt))
-    return {one.label_id: one.frame_key for name, one in best.items() if name not in closed}
+    return _in_order([one for name, one in best.items() if name not in closed])
 
 
 def _said_by_others(sample: Mapping[str, Any]) -> tuple[set[str], set[str]]:

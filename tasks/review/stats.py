@@ -12,7 +12,7 @@ import datetime
 import html
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -346,6 +346,7 @@ class Opinions:
         people: the two, by name.
         verdicts: theirs, in the same order: right, wrong (rejected or deleted), mask (it was
             repaired), or the class that the label should have.
+        settled: who has decided after the two, and the verdict; None while nobody has.
 
     """
 
@@ -357,6 +358,13 @@ class Opinions:
     frame_number: int
     people: tuple[str, str]
     verdicts: tuple[str, str]
+    settled: tuple[str, str] | None = None
+
+    def text(self) -> str:
+        """Say who said what."""
+        return ", ".join(
+            f"{who}: {what}" for who, what in zip(self.people, self.verdicts, strict=True)
+        )
 
     @property
     def agree(self) -> bool:
@@ -368,7 +376,7 @@ def second_opinions_given(dataset: Any) -> list[Opinions]:
     """Find the labels that two reviewers have decided on, by frame."""
     fields = ("frame_key", "sequence_id", "camera", "frame_number", LOG_FIELD)
     wanted = {f"{LOG_FIELD}.second_opinion": True}
-    found = []
+    found: dict[str, Opinions] = {}
     for sample in sample_collection(dataset).find(wanted, dict.fromkeys(fields, 1)):
         where = (str(sample["frame_key"]), str(sample["sequence_id"]), sample.get("camera") or "",
                  int(sample.get("frame_number") or 0))  # fmt: skip
@@ -377,13 +385,16 @@ def second_opinions_given(dataset: Any) -> list[Opinions]:
             for label in entry["decisions"]:
                 noted = entry["changes"].get(str(reviewed_id(label))) or {}
                 mine = (entry["by"], _verdict(entry["decisions"][label], noted.get("changed", "")))
-                if entry.get("second_opinion") and label in first:
+                before = first.get(label, mine)[0]
+                if entry.get("second_opinion") and before != entry["by"]:
                     (one, verdict), (other, another) = sorted([first[label], mine])
                     name = noted.get("label", "")
                     pair = ((one, other), (verdict, another))
-                    found.append(Opinions(label, name, *where, *pair))
+                    found[label] = Opinions(label, name, *where, *pair)
+                elif label in found:
+                    found[label] = replace(found[label], settled=mine)
                 first[label] = mine
-    return sorted(found, key=lambda one: (one.frame_key, one.label_id))
+    return sorted(found.values(), key=lambda one: (one.frame_key, one.label_id))
 
 
 def _verdict(decision: str, changed: str) -> str:

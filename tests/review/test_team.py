@@ -21,6 +21,7 @@ from tasks.review.queue import (
     SHARE_VARIABLE,
     Share,
     build_queue,
+    queue_standing,
 )
 from tests.review.labels import labeled_frames
 from tests.review.reviewed import ask, load_run, pick, state
@@ -60,6 +61,8 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     view = dataset.load_saved_view(people["ben"].named(SECOND_OPINIONS))
     shown = labels(view)
     assert len(shown) == count
+    standing = queue_standing(dataset, people["ben"].named(SECOND_OPINIONS))
+    assert (set(standing.label_ids), standing.left) == (shown.keys(), count)
     assert shown.keys() <= queues["ana"].keys()
     assert {one.decision for s in view for one in s.detections.detections} == {""}
     assert not view.has_field("reviewed"), "it would say what she has accepted"
@@ -74,6 +77,8 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
         done = ask(dataset, act, focus=focus, current_sample=frame, **more)
         assert done["ok"], done
     assert labels(view) == {}, "what he has decided on leaves the view"
+    standing = queue_standing(schema.open_dataset(name), people["ben"].named(SECOND_OPINIONS))
+    assert (len(standing.label_ids), standing.left) == (count, 0)
     assert not ask(dataset, "merge", view, current_sample=frame)["ok"]
     assert build_queue(dataset, 40, share=people["ben"]).second == 0
 
@@ -85,6 +90,11 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     assert verdicts == {first[0]: ["right", "wrong"], second[0]: ["right", "tram"]}
     assert labels(dataset.load_saved_view("disagreements")) == dict([first, second])
     assert "ana and ben agree on" in CliRunner().invoke(command, ["report", name]).output
+    focus = {"sample_id": first[1], "label_id": first[0], "decision": "rejected"}
+    assert ask(dataset, "accept", focus=focus)["ok"]
+    report = CliRunner().invoke(command, ["report", name]).output
+    assert report.count("settled by ben as right") == 1
+    assert labels(dataset.load_saved_view("disagreements")) == dict([second])
 
 
 DECIDE = """

@@ -5,7 +5,7 @@
   const PATIENCE_MS = 250; // what is quicker needs no sign
   const REASON_MS = 20_000; // FiftyOne's own notifications are gone after two seconds
   const MOST_ROWS = 200;
-  const LOOKS = { wait: "bottom:24px;background:#111827e6", wrong: "bottom:70px;background:#b91c1c" };
+  const LOOKS = { wait: "bottom:46px;background:#111827e6", wrong: "bottom:70px;background:#b91c1c" };
   const signs = new Map(); // by kind
 
   function show(kind, text) {

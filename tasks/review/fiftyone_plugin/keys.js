@@ -249,6 +249,7 @@
       }
       (changes[id] ??= []).push(change);
     }
+    if (review.strip.isFinished()) review.strip.refresh(); // it says what comes next
     review.paint();
   }
 

@@ -36,7 +36,7 @@
   }
 
   function undecided() {
-    return labels().filter((one) => !decisionOf(one));
+    return labels().filter((one) => !decisionOf(one) || review.strip.isDisputed(one.id));
   }
 
   // The label with the focus: the one that was chosen, or else the riskiest undecided one. A decided
@@ -112,7 +112,7 @@
     const selected = selectedLabels();
     const label = selected.length === 1 ? labelsInReach().find((one) => one.id === selected[0]) ?? null : focus;
     const count = selected.length > 1 || !label ? selected.length : 0;
-    review.strip.draw(label && { ...correctionOf(label), id: label.id }, label ? decisionOf(label) : "", count);
+    review.strip.draw(label && { ...correctionOf(label), id: label.id }, label ? decisionOf(label) : "", count, labelsInReach());
   }
 
   function paint() {
@@ -149,6 +149,9 @@
     const sample = open.looker?.sample;
     return sample?._sample_id ?? sample?._id ?? sample?.id;
   }
+
+  // Somebody has marked the frame as done.
+  const isDone = () => open.looker?.sample?.review_status === "done";
 
   // In a view of patches every tile is a label of its own, and the arrows lead from tile to tile.
   function isPatch() {
@@ -208,7 +211,7 @@
   }
 
   Object.assign(review, {
-    open, openId, isPatch, tileId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn, focusNext,
+    open, openId, isDone, isPatch, tileId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn, focusNext,
     moveFocus, paint, selectedLabels, correctionOf, markTiles,
   });
 })();

@@ -11,8 +11,9 @@
     "padding:3px 6px;cursor:pointer;flex:none";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
   const MOST_REASONS = 3;
-  const standing = { queue: [], place: new Map(), decided: new Set(), words: {}, last: "" };
-  let bar = null, buttons = [], asked = false;
+  // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
+  const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, last: "", next: "" };
+  let bar = null, buttons = [], asked; // for which view
 
   // Parts of the strip that change, by name.
   function build() {
@@ -53,11 +54,18 @@
     return standing.queue.length - standing.decided.size;
   }
 
-  // Where the label is in the queue; a view of other labels has no places.
-  function placeOf(label) {
-    const at = standing.place.get(label?.id), all = standing.queue.length;
+  // Where labels are in the queue: the label with the focus, or those of a frame that has none, the last one.
+  function placeOf(labels) {
+    const ids = labels.flatMap(({ id, sources }) => [id, ...(sources ?? [])]);
+    const at = Math.max(0, ...ids.map((id) => standing.place.get(id) ?? 0)), all = standing.queue.length;
     if (!all) return "";
-    return `${at === undefined ? "" : `${at} of ${all} · `}${left() ? `${left()} left` : "all decided"}`;
+    return at ? `${at} of ${all} · ${left() ? `${left()} left` : "all decided"}` : "not in the queue";
+  }
+
+  // What there is to do on a frame without a label to decide.
+  function nothingLeft(labels) {
+    if (labels.length) return standing.next || "every label of this frame is decided";
+    return review.isDone() ? "confirmed: nothing is here" : "no labels: Shift+X confirms that nothing is here";
   }
 
   function set(name, text, title = text) {
@@ -67,18 +75,17 @@
   }
 
   // What the frame shows now: the label that a key acts on, or how many are selected.
-  function draw(label, decision, selected) {
+  function draw(label, decision, selected, labels) {
     if (!bar) build();
-    if (!asked) refresh();
+    if (asked !== viewNow()) refresh();
     const reasons = selected ? [] : inWords(label?.reasons);
     const more = reasons.length - MOST_REASONS;
-    const nothing = "every label of this frame is decided";
-    set("place", placeOf(selected ? null : label));
+    set("place", placeOf(label && !selected ? [label] : labels));
     set("label", selected ? `${selected} selected` : label?.label ?? "");
     set("risk", label?.risk && !selected ? `risk ${percent(label.risk)}` : "");
     bar.risk.style.background = label?.risk > 0.5 ? "#fca5a5" : label?.risk > 0.2 ? "#fde047" : "#86efac";
-    const said = [decision, ...reasons.slice(0, MOST_REASONS)].filter(Boolean).join(", ");
-    set("reasons", label || selected ? `${said}${more > 0 ? ` and ${more} more` : ""}` : nothing, reasons.join(", "));
+    const said = [standing.said[label?.id], decision, ...reasons.slice(0, MOST_REASONS)].filter(Boolean).join(", ");
+    set("reasons", label || selected ? `${said}${more > 0 ? ` and ${more} more` : ""}` : nothingLeft(labels), reasons.join(", "));
     bar.reasons.style.display = ""; // takes what room is left
     set("last", standing.last);
   }
@@ -88,9 +95,11 @@
     bar = null;
   }
 
+  const viewNow = () => new URL(location.href).searchParams.get("view");
+
   // Asks the server how far the queue is; nothing waits for it.
   async function refresh() {
-    asked = true;
+    asked = viewNow();
     const found = await review.ask("standing");
     if (!found?.ok) return;
     Object.assign(standing, found, { decided: new Set(found.decided) });
@@ -103,6 +112,11 @@
     if (standing.place.has(id)) standing.decided[decision ? "add" : "delete"](id);
     if (last) standing.last = last;
   }
+
+  // Two reviewers disagree on it, and nobody has decided since.
+  const isDisputed = (id) => id in standing.said && !standing.decided.has(id);
+
+  const isFinished = () => standing.queue.length > 0 && !left();
 
   // All keys; any key or click closes it.
   function help(rows) {
@@ -130,7 +144,7 @@
   new MutationObserver(() => bar && !isOpen() && hide()).observe(document.body, { childList: true, subtree: true });
 
   Object.assign(review, {
-    inWords, percent, strip: { draw, note, refresh, help, isShown: () => Boolean(bar) },
+    inWords, percent, strip: { draw, note, refresh, help, isDisputed, isFinished, isShown: () => Boolean(bar) },
     offer: (row) => { buttons = row; },
   });
 })();
