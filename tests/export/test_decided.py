@@ -168,6 +168,8 @@ def test_what_is_empty_is_told_from_what_nobody_has_looked_at(database, tmp_path
     asked = ask(dataset, "nothing_here", selected=[rows[1], rows[2]])["question"]
     assert "5 labels there count as wrong" in asked
     assert ask(dataset, "nothing_here", selected=[rows[1], rows[2]], confirmed=True)["ok"]
+    assert "already" in ask(dataset, "nothing_here", selected=[rows[1], rows[2]])["message"]
+    assert ask(dataset, "standing")["last"].startswith("nothing here")
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "ben")
     accept(*pick(name, 0, 0))
     reject(*pick(name, 0, 1))

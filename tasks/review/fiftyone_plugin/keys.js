@@ -247,6 +247,7 @@
         review.claim(one._id, one.decision ?? "", true);
         review.strip.note(one._id, one.decision);
       }
+      if (change.values.review_status) review.open.status.set(id, change.values.review_status);
       (changes[id] ??= []).push(change);
     }
     if (review.strip.isFinished()) review.strip.refresh(); // it says what comes next

@@ -64,17 +64,20 @@
     pen.fillText(written ? look.mark : NOT_YET, x + w / 2, y + h / 2 + 1);
   }
 
-  // A tile of the grid: marks, and how many of its labels are decided if it has several.
-  function paintTile(pen, [width], marked) {
+  // A tile of the grid: marks, and how many of its labels are decided if it has several, or that it is
+  // confirmed as empty.
+  function paintTile(pen, [width], marked, isEmpty) {
     const decided = marked.filter(([, decision]) => decision), density = window.devicePixelRatio || 1;
-    if (!decided.length) return;
+    if (!decided.length && !isEmpty) return;
     pen.save();
     pen.setTransform(density, 0, 0, density, 0, 0);
     for (const [box, decision] of decided) paintMark(pen, box, decision, true);
-    if (marked.length > 1) {
+    if (marked.length > 1 || isEmpty) {
       const isDone = decided.length === marked.length;
-      const text = `${decided.length} of ${marked.length}${isDone ? " ✓" : ""}`;
+      const text = isEmpty ? "empty ✓" : `${decided.length} of ${marked.length}${isDone ? " ✓" : ""}`;
       pen.font = "bold 13px sans-serif";
+      pen.textAlign = "center";
+      pen.textBaseline = "middle";
       const across = pen.measureText(text).width + 14;
       pen.fillStyle = isDone ? LOOKS.accepted.colour : "#f3f4f6";
       pen.beginPath();

@@ -7,10 +7,11 @@
   const FIELD = "detections";
   const MOMENT_MS = 1500;
   // `claims` are decisions that FiftyOne's labels do not have yet, by label id: what a key has just
-  // decided, and what the server has written. `decided` keeps those that are written, for the grid.
+  // decided, and what the server has written. `decided` keeps those that are written, for the grid, and
+  // `status` that of their frames by sample id.
   const open = {
     looker: null, dataset: "", focus: null, next: null, kept: null, last: [], emptySince: null, drawn: 0,
-    claims: new Map(), decided: new Map(),
+    claims: new Map(), decided: new Map(), status: new Map(),
   };
 
   // Labels of the machine that FiftyOne draws now, riskiest first: view and filters are applied. It
@@ -151,7 +152,7 @@
   }
 
   // Somebody has marked the frame as done.
-  const isDone = () => open.looker?.sample?.review_status === "done";
+  const isDone = () => (open.status.get(openId()) ?? open.looker?.sample?.review_status) === "done";
 
   // In a view of patches every tile is a label of its own, and the arrows lead from tile to tile.
   function isPatch() {
@@ -200,13 +201,18 @@
     const marked = fiftyone.drawnLabels(looker, FIELD).map((one) => [
       fiftyone.boxOnCanvas(looker, one), open.decided.get(one.id) ?? one.decision ?? "",
     ]);
-    review.paintTile(looker.ctx, [looker.canvas.clientWidth, looker.canvas.clientHeight], marked);
+    const { id, instances, review_status, reviewed } = looker.sample;
+    const isDone = (open.status.get(id) ?? review_status) === "done";
+    const isEmpty = isDone && instances === 0 && !reviewed?.detections?.length;
+    review.paintTile(looker.ctx, [looker.canvas.clientWidth, looker.canvas.clientHeight], marked, isEmpty);
   }
 
   function markTiles() {
     for (const looker of tiles) {
       if (!fiftyone.isThere(looker)) tiles.delete(looker);
-      else if (fiftyone.drawnLabels(looker, FIELD).some(({ id }) => open.decided.has(id))) fiftyone.drawAgain(looker);
+      else if (open.status.has(looker.sample.id) || fiftyone.drawnLabels(looker, FIELD).some(({ id }) => open.decided.has(id))) {
+        fiftyone.drawAgain(looker);
+      }
     }
   }
 

@@ -139,6 +139,9 @@
     dialog.showModal();
   }
 
+  // FiftyOne's notifications would lie over the buttons.
+  element("style", "", document.head, "body:has([data-cy=review-strip]) .notistack-SnackbarContainer { bottom: 44px !important }");
+
   // Goes with the picture: in the tab "Annotate" the keys are FiftyOne's.
   const isOpen = () => Boolean(document.querySelector("[data-cy=modal-looker-container]"));
   new MutationObserver(() => bar && !isOpen() && hide()).observe(document.body, { childList: true, subtree: true });
