@@ -59,8 +59,10 @@ def test_a_wheel_is_installed_used_and_removed_as_the_page_says(tmp_path, python
 
     def look(command: list[str]) -> str:
         """Open the App until it says where it is, and end it by Ctrl-C."""
+        # What runs in the background of a shell script ignores Ctrl-C, and so would its children.
+        heeding = ["env", "--default-signal=INT", *command]
         with subprocess.Popen(
-            command, cwd=tmp_path, env=own, stdout=subprocess.PIPE, text=True
+            heeding, cwd=tmp_path, env=own, stdout=subprocess.PIPE, text=True
         ) as app:
             said = next(line for line in app.stdout if "leads to the queue" in line)
             app.send_signal(signal.SIGINT)
