@@ -63,6 +63,7 @@ def test_a_machine_without_memory_takes_no_work(monkeypatch):
 
 
 def test_the_test_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(backend_choice, "tensorrt_problem", lambda: "not here")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert device_offers() == ("onnxruntime-cpu",)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
