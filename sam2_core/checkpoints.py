@@ -116,6 +116,10 @@ def need_torch(what: str, instead: str = "") -> None:
         raise AutolabelError(f"{what} needs PyTorch: {PYTORCH}{instead}")
 
 
+class NoMemoryError(AutolabelError):
+    """A checkpoint segments images only."""
+
+
 def read_weights(path: Path, *, memory: bool = False) -> dict[str, Any]:
     """Read a checkpoint file of either form: Meta's names to tensors.
 
@@ -124,6 +128,7 @@ def read_weights(path: Path, *, memory: bool = False) -> dict[str, Any]:
         memory: read the memory of video, not the image path.
 
     Raises:
+        NoMemoryError: its memory is wanted, and it has none.
         AutolabelError: no such file, or it holds no such weights of SAM 2.
 
     """
@@ -161,7 +166,7 @@ def read_weights(path: Path, *, memory: bool = False) -> dict[str, Any]:
         raise AutolabelError(f"{path} holds what no SAM 2 has: {unknown[0]}")
     wanted = _MEMORY if memory else _IMAGE_PATH
     if not wanted.intersection(parts.values()):
-        raise AutolabelError(f"{path} has no memory of video: it segments images only")
+        raise NoMemoryError(f"{path} has no memory of video: it segments images only")
     return {key: state[key] for key, part in parts.items() if part in wanted}
 
 

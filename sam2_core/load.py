@@ -226,14 +226,12 @@ def memory_in(path: Path, preset: Preset | None = None) -> Memory | None:
         AutolabelError: its weights do not fit.
 
     """
-    from sam2_core.checkpoints import load_memory, preset_of, read_weights
+    from sam2_core.checkpoints import NoMemoryError, load_memory, preset_of, read_weights
 
-    preset = preset or preset_of(read_weights(path), path)
     try:
-        read_weights(path, memory=True)
-    except AutolabelError:
+        return load_memory(path, preset or preset_of(read_weights(path), path))
+    except NoMemoryError:
         return None
-    return load_memory(path, preset)
 
 
 def _published(preset: Preset, wanted: Wanted) -> Weights:
@@ -354,11 +352,15 @@ def memory_sha256(model: str | Path, backend: str, precision: str) -> str:
         folder = resolve_model(model, Wanted(precision))
         name, found = str(folder.facts["preset"]), folder.memory_sha256()
     if not found:
-        raise AutolabelError(
-            f"{name} has no memory to follow objects with. tiny, small, base_plus and large have "
-            "one; a folder exported without it gets it from `autolabel models export --force`"
-        )
+        raise _without_memory(name)
     return found
+
+
+def _without_memory(name: str) -> AutolabelError:
+    return AutolabelError(
+        f"{name} has no memory to follow objects with. tiny, small, base_plus and large have "
+        "one; a folder exported without it gets it from `autolabel models export --force`"
+    )
 
 
 def load_follow_backend(
@@ -378,14 +380,15 @@ def load_follow_backend(
     """
     from sam2_core.backends.follow_backends import OnnxFollowBackend, TorchFollowBackend
 
-    memory_sha256(model, backend, precision)
     wanted = Wanted(precision)
     if backend == "torch":
         weights = resolve_weights(model, wanted)
         memory = weights.load_memory()
-        assert memory is not None  # noqa: S101 - it was there a moment ago
+        if memory is None:
+            raise _without_memory(str(model))
         device = "cuda" if cuda_devices() else "cpu"
         return TorchFollowBackend(weights.load(), memory, device, precision)
+    memory_sha256(model, backend, precision)  # refuses other backends, and models without one
     folder = resolve_model(model, wanted)
     sizes = {"image_size": folder.image_size, "width": folder.facts.get("width")}
     return OnnxFollowBackend(

@@ -48,6 +48,11 @@ def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> t
         raise click.BadParameter(f"expected numbers separated by commas, got {text!r}") from None
 
 
+def split_names(text: str | None) -> tuple[str, ...]:
+    """Read names with commas between them; none of None."""
+    return tuple(one.strip() for one in (text or "").split(",") if one.strip())
+
+
 def print_json(wanted: bool, result: Any) -> bool:
     """Print a command's result as one JSON object on stdout, if `--json` was given.
 

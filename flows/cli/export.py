@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from flows.cli.common_options import FloatRange, json_option, print_json
+from flows.cli.common_options import FloatRange, json_option, print_json, split_names
 from tasks.wording import counted
 
 FORMATS = (
@@ -24,11 +24,6 @@ def _pairs(text: str | None, what: str) -> dict[str, str]:
     if not all(name.strip() and value.strip() for name, _, value in pairs):
         raise click.UsageError(f"{what}: expected NAME=VALUE,NAME=VALUE")
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    """Read `a,b`."""
-    return tuple(one.strip() for one in (text or "").split(",") if one.strip())
 
 
 def _shares(text: str | None) -> dict[str, float]:
@@ -104,8 +99,8 @@ def command(
 
     console = stderr_console()
     choice = Choice(
-        classes=_names(chosen["classes"]),
-        decisions=_names(chosen["decisions"]), reviewers=_names(chosen["reviewers"]),
+        classes=split_names(chosen["classes"]),
+        decisions=split_names(chosen["decisions"]), reviewers=split_names(chosen["reviewers"]),
         class_map=_pairs(chosen["class_map"], "--class-map"),
         min_score=chosen["min_score"], risk_below=chosen["risk_below"],
         reviewed=chosen["reviewed"], splits=_shares(chosen["splits"]),

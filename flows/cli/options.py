@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 from pydantic import BaseModel, ValidationError
 
+from flows.cli.common_options import split_names
 from flows.params import BackfillParams, LabelParams
 from sam2_core.types import AutolabelError
 from tasks.store import storage
@@ -112,7 +113,7 @@ def label_params(options: dict[str, Any]) -> LabelParams:
     _refuse_empty(options)
     if options["no_dataset"] and options.get("dataset"):
         raise click.UsageError("--no-dataset excludes --dataset: labels are either loaded or not")
-    lists = {name: _split(options.get(name)) for name in ("classes", "triton_urls")}
+    lists = {name: split_names(options.get(name)) for name in ("classes", "triton_urls")}
     sources, wanted = tuple(_addresses(options["sources"])), not options["no_dataset"]
     own = {"sources": sources, "load_dataset": wanted, **lists}
     others = {name: value for name, value in options.items() if name != "no_dataset"}
@@ -126,10 +127,6 @@ def _refuse_empty(options: dict[str, Any]) -> None:
             raise click.UsageError(
                 f"--{name.replace('_', '-')} is empty: give a value, or leave the option out"
             )
-
-
-def _split(text: str | None) -> tuple[str, ...]:
-    return tuple(one.strip() for one in (text or "").split(",") if one.strip())
 
 
 def backfill_params(options: dict[str, Any]) -> BackfillParams:
