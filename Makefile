@@ -99,7 +99,7 @@ docs: setup ## Build the pages as a site, which `autolabel docs` opens
 demo: setup ## Set up, label the demo sequences and say where to look at them
 	$(BIN)/autolabel demo
 
-test: dev ## Run the tests (PyTorch comparisons run when `make torch` has been run)
+test: dev ## Run the tests (those of PyTorch and TensorRT run when `make torch` has been run)
 	$(TESTS)
 
 test-all: torch ## Run everything, the slow tests too

@@ -14,14 +14,19 @@ from sam2_core.cache import cache_folder
 from sam2_core.load import Wanted, resolve_model
 from tasks.boxes.detectors import resolve_detector
 
-KINDS = ("attention", "gemm", "normalization")
+KINDS = {
+    "attention": "fused attention",
+    "gemm": "matrix products",
+    "normalization": "normalisations",
+}
+PRECISIONS = {"Half": "fp16", "Float": "fp32"}
 
 
 def row(name: str, path: Path) -> str:
     facts = json.loads(path.with_suffix(".json").read_text())
     kernels = facts["kernels"]
     made = [
-        ", ".join(f"{n} {key.split()[1].lower()}" for key, n in kernels.items() if kind in key)
+        ", ".join(f"{n} {PRECISIONS[key.split()[1]]}" for key, n in kernels.items() if kind in key)
         for kind in KINDS
     ]
     size = f"{facts['engine_bytes'] / 1e6:.1f}"
@@ -35,7 +40,7 @@ def main() -> None:
     parser.add_argument("--for", dest="target", default="sm89")
     parser.add_argument("--cache", type=Path)
     asked = parser.parse_args()
-    print(f"| graph | parse and build, s | MB | {' | '.join(KINDS)} | kernels |")
+    print(f"| graph | parse and build, s | MB | {' | '.join(KINDS.values())} | kernels |")
     print(f"|{'---|' * 7}")
     for model in asked.models:
         name, _, precision = model.partition("@")

@@ -77,7 +77,7 @@ def runtime_problem(capability: str) -> str:
 
 
 def engines_folder(cache: str | Path | None = None) -> Path:
-    """Return where engines and timing caches are kept."""
+    """Return where engines are kept."""
     return cache_folder(cache) / "engines"
 
 

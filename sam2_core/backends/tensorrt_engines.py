@@ -236,10 +236,7 @@ def _facts(onnx_path: Path, target: str, buckets: Buckets) -> dict[str, Any]:
 
 
 def engine_path(onnx_path: Path, target: str, engines_dir: Path, buckets: Buckets) -> Path:
-    """Return where the engine of a graph belongs in the cache of engines.
-
-    Engines of one target and library share a folder, and a timing cache in it.
-    """
+    """Return where the engine of a graph belongs in the cache of engines."""
     facts = json.dumps(_facts(onnx_path, target, buckets), sort_keys=True)
     folder = re.sub(r"[^a-z0-9.]+", "-", f"{target} {NAME_AND_VERSION}".lower())
     digest = hashlib.sha256(facts.encode()).hexdigest()[:16]
@@ -257,14 +254,13 @@ def build_engine(
 ) -> Path:
     """Return the engine of one ONNX graph, from the cache where it was built before.
 
-    One process at a time builds for a target: full TensorRT times kernels, and others need what
-    it makes.
+    One process at a time builds for a target: full TensorRT times kernels.
 
     Args:
         onnx_path: exported graph, weights included.
         kind: name of the graph, or `NETWORK`.
         target: compute capability or name of the device that it is for, see `target_of`.
-        engines_dir: the cache of engines and timing caches.
+        engines_dir: the cache of engines.
         buckets: shapes to build for.
         note: told what is happening.
 
@@ -313,10 +309,6 @@ def _build(path: Path, onnx_path: Path, kind: str, *, target: str, buckets: Buck
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     profile = profile_for([(one.name, tuple(one.shape)) for one in inputs], kind, buckets)
     config = _configure(builder, profile, target, tf32=kind == NETWORK)
-    timing_path = path.parent / "timing.cache"
-    if not ON_ANY_MACHINE:  # TensorRT-RTX times nothing
-        known = timing_path.read_bytes() if timing_path.is_file() else b""
-        config.set_timing_cache(config.create_timing_cache(known), ignore_mismatch=False)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise AutolabelError(f"{NAME_AND_VERSION} could not build {onnx_path}: {log.reasons()}")
@@ -326,8 +318,6 @@ def _build(path: Path, onnx_path: Path, kind: str, *, target: str, buckets: Buck
         "engine_sha256": hashlib.sha256(plan).hexdigest(), "engine_bytes": plan.nbytes,
         "build_s": round(time.perf_counter() - started, 1),
     }  # fmt: skip
-    if not ON_ANY_MACHINE:
-        write_whole(timing_path, memoryview(config.get_timing_cache().serialize()))
     write_whole(path.with_suffix(".json"), json.dumps(facts, indent=1))
     write_whole(path, plan)
 

@@ -24,7 +24,6 @@ def kernels_of(engines):
     }
 
 
-@pytest.mark.ci
 def test_close_ups_in_half_precision_have_fused_attention_and_no_cast_too_many(tmp_path):
     folder = resolve_model("compact", Wanted("fp16", cache=tmp_path)).for_close_ups()
     found = kernels_of(build_all(folder, "sm89", lambda _: None))
@@ -45,7 +44,9 @@ def test_close_ups_in_half_precision_have_fused_attention_and_no_cast_too_many(t
         ("compact", "fp16"),
         ("compact", "fp32"),
         ("random:tiny", "fp16"),
+        ("random:small", "fp16"),
         ("random:base_plus", "fp16"),
+        ("random:large", "fp16"),
     ],
 )
 def test_every_graph_of_whole_frames_becomes_an_engine(preset, precision, tmp_path):
