@@ -74,7 +74,7 @@ _DUPLICATES = ("prompt_encoder.shared_embedding.positional_embedding",)
 _IMAGE_PATH = {"image_encoder", "sam_prompt_encoder", "sam_mask_decoder", "no_mem_embed"}
 _MEMORY = {
     "memory_attention", "memory_encoder", "mask_downsample", "maskmem_tpos_enc", "no_obj_ptr",
-    "no_obj_embed_spatial", "obj_ptr_proj", "obj_ptr_tpos_proj",
+    "no_obj_embed_spatial", "obj_ptr_proj", "obj_ptr_tpos_proj", "tracking_decoder",
 }  # fmt: skip
 _UNUSED = "no_mem_pos_enc"  # by any published model
 

@@ -34,6 +34,9 @@ class Preset:
         decoder_mlp_dim: hidden size of the two-way transformer's MLPs.
         iou_head_dim: hidden size of the predicted-IoU head.
         decoder_heads: attention heads of the mask decoder.
+        memory_layers: layers of memory attention.
+        memory_shrink: its queries and keys are so many times narrower than `width`.
+        tracking_decoder: masks that memory makes have a mask decoder of their own.
         checkpoint: file name of Meta's checkpoint, "" where there is none to download.
         checkpoint_sha256: of that file, "" where unknown.
         checkpoint_bytes: its size, 0 where unknown.
@@ -54,6 +57,9 @@ class Preset:
     decoder_mlp_dim: int = 2048
     iou_head_dim: int = 256
     decoder_heads: int = 8
+    memory_layers: int = 4
+    memory_shrink: int = 1
+    tracking_decoder: bool = False
     checkpoint: str = ""
     checkpoint_sha256: str = ""
     checkpoint_bytes: int = 0
@@ -165,6 +171,9 @@ COMPACT = Preset(
     width=128,
     decoder_mlp_dim=1024,
     iou_head_dim=128,
+    memory_layers=2,
+    memory_shrink=2,
+    tracking_decoder=True,
 )
 # For tests: about 0.1 M parameters, with windows that do not divide the grid (as in the big ones).
 MICRO = Preset(

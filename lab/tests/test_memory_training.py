@@ -1,5 +1,7 @@
 """What the training of the memory learns is what a follower computes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,15 +9,21 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
 from lab.training.memory import FRAMES, Learner, learned, noisy_boxes  # noqa: E402
 from sam2_core.architecture import build_memory, random_memory, random_weights  # noqa: E402
+from sam2_core.architecture.memory_graphs import OF_FEATURES  # noqa: E402
 from sam2_core.backends.follow_backends import TorchFollowBackend  # noqa: E402
 from sam2_core.follow import Follower  # noqa: E402
 from sam2_core.presets import preset_named  # noqa: E402
 
 
 def test_a_learner_tracks_as_a_follower_does_with_what_it_has_learned():
-    preset = preset_named("micro")
-    model, memory = random_weights(preset), random_memory(preset)
-    model.sam_mask_decoder.pred_obj_score_head.layers[-1].bias.data += 50  # always there
+    like_compact = {"memory_layers": 2, "memory_shrink": 2, "tracking_decoder": True}
+    preset = replace(preset_named("micro"), **like_compact)
+    # A seed by which the mask of the box is stable: training has no other choice than token 0.
+    model, memory = random_weights(preset), random_memory(preset, 2)
+    of_image_path = model.sam_mask_decoder.state_dict()
+    shared = {name: of_image_path[name] for name in OF_FEATURES}
+    memory.tracking_decoder.load_state_dict(shared, strict=False)
+    memory.tracking_decoder.pred_obj_score_head.layers[-1].bias.data += 50  # always there
     generator = torch.Generator().manual_seed(0)
     size = preset.image_size
     images = torch.randint(0, 256, (1, FRAMES, size, size, 3), generator=generator).float()

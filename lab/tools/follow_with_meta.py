@@ -24,7 +24,7 @@ import torch
 
 from lab.tools.compare_with_meta import STABLE, metas_decoder, metas_encoder
 from sam2_core.architecture import Memory, Sam2, random_memory, random_weights
-from sam2_core.architecture.memory_graphs import ABSENT_LOGIT
+from sam2_core.architecture.memory_graphs import ABSENT_LOGIT, OF_FEATURES
 from sam2_core.backends.follow_backends import FollowBackend, OnnxFollowBackend, TorchFollowBackend
 from sam2_core.export import export_memory, export_model
 from sam2_core.follow import Follower
@@ -86,8 +86,10 @@ def weights(preset: Preset, score_bias: float = 0.8, seed: int = 0) -> tuple[Sam
     """Random weights; `score_bias` is added to object scores, so that most objects are there."""
     model = random_weights(preset, seed)
     with torch.no_grad():
-        model.sam_mask_decoder.pred_obj_score_head.layers[2].bias += score_bias
-    return model, random_memory(preset, seed)
+        memory = random_memory(preset, seed)
+        decoder = memory.tracking_decoder if preset.tracking_decoder else model.sam_mask_decoder
+        decoder.pred_obj_score_head.layers[2].bias += score_bias
+    return model, memory
 
 
 def metas_predictor(model: Sam2, memory: Memory) -> Any:
@@ -101,8 +103,8 @@ def metas_predictor(model: Sam2, memory: Memory) -> Any:
     preset = model.preset
     width, narrow, side = preset.width, preset.memory_width, preset.embedding_grid
     rotary: Any = {
-        "embedding_dim": width, "num_heads": 1, "downsample_rate": 1, "dropout": 0.1,
-        "feat_sizes": (side, side),
+        "embedding_dim": width, "num_heads": 1, "downsample_rate": preset.memory_shrink,
+        "dropout": 0.1, "feat_sizes": (side, side),
     }  # fmt: skip
     layer = MemoryAttentionLayer(
         activation="relu", dim_feedforward=preset.decoder_mlp_dim, dropout=0.1, d_model=width,
@@ -113,7 +115,7 @@ def metas_predictor(model: Sam2, memory: Memory) -> Any:
     predictor = SAM2VideoPredictor(
         image_encoder=metas_encoder(preset),
         memory_attention=MemoryAttention(
-            d_model=width, pos_enc_at_input=True, layer=layer, num_layers=4
+            d_model=width, pos_enc_at_input=True, layer=layer, num_layers=preset.memory_layers
         ),
         memory_encoder=MemoryEncoder(
             in_dim=width, out_dim=narrow,
@@ -138,6 +140,10 @@ def metas_predictor(model: Sam2, memory: Memory) -> Any:
     )  # fmt: skip
     predictor.sam_mask_decoder = metas_decoder(preset)
     state = {**model.state_dict(), **memory.state_dict()}
+    for name in [name for name in state if name.startswith("tracking_decoder.")]:
+        value = state.pop(name)
+        if name.removeprefix("tracking_decoder.") not in OF_FEATURES:
+            state[name.replace("tracking_decoder", "sam_mask_decoder")] = value
     missing, left = predictor.load_state_dict(state, strict=False)
     if left or missing != ["no_mem_pos_enc"]:  # which nothing uses
         raise SystemExit(f"the weights do not fit Meta's modules: {missing} {left}")

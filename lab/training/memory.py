@@ -11,6 +11,7 @@ clip. `FOLDER/memory.safetensors` has the averaged weights, under Meta's names.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import multiprocessing
@@ -28,13 +29,13 @@ from torch import Tensor, nn
 
 from lab.scenes import render_sequence
 from sam2_core.architecture import Memory, Sam2, build_memory, build_model, cast
-from sam2_core.architecture.lean_decoder import OUTPUT_TOKENS
-from sam2_core.architecture.lean_encoder import LeanEncoder
+from sam2_core.architecture.lean_attention import token_side
+from sam2_core.architecture.mask_decoder import MASK_TOKENS
 from sam2_core.architecture.memory import CONDITIONING_PLACE, RECENT_MEMORIES, age_encoding
 from sam2_core.architecture.memory_graphs import (
+    OF_FEATURES,
     POINTER_FRAMES,
     POINTER_TOKENS,
-    MemoryDecoder,
     Recall,
     Remember,
 )
@@ -50,6 +51,8 @@ LEAST_AREA = 4e-4  # share of the picture that an object covers on a clip's firs
 PRESENT_AREA = 5e-5
 BOX_NOISE = 0.06  # standard deviation of each side, in box sides
 FOCAL, DICE, SCORE, IOU = 20.0, 1.0, 0.5, 0.25
+PROMPTED = 0.3  # weight of the first frame, on which the decoder works already
+OF_DECODER = 0.3  # share of the learning rate
 
 
 def render_clip(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -135,24 +138,27 @@ class Learner(nn.Module):
     def __init__(self, model: Sam2, memory: Memory, dtype: torch.dtype = torch.bfloat16) -> None:
         super().__init__()
         self.preset, self.dtype = model.preset, dtype
-        self.encoder = cast(LeanEncoder(model, fused=True).eval(), dtype)
+        self.image_path = cast(copy.deepcopy(model).eval(), dtype)
+        self.prompts = copy.deepcopy(model.sam_prompt_encoder)
         self.recalling, self.remembering = (
             Recall(model, memory, fused=True),
             Remember(model, memory),
         )
-        self.decoding = MemoryDecoder(model, memory)
+        self.pointer = token_side(memory.obj_ptr_proj)
+        self.tracking = memory.tracking_decoder
         self.requires_grad_(False)
-        for module, name in (
-            (self.recalling, "times"), (self.remembering, "absent"), (self.decoding, "no_pointer")
-        ):  # fmt: skip
+        self.no_pointer = nn.Parameter(memory.no_obj_ptr.detach().clone())
+        for module, name in ((self.recalling, "times"), (self.remembering, "absent")):
             value = getattr(module, name)
             delattr(module, name)
             setattr(module, name, nn.Parameter(value.clone()))
         for part in (
-            self.recalling.attention, self.recalling.age_projection, self.decoding.pointer,
-            self.remembering.encoder,
+            self.recalling.attention, self.recalling.age_projection, self.pointer,
+            self.remembering.encoder, self.tracking,
         ):  # fmt: skip
             part.requires_grad_(True)
+        for name, weight in self.tracking.named_parameters():
+            weight.requires_grad_(name not in OF_FEATURES)
 
     def recall(self, embedding: Tensor, past: dict[str, Any], now: int) -> Tensor:
         """Condition (N, E*E, w) on memories, as `Recall` without absent ones."""
@@ -185,16 +191,27 @@ class Learner(nn.Module):
         self, image: Tensor, fine: tuple[Tensor, Tensor], points: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return logits (N, 4, G, G), predicted IoU (N, 4), score (N,), mask tokens (N, 4, w)."""
-        lean = self.decoding.lean
-        few, position = lean.tokens, lean._position()
-        prompt = few.prompt(points, labels)
-        tokens, x = lean.first(prompt, prompt, image + lean.empty, position)
-        tokens, x = lean.second(tokens, prompt, x, position)
-        tokens, prompt = tokens[:, :OUTPUT_TOKENS], prompt[:, :OUTPUT_TOKENS]
-        tokens = few.norm_last(tokens + few.last(tokens + prompt, x + position, x))
-        iou, score = few.iou_head(tokens[:, 1]).sigmoid(), few.score_head(tokens[:, 0])[:, 0]
-        hyper = few.hypernetworks(tokens[:, 2:])
-        return lean.laid_out(lean.masks(x, *fine, hyper)), iou, score, tokens[:, 2:]
+        decoder, side = self.tracking, self.preset.embedding_grid
+        sparse = self.prompts.sparse(points, labels)
+        prompt = torch.cat([decoder.output_tokens().expand(len(sparse), -1, -1), sparse], 1)
+        position = self.prompts.image_position().flatten(2).transpose(1, 2)
+        image = image + self.prompts.no_mask_embed.weight
+        tokens, x = decoder.transformer(image, position, prompt)
+        finer = decoder.upscale(x.transpose(1, 2).unflatten(2, (side, side)), *fine)
+        mlps = decoder.output_hypernetworks_mlps
+        hyper = torch.stack([mlp(tokens[:, 2 + i]) for i, mlp in enumerate(mlps)], 1)
+        logits = (hyper @ finer.flatten(2)).unflatten(2, finer.shape[-2:])
+        iou = decoder.iou_prediction_head(tokens[:, 1]).sigmoid()
+        score = decoder.pred_obj_score_head(tokens[:, 0])[:, 0]
+        return logits, iou, score, tokens[:, 2 : 2 + MASK_TOKENS]
+
+    def features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Encode (B, H, W, 3): embedding (B, E*E, w) and both finer maps."""
+        size = (self.preset.image_size, self.preset.image_size)
+        planes = F.interpolate(images.permute(0, 3, 1, 2), size, mode="bilinear", antialias=True)
+        with torch.no_grad():
+            embedding, fine, middle = self.image_path.encode_planes(planes)
+        return embedding.flatten(2).transpose(1, 2), fine, middle
 
     def forward(self, batch: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
         """Track every object through its clip.
@@ -205,10 +222,7 @@ class Learner(nn.Module):
         """
         clip, name, size = batch["clip"], batch["name"], self.preset.image_size
         clips, frames = batch["images"].shape[:2]
-        planes = batch["images"].flatten(0, 1).permute(0, 3, 1, 2)
-        planes = F.interpolate(planes, (size, size), mode="bilinear", antialias=True)
-        with torch.no_grad():
-            found = self.encoder(planes.to(self.dtype))
+        found = self.features(batch["images"].flatten(0, 1))
         features = [one.unflatten(0, (clips, frames))[clip].float() for one in found]
         owned = batch["ids"][clip] == name[:, None, None, None]
         grid = self.preset.grid
@@ -229,13 +243,11 @@ class Learner(nn.Module):
             loss, iou = judge(judged, guesses, score, truth[:, now], there[:, now])
             best = guesses.argmax(1)
             rows = torch.arange(len(name), device=best.device)
-            if now:
-                losses.append(loss)
+            losses.append(loss if now else PROMPTED * loss)
             ious.append(iou[rows, best])
             token = tokens[rows, best + (now > 0)]
             present = (score > 0)[:, None]
-            pointer = torch.where(present, self.decoding.pointer(token), self.decoding.no_pointer)
-            past["pointers"][now] = pointer
+            past["pointers"][now] = torch.where(present, self.pointer(token), self.no_pointer)
             mask = torch.where(present[:, :, None], judged[rows, best], -32.0)
             kept.append(mask.detach())
             past["memories"][now] = self.remembering(
@@ -287,18 +299,29 @@ def judge(
 
 
 def fresh_memory(model: Sam2) -> Memory:
-    """PyTorch's initialisation, small tables; mask prompts are averaged."""
+    """PyTorch's initialisation, small tables; mask prompts are averaged; the decoder's weights."""
     memory = build_memory(model.preset)
     for table in (memory.maskmem_tpos_enc, memory.no_obj_ptr, memory.no_obj_embed_spatial):
         nn.init.trunc_normal_(table, std=0.02)
     nn.init.constant_(memory.mask_downsample.weight, 1 / 16)
     nn.init.zeros_(memory.mask_downsample.bias)
+    memory.tracking_decoder.load_state_dict(model.sam_mask_decoder.state_dict())
     return memory
+
+
+def as_embedding(learner: Learner, images: Tensor) -> None:
+    """Let memory attention begin with what the decoder knows: the scale of an embedding."""
+    embedding = learner.features(images)[0].float() + learner.recalling.start
+    norm = learner.recalling.attention.norm
+    with torch.no_grad():
+        norm.weight.fill_(embedding.std(-1).mean())
+        norm.bias.copy_(embedding.mean((0, 1)).mean().expand_as(norm.bias))
 
 
 def learned(learner: Learner, memory: Memory) -> dict[str, Tensor]:
     """Put what was learned under Meta's names."""
-    order = torch.arange(learner.preset.width).reshape(-1, 2).t().flatten()
+    inner = learner.preset.width // learner.preset.memory_shrink
+    order = torch.arange(inner).reshape(-1, 2).t().flatten()
     attention = {k: v.cpu() for k, v in learner.recalling.attention.state_dict().items()}
     for name in attention:
         if ".q_proj." in name or ".k_proj." in name:
@@ -306,7 +329,8 @@ def learned(learner: Learner, memory: Memory) -> dict[str, Tensor]:
     memory.memory_attention.load_state_dict(attention)
     for target, source in (
         (memory.obj_ptr_tpos_proj, learner.recalling.age_projection),
-        (memory.obj_ptr_proj, learner.decoding.pointer),
+        (memory.obj_ptr_proj, learner.pointer),
+        (memory.tracking_decoder, learner.tracking),
         (memory.memory_encoder, learner.remembering.encoder),
     ):
         target.load_state_dict({k: v.cpu() for k, v in source.state_dict().items()})
@@ -314,7 +338,7 @@ def learned(learner: Learner, memory: Memory) -> dict[str, Tensor]:
         memory.maskmem_tpos_enc.copy_(
             learner.recalling.times.cpu().reshape(memory.maskmem_tpos_enc.shape)
         )
-        memory.no_obj_ptr.copy_(learner.decoding.no_pointer.cpu())
+        memory.no_obj_ptr.copy_(learner.no_pointer.cpu())
         memory.no_obj_embed_spatial.copy_(learner.remembering.absent.cpu())
     return {name: value.detach().contiguous() for name, value in memory.state_dict().items()}
 
@@ -350,7 +374,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=512, help="of the model's input")
     parser.add_argument("--clips", type=int, default=16, help="in a batch")
     parser.add_argument("--objects", type=int, default=3, help="of each clip, at most")
-    parser.add_argument("--frames", type=int, default=FRAMES, help="of each clip: few at first")
+    parser.add_argument("--frames", default="2,4,8", help="of each clip, for equal times")
     parser.add_argument("--held", type=int, default=600, help="clips on the device")
     parser.add_argument("--held-out", type=int, default=96, help="clips that are judged at the end")
     parser.add_argument("--first-clip", type=int, default=0, help="to go on with unseen ones")
@@ -372,12 +396,15 @@ def main() -> None:
     learner = Learner(model.eval(), memory).to(given.device)
     kept = [one for one in learner.parameters() if one.requires_grad]
     averaged = [one.detach().clone() for one in kept]
-    decayed = [one for one in kept if one.ndim > 1]
-    rest = [one for one in kept if one.ndim <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}],
-        lr=given.learning_rate, betas=(0.9, 0.98),
-    )  # fmt: skip
+    known = {id(one) for one in learner.tracking.parameters()}
+    groups = [
+        {
+            "params": [one for one in kept if (id(one) in known, one.ndim > 1) == (old, matrix)],
+            "weight_decay": 0.05 if matrix else 0.0, "share": OF_DECODER if old else 1.0,
+        }
+        for old in (True, False) for matrix in (True, False)
+    ]  # fmt: skip
+    optimizer = torch.optim.AdamW(groups, lr=given.learning_rate, betas=(0.9, 0.98))
     print(f"{sum(one.numel() for one in kept) / 1e6:.2f} M parameters learn", flush=True)
     held_out_seeds = range(HELD_OUT_SEED, HELD_OUT_SEED + given.held_out)
     unseen = Clips(given.device, given.held_out, max(1, given.workers // 4), held_out_seeds)
@@ -386,14 +413,19 @@ def main() -> None:
     while clips.rendered < 4 * given.clips:
         time.sleep(0.1)
     random, generator = np.random.default_rng(1), torch.Generator(given.device).manual_seed(1)
+    if not given.start:
+        as_embedding(learner, clips.sample(given.clips, 1, random, 1)["images"].flatten(0, 1))
+    lengths = [int(one) for one in given.frames.split(",")]
     started, step, told = time.monotonic(), 0, 0.0
     while (progress := (time.monotonic() - started) / (60 * given.minutes)) < 1:
         rate = (
             given.learning_rate * min(1, (step + 1) / 100) * (1 + math.cos(math.pi * progress)) / 2
         )
         for group in optimizer.param_groups:
-            group["lr"] = rate
-        batch = clips.sample(given.clips, given.objects, random, given.frames)
+            group["lr"] = rate * group["share"]
+        frames = lengths[int(progress * len(lengths))]
+        count = given.clips if frames > FRAMES // 2 else 2 * given.clips
+        batch = clips.sample(count, given.objects, random, frames)
         with torch.autocast(given.device.split(":")[0], torch.bfloat16):
             found = learner(batch, generator)
         optimizer.zero_grad()

@@ -12,10 +12,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from sam2_core.architecture.hiera import MLP, ROWS, LayerNorm2d
+from sam2_core.architecture.mask_decoder import MaskDecoder
 from sam2_core.architecture.model import fill_randomly
 from sam2_core.presets import Preset
 
-LAYERS = 4  # of memory attention
 FUSER_LAYERS = 2
 # Places in the table of times: the previous frame is 0, the sixth before is 5, conditioning is 6.
 RECENT_MEMORIES = 6
@@ -78,12 +78,12 @@ class RotaryAttention(nn.Module):
     Checkpoints have the pairs that are turned beside each other; see `memory_graphs.Recall`.
     """
 
-    def __init__(self, width: int, key_width: int) -> None:
+    def __init__(self, width: int, key_width: int, inner: int) -> None:
         super().__init__()
-        self.q_proj = nn.Linear(width, width)
-        self.k_proj = nn.Linear(key_width, width)
-        self.v_proj = nn.Linear(key_width, width)
-        self.out_proj = nn.Linear(width, width)
+        self.q_proj = nn.Linear(width, inner)
+        self.k_proj = nn.Linear(key_width, inner)
+        self.v_proj = nn.Linear(key_width, inner)
+        self.out_proj = nn.Linear(inner, width)
 
     def forward(
         self,
@@ -102,8 +102,8 @@ class RotaryAttention(nn.Module):
             queries: (1 or O, N, w).
             keys: (O, K, key_width).
             values: (O, K, key_width).
-            query_turns: cosine and sine, (N, w / 2).
-            key_turns: the same of the keys, (K, w / 2).
+            query_turns: cosine and sine, (N, inner / 2).
+            key_turns: the same of the keys, (K, inner / 2).
             bias: (O, 1, K), added to all scores of a key; -inf hides it exactly.
             fused: by PyTorch's kernel; otherwise by plain products of `ROWS` queries at a time, so
                 that scores of all cells to all memories are never held.
@@ -137,8 +137,9 @@ class MemoryAttentionLayer(nn.Module):
     def __init__(self, preset: Preset) -> None:
         super().__init__()
         width, hidden = preset.width, preset.decoder_mlp_dim
-        self.self_attn = RotaryAttention(width, width)
-        self.cross_attn_image = RotaryAttention(width, preset.memory_width)
+        inner = width // preset.memory_shrink
+        self.self_attn = RotaryAttention(width, width, inner)
+        self.cross_attn_image = RotaryAttention(width, preset.memory_width, inner)
         self.linear1, self.linear2 = nn.Linear(width, hidden), nn.Linear(hidden, width)
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width) for _ in range(3))
 
@@ -148,7 +149,8 @@ class MemoryAttention(nn.Module):
 
     def __init__(self, preset: Preset) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(MemoryAttentionLayer(preset) for _ in range(LAYERS))
+        layers = (MemoryAttentionLayer(preset) for _ in range(preset.memory_layers))
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(preset.width)
 
 
@@ -214,6 +216,8 @@ class Memory(nn.Module):
         self.obj_ptr_proj = MLP(width, width, width, 3)
         self.obj_ptr_tpos_proj = nn.Linear(width, memory_width)
         self.mask_downsample = nn.Conv2d(1, 1, 4, 4)
+        if preset.tracking_decoder:
+            self.tracking_decoder = MaskDecoder(preset)
 
 
 def build_memory(preset: Preset) -> Memory:

@@ -23,6 +23,12 @@ from sam2_core.architecture.model import Sam2, select_mask
 POINTER_TOKENS = 4  # a pointer is cut into so many tokens of a memory's width
 POINTER_FRAMES = 15  # ages of pointers are in units of this; shorter videos are not special here
 ABSENT_LOGIT = -1024.0
+# Weights of a decoder that the features of a frame already have in them: a decoder for tracking
+# has no own ones.
+OF_FEATURES = {
+    "conv_s0.weight", "conv_s0.bias", "conv_s1.weight", "conv_s1.bias",
+    "output_upscaling.0.bias", "output_upscaling.3.bias",
+}  # fmt: skip
 
 
 class Recall(nn.Module):
@@ -41,7 +47,8 @@ class Recall(nn.Module):
         self.attention = copy.deepcopy(memory.memory_attention)
         # The first halves of all pairs that are turned, then the second ones. Queries and keys are
         # reordered alike, which their product does not notice.
-        order = torch.arange(preset.width).reshape(-1, 2).t().flatten()
+        inner = preset.width // preset.memory_shrink
+        order = torch.arange(inner).reshape(-1, 2).t().flatten()
         for layer in self.attention.layers:
             for attention in (layer.self_attn, layer.cross_attn_image):
                 for projection in (attention.q_proj, attention.k_proj):
@@ -52,7 +59,7 @@ class Recall(nn.Module):
         self.register_buffer("start", start - model.no_mem_embed.detach().reshape(-1))
         self.register_buffer("position", grid_position(preset.embedding_grid, preset.memory_width))
         self.register_buffer("times", memory.maskmem_tpos_enc.detach().flatten(1).clone())
-        self.rotations = Rotations(preset.embedding_grid, preset.width)
+        self.rotations = Rotations(preset.embedding_grid, inner)
 
     def forward(
         self,
@@ -116,6 +123,9 @@ class MemoryDecoder(nn.Module):
 
     def __init__(self, model: Sam2, memory: Memory) -> None:
         super().__init__()
+        if model.preset.tracking_decoder:
+            model = copy.deepcopy(model)
+            model.sam_mask_decoder = memory.tracking_decoder
         self.lean = LeanDecoder(model, masked=True)
         self.pointer = token_side(memory.obj_ptr_proj)
         self.register_buffer("no_pointer", memory.no_obj_ptr.detach().clone())

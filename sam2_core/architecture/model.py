@@ -176,6 +176,7 @@ _ABSOLUTE = (
 
 def _deviation(name: str, shape: torch.Size) -> float:
     """Return the standard deviation of a weight's random values."""
+    name = name.replace("tracking_decoder.", "sam_mask_decoder.")
     tokens = len(shape) == 2 and "transformer" not in name
     for pattern, deviation in _ABSOLUTE:
         if fnmatch(name, pattern) and (tokens or "token" not in pattern):
