@@ -141,6 +141,20 @@ def test_metrics_count_what_is_told_and_dashboard_and_alerts_ask_for_them(served
     assert asked <= exported
 
 
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert():
+    alerts = yaml.safe_load((DEPLOY / "chart" / "files" / "alerts.yaml").read_text())["groups"]
+    linked = {
+        rule["alert"]: rule["annotations"]["runbook_url"]
+        for group in alerts
+        for rule in group["rules"]
+    }
+    page = (REPOSITORY / "docs" / "OPERATIONS.md").read_text()
+    runbooks = page.partition("\n## Alerts\n")[2].partition("\n## ")[0].split("\n### ")[1:]
+    names = [text.partition("\n")[0] for text in runbooks]
+    assert linked == {name: f"docs/OPERATIONS.md#{name.lower()}" for name in names}
+    assert all(len(text.split()) > 20 for text in runbooks)
+
+
 def test_no_port_or_a_taken_one_only_costs_the_metrics(served):
     run, scrape = served
     with metrics_server.serving(progress.Progress()):  # the port is taken by now
