@@ -382,10 +382,11 @@ def export_model(
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
             part = Path(beside) / folder.name
             part.mkdir()
+            memory = memory if graph == "restructured" else None
             if not only:  # before the weights are cast
                 progress("PyTorch's answers, for certificates")
-                _write_answers(model, part, facts)
-            if memory and graph == "restructured":
+                _write_answers(model, memory, part, facts)
+            if memory:
                 progress("memory")
                 export_memory(model, memory, part, precision=precision)
             _write_graphs(model, part, only, facts, progress)
@@ -443,9 +444,14 @@ def _write_graphs(
         facts["files"][path.name] = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
 
 
-def _write_answers(model: Sam2, folder: Path, facts: dict[str, Any]) -> None:
+def _write_answers(model: Sam2, memory: Memory | None, folder: Path, facts: dict[str, Any]) -> None:
     """Record what engines of this export have to compute; see `sam2_core.trust`."""
-    from sam2_core.trust.calibration import bundled_calibration, file_name, torch_answers
+    from sam2_core.trust.calibration import (
+        MEMORY_ANSWERS,
+        bundled_calibration,
+        file_name,
+        torch_answers,
+    )
 
     for close_ups in (False, True) if facts["close_up_size"] else (False,):
         answers = torch_answers(
@@ -453,6 +459,11 @@ def _write_answers(model: Sam2, folder: Path, facts: dict[str, Any]) -> None:
             checkpoint_sha256=facts["checkpoint_sha256"],
         )  # fmt: skip
         answers.write(folder / file_name(close_ups=close_ups))
+    if memory:
+        from sam2_core.trust.following import torch_follows
+
+        answers = torch_follows(model, memory, facts["checkpoint_sha256"])
+        answers.write(folder / MEMORY_ANSWERS)
 
 
 def is_current(folder: Path) -> bool:

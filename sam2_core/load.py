@@ -17,7 +17,7 @@ from sam2_core.backend_choice import (
 )
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.cache import cache_folder, file_identity
-from sam2_core.checkpoints import need_torch
+from sam2_core.checkpoints import NoMemoryError, need_torch
 from sam2_core.presets import PRESETS, Preset, preset_named
 from sam2_core.types import AutolabelError
 
@@ -226,7 +226,7 @@ def memory_in(path: Path, preset: Preset | None = None) -> Memory | None:
         AutolabelError: its weights do not fit.
 
     """
-    from sam2_core.checkpoints import NoMemoryError, load_memory, preset_of, read_weights
+    from sam2_core.checkpoints import load_memory, preset_of, read_weights
 
     try:
         return load_memory(path, preset or preset_of(read_weights(path), path))
@@ -338,11 +338,12 @@ def memory_sha256(model: str | Path, backend: str, precision: str) -> str:
         precision: fp32 or fp16.
 
     Raises:
-        AutolabelError: the model has no memory, or the backend runs none.
+        NoMemoryError: the model has no memory, or the backend runs none.
+        AutolabelError: a graph is not the one that was exported.
 
     """
     if backend not in FOLLOWING:
-        raise AutolabelError(
+        raise NoMemoryError(
             f"{backend} cannot follow objects: choose --backend {' or '.join(FOLLOWING)}"
         )
     if backend == "torch":
@@ -356,8 +357,8 @@ def memory_sha256(model: str | Path, backend: str, precision: str) -> str:
     return found
 
 
-def _without_memory(name: str) -> AutolabelError:
-    return AutolabelError(
+def _without_memory(name: str) -> NoMemoryError:
+    return NoMemoryError(
         f"{name} has no memory to follow objects with. tiny, small, base_plus and large have "
         "one; a folder exported without it gets it from `autolabel models export --force`"
     )
@@ -375,6 +376,7 @@ def load_follow_backend(
         threads: CPU threads of one operator; every core when None.
 
     Raises:
+        NoMemoryError: the model has no memory, or the backend runs none.
         AutolabelError: it is not there, or cannot be used.
 
     """
@@ -387,10 +389,17 @@ def load_follow_backend(
         if memory is None:
             raise _without_memory(str(model))
         device = "cuda" if cuda_devices() else "cpu"
-        return TorchFollowBackend(weights.load(), memory, device, precision)
-    memory_sha256(model, backend, precision)  # refuses other backends, and models without one
+        in_torch = TorchFollowBackend(weights.load(), memory, device, precision)
+        in_torch.memory_sha256 = weights.sha256
+        return in_torch
+    # Refuses other backends, and models without one.
+    sha256 = memory_sha256(model, backend, precision)
     folder = resolve_model(model, wanted)
     sizes = {"image_size": folder.image_size, "width": folder.facts.get("width")}
-    return OnnxFollowBackend(
+    in_graphs = OnnxFollowBackend(
         folder.path, preset_named(folder.facts["preset"]).sized(**sizes), threads
     )
+    for name, metadata in in_graphs.metadata().items():
+        folder.hold_against(metadata, name)
+    in_graphs.memory_sha256 = sha256
+    return in_graphs

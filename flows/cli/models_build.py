@@ -207,24 +207,30 @@ def triton_repository(models: tuple[str, ...], out: Path, **options: Any) -> Non
 def certify_model(**options: Any) -> None:
     """Run MODEL as `label` would and compare its masks with PyTorch's in float32.
 
-    Writes a certificate into the cache; `label` and workers refuse an engine that failed. The
-    last check counts. Exit code 1: failed. Pictures other than the bundled ones need PyTorch, or
-    certified float32 graphs on the CPU, as judge.
+    Writes a certificate into the cache, and one of its memory if it can follow objects; `label`
+    and workers refuse an engine that failed. The last check counts. Exit code 1: failed. Pictures
+    other than the bundled ones need PyTorch, or certified float32 graphs on the CPU, as judge.
     """
     if options["quick"] and options["frames"]:
         raise click.UsageError("--quick takes the bundled pictures only, no --frames")
     with spinning(stderr_console(), "certifying"):
-        certificate = _certified(options)
-        certificate.keep()
-    path = certificate.path()
-    if not print_json(options["as_json"], certificate.as_json() | {"file": str(path)}):
-        _print(certificate, path)
-    sys.exit(0 if certificate.passed else 1)
+        certificates = _certified(options)
+        for one in certificates:
+            one.keep()
+    told, *memory = (one.as_json() | {"file": str(one.path())} for one in certificates)
+    if not print_json(options["as_json"], told | ({"memory": memory[0]} if memory else {})):
+        for one in certificates:
+            _print(one, one.path())
+    sys.exit(0 if all(one.passed for one in certificates) else 1)
 
 
-def _certified(options: dict[str, Any]) -> Certificate:
+def _certified(options: dict[str, Any]) -> list[Certificate]:
+    """Return the certificate of the model and, where it has one, that of its memory."""
+    from sam2_core.checkpoints import NoMemoryError
+    from sam2_core.load import load_follow_backend
     from sam2_core.trust.calibration import bundled_calibration
     from sam2_core.trust.certify import certify, recorded_answers, with_pictures
+    from sam2_core.trust.following import certify_memory, clip
     from tasks.evaluate.evaluate import NoJudgeError, answers_to, more_pictures
     from tasks.masks.model import choose_model, load_segmenter
 
@@ -256,7 +262,14 @@ def _certified(options: dict[str, Any]) -> Certificate:
         certificate, found = certify(
             segmenter, calibration, answers, kind=kind, source=choice.source
         )
-        return with_pictures(certificate, calibration, answers, found)
+        proofs = [with_pictures(certificate, calibration, answers, found)]
+    try:
+        backend = load_follow_backend(choice.source, choice.backend, choice.precision)
+    except NoMemoryError:
+        return proofs
+    with _naming(choice.source):
+        certificate, answers, found = certify_memory(backend, choice.stamp, choice.source)
+    return [*proofs, with_pictures(certificate, clip(), answers, found)]
 
 
 @contextlib.contextmanager

@@ -33,11 +33,15 @@ class FollowBackend(ABC):
         image_size: S, side of the model's square.
         width: channels of a pointer.
         objects_at_once: in one batch; four at 1024 pixels with all memories take about 1 GB.
+        device: "cpu", or the GPU's name.
+        memory_sha256: of the checkpoint or the graphs; "" where nobody asked.
 
     """
 
     image_size: int
     width: int
+    device = "cpu"
+    memory_sha256 = ""
     objects_at_once = 4
 
     def encode(self, image: ImageArray) -> dict[str, Any]:
@@ -89,7 +93,8 @@ class TorchFollowBackend(FollowBackend):
 
         self._torch, self._device = torch, device
         self.image_size, self.width = model.preset.image_size, model.preset.width
-        self.objects_at_once = 16 if device == "cuda" else self.objects_at_once
+        if device == "cuda":
+            self.objects_at_once, self.device = 16, torch.cuda.get_device_name()
         dtype = torch.float16 if precision == "fp16" else torch.float32
         modules: dict[str, Any] = {
             "encoder": LeanEncoder(model, fused=True),
@@ -162,6 +167,13 @@ class OnnxFollowBackend(FollowBackend):
         self._sessions = {
             name: open_session(folder / f"{name}.onnx", threads, ["CPUExecutionProvider"])
             for name in self._outputs
+        }
+
+    def metadata(self) -> dict[str, dict[str, str]]:
+        """Return what each graph says of itself."""
+        return {
+            name: session.get_modelmeta().custom_metadata_map
+            for name, session in self._sessions.items()
         }
 
     def run(self, graph: str, inputs: Mapping[str, Any]) -> Sequence[Any]:

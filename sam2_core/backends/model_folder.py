@@ -40,7 +40,9 @@ def _is_count(value: object) -> bool:
 
 
 # What no graph refers to.
-_UNREAD = {"model.json", "reference.json", "reference_close_up.json"}
+_UNREAD = {
+    "model.json", "reference.json", "reference_close_up.json", "reference_memory.json",
+}  # fmt: skip
 _MEMORY = {f"{name}.onnx" for name in MEMORY_OUTPUTS}
 # In a stamp's name, in the place of the kind of graphs.
 CLOSE_UPS = "close-ups"
@@ -200,8 +202,8 @@ class ModelFolder:
         pinned.unchanged()
         return pinned
 
-    def hold_against(self, metadata: Mapping[str, str]) -> None:
-        """Hold model.json against the metadata of the encoder that was opened.
+    def hold_against(self, metadata: Mapping[str, str], graph: str = "encoder") -> None:
+        """Hold model.json against the metadata of a graph that was opened.
 
         Raises:
             AutolabelError: they name another preset, other weights or another size.
@@ -212,7 +214,7 @@ class ModelFolder:
         for name in METADATA:
             if name in metadata and own[name] != metadata[name]:
                 raise AutolabelError(
-                    f"{self.path / 'model.json'}: {name} is {own[name]!r}, and encoder.onnx was "
+                    f"{self.path / 'model.json'}: {name} is {own[name]!r}, and {graph}.onnx was "
                     f"exported with {metadata[name]!r}. Export the model again"
                 )
 

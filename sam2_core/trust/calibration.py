@@ -249,6 +249,10 @@ class Answers:
         return Answers(**{**values, "images": tuple(images)})
 
 
+# What a memory's answers are called there.
+MEMORY_ANSWERS = "reference_memory.json"
+
+
 def file_name(*, close_ups: bool) -> str:
     """Name of the recorded answers in a model's folder."""
     return "reference_close_up.json" if close_ups else "reference.json"

@@ -12,7 +12,7 @@ import logging
 import platform
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,7 +52,9 @@ from sam2_core.types import (
     BOX_TOP_LEFT,
     POINT_PADDING,
     AutolabelError,
+    FloatArray,
     MachineError,
+    ModelStamp,
     Prompts,
 )
 
@@ -313,21 +315,29 @@ def compared(
         AutolabelError: the answers are those for other pictures or another way to segment.
 
     """
-    from pycocotools import mask as coco_mask
-
     if (answers.calibration, answers.close_ups) != (calibration.digest, segmenter.close_ups):
         raise AutolabelError("the reference's answers are those to other pictures")
     batch = segmenter.frame_batch
     # Several frames at once may be decoded by another graph than single ones.
     batched = engine_answers(segmenter, calibration.images, batch)[0] if batch > 1 else []
     found, latency_ms = engine_answers(segmenter, calibration.images)
+    for index, (other, expected) in enumerate(zip(batched, answers.images, strict=False)):
+        alone, together = (_logits_apart(one, expected) for one in (found[index], other))
+        if together.max(initial=0) > alone.max(initial=0):
+            found[index] = other
+    return beside_reference(calibration, found, answers), found, latency_ms
+
+
+def beside_reference(
+    calibration: Calibration, found: Sequence[ImageAnswers], answers: Answers
+) -> list[dict[str, Any]]:
+    """Return every mask of an engine beside the reference's, as `compared` does."""
+    from pycocotools import mask as coco_mask
+
     rows: list[dict[str, Any]] = []
-    for index, (image, expected) in enumerate(zip(calibration.images, answers.images, strict=True)):
-        apart = _logits_apart(found[index], expected)
-        for other in batched[index : index + 1]:
-            if _logits_apart(other, expected).max(initial=0) > apart.max(initial=0):
-                found[index], apart = other, _logits_apart(other, expected)
-        own, size_hw = found[index], image.size_hw
+    together = zip(calibration.images, found, answers.images, strict=True)
+    for index, (image, own, expected) in enumerate(together):
+        apart, size_hw = _logits_apart(own, expected), image.size_hw
         tolerance_px = boundary_tolerance_px(size_hw)
         predicted_apart = np.abs(own.predicted_iou.astype(float) - expected.predicted_iou)
         for row, (mask, true) in enumerate(zip(own.rle, expected.rle, strict=True)):
@@ -337,7 +347,7 @@ def compared(
                 "area_px": int(coco_mask.area({"counts": true, "size": list(size_hw)})),
                 "predicted_apart": float(predicted_apart[row]), "logits_apart": float(apart[row]),
             })  # fmt: skip
-    return rows, found, latency_ms
+    return rows
 
 
 def _logits_apart(given: ImageAnswers, expected: ImageAnswers) -> npt.NDArray[np.float64]:
@@ -349,6 +359,16 @@ def _logits_apart(given: ImageAnswers, expected: ImageAnswers) -> npt.NDArray[np
     return np.nan_to_num(apart, nan=np.inf, posinf=np.inf)
 
 
+def close_boxes(size: int) -> tuple[FloatArray, npt.NDArray[np.int32]]:
+    """Return points (2, 3, 2) and labels (2, 3) of two boxes that are one in half precision."""
+    corners = np.array([[0.55, 0.55], [0.9, 0.9]]) * size
+    corners = corners.astype(np.float16).astype(np.float32)
+    points = np.zeros((2, 3, 2), np.float32)
+    points[0, :2], points[1, :2] = corners, corners + np.float32(size / 8192)
+    labels = np.tile(np.array([BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING], np.int32), (2, 1))
+    return points, labels
+
+
 def coordinates_kept(segmenter: Segmenter, image: CalibrationImage) -> bool:
     """Whether the engine keeps coordinates finer than half precision does.
 
@@ -356,13 +376,7 @@ def coordinates_kept(segmenter: Segmenter, image: CalibrationImage) -> bool:
     their logits are equal to the last bit; else they are not, in any precision of the features.
     """
     prepared = segmenter.prepare(image.pixels, image.boxes)
-    size = segmenter.image_size
-    corners = np.array([[0.55, 0.55], [0.9, 0.9]]) * size
-    corners = corners.astype(np.float16).astype(np.float32)
-    points = np.zeros((2, 3, 2), np.float32)
-    points[0, :2], points[1, :2] = corners, corners + np.float32(size / 8192)
-    labels = np.tile(np.array([BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING], np.int32), (2, 1))
-    prompts = Prompts(points, labels, np.zeros(2, np.int64))
+    prompts = Prompts(*close_boxes(segmenter.image_size), np.zeros(2, np.int64))
     pair = replace(
         prepared, images_model=prepared.images_model[:1], prompts=prompts, rows=np.arange(2),
         reasons=("", ""), regions_xyxy_px=None,
@@ -387,17 +401,40 @@ def recorded_answers(
     """
     calibration, close_ups = bundled_calibration(), segmenter.close_ups
     checkpoint = segmenter.backend.info.stamp.checkpoint_sha256
-    own = Path(source).expanduser() / file_name(close_ups=close_ups)
-    kept = cache_folder(cache) / "references" / checkpoint / own.name
+    wanted = (checkpoint, close_ups, calibration.digest)
+    return recorded_or_made(
+        source, file_name(close_ups=close_ups), wanted,
+        lambda: judged(source, segmenter, calibration, cache), cache,
+    )  # fmt: skip
+
+
+def recorded_or_made(
+    source: str | Path,
+    name: str,
+    wanted: tuple[str, bool, str],
+    make: Callable[[], Answers],
+    cache: Path | None = None,
+) -> Answers:
+    """Return the answers in a file beside the graphs or in the cache, else make and keep them.
+
+    Args:
+        source: what was loaded.
+        name: of the file.
+        wanted: their checkpoint, whether of close-ups, and the digest of the pictures.
+        make: has PyTorch make them.
+        cache: the cache folder.
+
+    """
+    own = Path(source).expanduser() / name
+    kept = cache_folder(cache) / "references" / wanted[0] / name
     for path in (own, kept):
         try:
             found = Answers.read(path)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        wanted = (checkpoint, close_ups, calibration.digest)
         if (found.checkpoint_sha256, found.close_ups, found.calibration) == wanted:
             return found
-    answers = judged(source, segmenter, calibration, cache)
+    answers = make()
     try:
         answers.write(kept)
     except OSError as error:
@@ -414,22 +451,32 @@ def judged(
         UncertifiedEngineError: there is no PyTorch here, or the weights are not.
 
     """
-    info = segmenter.backend.info
-    weights = _weights(source, info.stamp.checkpoint_sha256, info.stamp.name, cache)
+    from sam2_core.trust.calibration import torch_answers
+
+    stamp = segmenter.backend.info.stamp
+    return torch_answers(
+        weights_of(source, stamp, cache).load(), calibration, close_ups=segmenter.close_ups,
+        checkpoint_sha256=stamp.checkpoint_sha256,
+    )  # fmt: skip
+
+
+def weights_of(source: str | Path, stamp: ModelStamp, cache: Path | None = None) -> Weights:
+    """Return the weights of a loaded engine, for PyTorch to judge it.
+
+    Raises:
+        UncertifiedEngineError: there is no PyTorch here, or the weights are not.
+
+    """
+    weights = _weights(source, stamp.checkpoint_sha256, stamp.name, cache)
     if importlib.util.find_spec("torch") is None or weights is None:
         lacking = "PyTorch" if weights is not None else "the checkpoint that it was exported from"
         raise UncertifiedEngineError(
-            f"nothing here can tell whether {info.stamp.name} on {info.stamp.backend} computes "
+            f"nothing here can tell whether {stamp.name} on {stamp.backend} computes "
             f"what it should: its folder holds no answers of PyTorch, and {lacking} is not here. "
             "Export the model again (`autolabel models export`, answers are recorded with it), or "
             "label with --allow-uncertified, and every label says so"
         )
-    from sam2_core.trust.calibration import torch_answers
-
-    return torch_answers(
-        weights.load(), calibration, close_ups=segmenter.close_ups,
-        checkpoint_sha256=info.stamp.checkpoint_sha256,
-    )  # fmt: skip
+    return weights
 
 
 def _weights(source: str | Path, sha256: str, name: str, cache: Path | None) -> Weights | None:
@@ -476,13 +523,44 @@ def certify(
 
     """
     rows, found, latency_ms = compared(segmenter, calibration, answers)
+    certificate = certificate_of(
+        engine_facts(segmenter.backend.info), calibration, answers, rows, kind=kind, source=source,
+        latency_ms=latency_ms,
+        coordinates_kept=coordinates_kept(segmenter, calibration.images[0]),
+    )  # fmt: skip
+    return certificate, found
+
+
+def certificate_of(
+    engine: Mapping[str, Any],
+    calibration: Calibration,
+    answers: Answers,
+    rows: Sequence[dict[str, Any]],
+    *,
+    source: str | Path,
+    latency_ms: float,
+    coordinates_kept: bool,
+    kind: str = "quick",
+) -> Certificate:
+    """Return the certificate of an engine whose masks were measured, not written yet.
+
+    Args:
+        engine: what makes it the one that it is.
+        calibration: the pictures.
+        answers: of PyTorch to these.
+        rows: every mask beside the reference's, of `beside_reference`.
+        source: what was loaded.
+        latency_ms: for a picture.
+        coordinates_kept: whether coordinates are finer than half precision.
+        kind: what to call the set.
+
+    """
     measured: dict[str, Any] = summary(rows) | {
-        "latency_ms": round(latency_ms, 1),
-        "coordinates_kept": coordinates_kept(segmenter, calibration.images[0]),
-    }
-    engine, path = engine_facts(segmenter.backend.info), Path(source).expanduser()
+        "latency_ms": round(latency_ms, 1), "coordinates_kept": coordinates_kept,
+    }  # fmt: skip
+    path = Path(source).expanduser()
     worst = sorted(rows, key=lambda one: float(one["iou"]))[:WORST]
-    certificate = Certificate(
+    return Certificate(
         engine,
         {"kind": kind, "digest": calibration.digest, "pictures": len(calibration.images),
          "boxes": calibration.boxes, "bundled": bundled_calibration().digest},
@@ -494,7 +572,6 @@ def certify(
         str(path.resolve()) if str(source) and path.exists() else str(source),
         datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
-    return certificate, found
 
 
 def ensure_certified(
@@ -509,12 +586,28 @@ def ensure_certified(
         MachineError: the device failed meanwhile.
 
     """
-    engine = engine_facts(segmenter.backend.info)
+
+    def certified() -> Certificate:
+        answers = recorded_answers(source, segmenter, cache)
+        return certify(segmenter, bundled_calibration(), answers, source=source)[0]
+
+    return proven(engine_facts(segmenter.backend.info), certified, cache)
+
+
+def proven(
+    engine: Mapping[str, Any], certify: Callable[[], Certificate], cache: Path | None = None
+) -> Certificate:
+    """Return the certificate of an engine: the one there is, else one that is made and kept now.
+
+    Raises:
+        UncertifiedEngineError: it fails, or nothing can tell.
+        MachineError: the device failed meanwhile.
+
+    """
     found = read_certificate(engine, cache)
     if found is None or found.calibration["bundled"] != bundled_calibration().digest:
-        answers = recorded_answers(source, segmenter, cache)
         try:
-            found, _ = certify(segmenter, bundled_calibration(), answers, source=source)
+            found = certify()
         except AutolabelError:
             raise
         except Exception as error:  # sound pictures and boxes: it can only be the machine

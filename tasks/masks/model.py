@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from sam2_core.backends.follow_backends import FollowBackend
-from sam2_core.load import Wanted, load_follow_backend, resolve_model, resolve_weights
+from sam2_core.load import (
+    Wanted,
+    load_follow_backend,
+    memory_sha256,
+    resolve_model,
+    resolve_weights,
+)
 from sam2_core.model_download import checkpoint_path
 from sam2_core.presets import PRESETS, preset_named
 from sam2_core.segmenter import Segmenter
@@ -19,6 +25,7 @@ from sam2_core.trust.certify import (
     certificates,
     versions_of,
 )
+from sam2_core.trust.following import ensure_memory_certified, memory_identity
 from sam2_core.types import AutolabelError, ModelStamp
 
 ONNXRUNTIME = "onnxruntime"
@@ -193,14 +200,23 @@ class Segmenters:
         """Return what follows objects with a model's memory; loads it the first time.
 
         Raises:
+            UncertifiedEngineError: it may not label on this machine.
             AutolabelError: as `load_follow_backend`.
 
         """
         with self._lock:
+            self.refuse_known(choice)
             if choice not in self._following:
-                self._following[choice] = load_follow_backend(
-                    choice.source, choice.backend, choice.precision
-                )
+                backend = load_follow_backend(choice.source, choice.backend, choice.precision)
+                if self._certified and not choice.allow_uncertified:
+                    try:
+                        proof = ensure_memory_certified(backend, choice.stamp, choice.source)
+                    except UncertifiedEngineError as error:
+                        self._refused[choice] = str(error)
+                        raise
+                    short = self._certificates.get(choice)
+                    self._certificates[choice] = {**(short or {}), "memory": proof.short}
+                self._following[choice] = backend
             return self._following[choice]
 
     def refuse_known(self, choice: ModelChoice) -> None:
@@ -280,6 +296,10 @@ def is_of_now(certificate: Certificate) -> bool:
             return False
         close_ups = None if engine["close_ups"] else False
         choice = choose_model(source, engine["backend"], engine["precision"], close_ups=close_ups)
+        if "memory" in engine:
+            memory = memory_sha256(choice.source, choice.backend, choice.precision)
+            if engine["memory"] != memory_identity(memory):
+                return False
     except (AutolabelError, OSError):
         return False
     return _is_for(certificate, choice)
@@ -287,7 +307,10 @@ def is_of_now(certificate: Certificate) -> bool:
 
 def verdict_on(choice: ModelChoice) -> str:
     """Return the verdict that a model has on this machine; `NOT_CHECKED` where it has none."""
-    found = [one.verdict for one in certificates() if _is_for(one, choice)]
+    found = [
+        one.verdict for one in certificates()
+        if "memory" not in one.engine and _is_for(one, choice)
+    ]  # fmt: skip
     return found[0] if found else NOT_CHECKED
 
 
@@ -296,7 +319,7 @@ def _is_for(certificate: Certificate, choice: ModelChoice) -> bool:
     if stamp.backend != engine["backend"] or engine["versions"] != versions_of(stamp.backend):
         return False
     known = {name: value for name, value in asdict(stamp).items() if value}
-    if "/" not in stamp.name:  # only reading the checkpoint tells
+    if "/" not in stamp.name or "memory" in engine:  # only reading the checkpoint tells
         del known["name"]
     return all(engine[name] == value for name, value in known.items())
 

@@ -257,6 +257,8 @@ def _certificate(job: Job) -> dict[str, Any] | None:
 def certificate_of(job: Job) -> dict[str, Any] | None:
     """Return the certificate of the job's model, which is loaded where it is not yet."""
     job.context.segmenters.load(job.model)
+    if job.follow:
+        job.context.segmenters.follow_backend(job.model)
     return job.context.segmenters.certified_by(job.model)
 
 

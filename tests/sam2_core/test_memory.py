@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gc
+import json
 import shutil
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
-pytest.importorskip("onnx", reason="needs onnx: make dev")
+onnx = pytest.importorskip("onnx", reason="needs onnx: make dev")
 
+from flows.cli.main import cli  # noqa: E402
 from lab.tools.follow_with_meta import (  # noqa: E402
     compared,
     our_masks,
@@ -25,12 +30,19 @@ from sam2_core.backends.follow_backends import (  # noqa: E402
     OnnxFollowBackend,
     TorchFollowBackend,
 )
-from sam2_core.export import export_memory  # noqa: E402
+from sam2_core.export import MEMORY_OUTPUTS, export_memory  # noqa: E402
 from sam2_core.follow import Follower, FollowRules  # noqa: E402
 from sam2_core.presets import MICRO, PRESETS  # noqa: E402
+from sam2_core.trust import following  # noqa: E402
+from sam2_core.trust.calibration import MEMORY_ANSWERS  # noqa: E402
+from sam2_core.trust.certify import UncertifiedEngineError  # noqa: E402
+from sam2_core.trust.following import torch_follows  # noqa: E402
+from sam2_core.types import AutolabelError  # noqa: E402
+from tasks.masks.model import Segmenters, choose_model  # noqa: E402
+from tests.planted_graphs import FAULTS, as_exported  # noqa: E402
 from tests.sam2_core.recorded_reference import DATA, MODEL  # noqa: E402
 
-FRAMES = 20
+FRAMES, COARSE = 20, "coordinates in half precision"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,15 +54,23 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", params=["torch", pytest.param("onnxruntime", marks=pytest.mark.ci)])
-def backend(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Export a model with its memory; the image path that lies there is of the same weights."""
     model, memory = weights(MICRO)
-    if request.param == "torch":
-        return TorchFollowBackend(model, memory)
-    folder = tmp_path_factory.mktemp("exported")
-    shutil.copy(MODEL / "encoder.onnx", folder)  # of the same weights
+    folder = shutil.copytree(MODEL, tmp_path_factory.mktemp("exported") / "model")
     export_memory(model, memory, folder)
-    return OnnxFollowBackend(folder, MICRO, threads=1)
+    for name in MEMORY_OUTPUTS:
+        as_exported(folder / f"{name}.onnx")
+    torch_follows(model, memory, "random-0").write(folder / MEMORY_ANSWERS)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["torch", pytest.param("onnxruntime", marks=pytest.mark.ci)])
+def backend(request):
+    if request.param == "torch":
+        return TorchFollowBackend(*weights(MICRO))
+    return OnnxFollowBackend(request.getfixturevalue("exported"), MICRO, threads=1)
 
 
 def test_masks_are_those_of_metas_video_predictor(backend):
@@ -128,6 +148,66 @@ def test_presets_have_as_many_parameters_as_the_published_video_models(preset, m
     assert len(memory) == 159
     count = sum(one.numel() for one in memory.values()) / 1e6
     assert image + count == pytest.approx(millions, abs=0.1)
+
+
+def swapped(graph):
+    """Two weights of one shape, each in the place of the other."""
+    one, other = [one for one in graph.initializer if one.dims == graph.initializer[0].dims][:2]
+    one.raw_data, other.raw_data = other.raw_data, one.raw_data
+
+
+@pytest.mark.ci
+def test_no_memory_follows_before_it_was_held_against_pytorch(exported, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+
+    def planted(name, graph, change):
+        folder = shutil.copytree(exported, tmp_path / name)
+        path = folder / f"memory_{graph}.onnx"
+        path.write_bytes(change(path.read_bytes()))
+        as_exported(path)
+        return choose_model(str(folder), "onnxruntime-cpu")
+
+    def edited(change):
+        def of(data):
+            model = onnx.load_from_string(data)
+            change(model)
+            return model.SerializeToString()
+
+        return of
+
+    sound, models = choose_model(str(exported), "onnxruntime-cpu"), Segmenters()
+    models.load(sound)
+    models.follow_backend(sound)
+    assert models.certified_by(sound)["memory"]["verdict"] == "passed"
+    monkeypatch.setattr(following, "certify_memory", None)  # a second process only reads
+    Segmenters().follow_backend(sound)
+    monkeypatch.undo()
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+
+    wrong = planted("swapped", "attention", edited(lambda model: swapped(model.graph)))
+    asked = ["models", "certify", wrong.source, "--backend", "onnxruntime-cpu", "--json"]
+    told = CliRunner().invoke(cli, [*asked, "--quick"])
+    image = json.loads(told.stdout)
+    assert (told.exit_code, image["verdict"], image["memory"]["verdict"]) == (1, "passed", "failed")
+    assert Path(image["memory"]["worst"][0]["file"]).is_file()
+    listed = json.loads(CliRunner().invoke(cli, ["models", "list", "--json"]).stdout)
+    verdicts = {(one["engine"].split()[0], one["verdict"]) for one in listed["other_certificates"]}
+    assert ("micro/memory", "failed") in verdicts
+    assert all(one["now"] for one in listed["other_certificates"])
+    coarse = planted("coarse", "decoder", edited(lambda model: FAULTS[COARSE][1](model.graph)))
+    for choice, reason in ((wrong, "logits"), (coarse, "rounded to half precision")):
+        with pytest.raises(UncertifiedEngineError, match=f"may not label.*{reason}"):
+            Segmenters().follow_backend(choice)
+        Segmenters().follow_backend(replace(choice, allow_uncertified=True))
+
+    half = edited(lambda model: onnx.helper.set_model_props(model, {"precision": "fp16"}))
+    cut = planted("cut", "encoder", lambda data: data[:-1000])
+    for choice, reason in (
+        (planted("half", "mask", half), "precision is 'fp32', and memory_mask.onnx was exported w"),
+        (cut, "memory_encoder.onnx"),
+    ):
+        with pytest.raises(AutolabelError, match=reason):
+            Segmenters().follow_backend(choice)
 
 
 def kept_by(tensors) -> int:
