@@ -194,6 +194,10 @@ class LabelParams(BaseModel):
         default="::", description="START:STOP:STEP of each camera's frames, counted from 0."
     )
     chunk_frames: int = Field(default=64, ge=1, le=64, description="Frames per chunk.")
+    relabel_reviewed: bool = Field(
+        default=False,
+        description="Label sequences anew, too, on which people have decided as they are.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -339,10 +343,6 @@ class BackfillParams(BaseModel):
     priority: bool = Field(default=False, description="Run before everything else that waits.")
     retry_quarantined: bool = Field(
         default=False, description="Try sequences again that were given up."
-    )
-    relabel_reviewed: bool = Field(
-        default=False,
-        description="Label sequences anew, too, on which people have decided as they are.",
     )
     usd_per_gpu_hour: float | None = Field(
         default=None, gt=0, description="Price per GPU hour, for the estimate."

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from flows.cli.common_options import json_option, print_json
 from flows.cli.display import as_typed, spinning, stderr_console
-from tasks.evaluate.evaluate import EXAMPLES, example_truths
+from tasks.evaluate.evaluate import EXAMPLES
 
 DATASET = "demo"
 REAL, PICTURES = "real-3-cameras", 6  # of each drive at least one
@@ -74,6 +74,7 @@ def run_demo(console: Console) -> dict[str, Any]:
         dataset=DATASET,
         model="compact",
         detector="compact",
+        relabel_reviewed=True,
     )
     summary = run_label(params)
     with spinning(console, "comparing with the truth"):
@@ -83,27 +84,15 @@ def run_demo(console: Console) -> dict[str, Any]:
 
 
 def compare(out_uri: str, run_key: str, folder: Path) -> dict[str, Any]:
-    """Put the truth beside the labels in FiftyOne, and measure the labels against it."""
-    from tasks.evaluate.metrics import Scores
+    """Put the truth beside the labels in FiftyOne; `evaluate dataset:demo --run` says the same."""
+    from tasks.evaluate.evaluate import evaluate, open_truth
+    from tasks.evaluate.stored_labels import StoredLabels
     from tasks.load.into_fiftyone import load_truth
-    from tasks.store.manifests import labels_of, list_complete, read_manifest
 
     for path in folder.glob("*/truth.json"):
         load_truth(DATASET, path, path.parent.name)
-    complete = list_complete(out_uri, run_key)
-    labels = {
-        one.frame.uri: one
-        for manifest in (read_manifest(out_uri, run_key, *key) for key in complete)
-        for chunk in manifest.chunks
-        for one in labels_of(out_uri, manifest, chunk)
-    }
-    truths = list(example_truths(folder))
-    scores = Scores(list(dict.fromkeys(name for _, one in truths for name in one.categories)))
-    for images, truth in truths:
-        for image in truth.images:
-            found = labels.get(str(images / image.file_name))
-            if found is not None and found.masks is not None:
-                scores.add(image, found.boxes, found.masks, by_row=False)
+    truth = open_truth(f"dataset:{DATASET}", None)
+    *_, scores = evaluate(truth, None, StoredLabels(truth, out_uri, run_key), by_row=False)
     result = scores.result()
     return {
         "mask_miou": result["miou"],

@@ -116,8 +116,12 @@ def _tensorrt() -> Finding:
 
 
 def _models() -> Finding:
-    exported = sorted((cache_folder() / "models").glob("*/*/*/model.json"))
-    names = sorted({path.parts[-4] for path in exported})
+    exported = (cache_folder() / "models").glob("*/*/*/model.json")
+    names = sorted({
+        f"{path.parts[-4]} with random weights, for tests" if path.parts[-3].startswith("random-")
+        else path.parts[-4]
+        for path in exported
+    })  # fmt: skip
     advice = "" if names else "for Meta's SAM 2.1: autolabel models download tiny"
     return Finding("models", "ok", ", ".join(["compact (bundled)", *names]), advice)
 

@@ -22,6 +22,7 @@ from flows.cli.options import label_options, label_params
 from flows.label_sequences import label_sequences
 from flows.params import LabelParams
 from flows.pipeline import do_now
+from flows.plan.names import why_kept
 from flows.plan.plan import Plan, check_writable, job_of, make_plan, summary_of, tracks_told
 from flows.server.api import Api, configured_api
 from sam2_core.cache import cache_folder, make_folder
@@ -205,6 +206,8 @@ def announce(console: Console, plan: Plan) -> None:
         f"[bold]{len(plan.missing)}[/] of {counted(len(plan.sequences), 'sequence')} to label"
         + (f", {done} up to date" if done else "")
     )
+    if plan.kept:
+        console.print(f"[bold]{len(plan.kept)}[/] kept: {why_kept(sum(plan.kept.values()))}")
     console.print(
         f"masks  {escape(stamp.name)} on {stamp.backend}, {stamp.precision} "
         f"[dim]({escape(plan.model.reason)})[/]"

@@ -11,7 +11,7 @@ import click
 
 from flows.cli.common_options import json_option, print_json
 from flows.cli.options import backfill_params, label_options
-from flows.params import BackfillParams, LabelParams
+from flows.params import LabelParams
 from flows.server.api import use_api
 
 NIGHTS_SHOWN = 5
@@ -41,10 +41,6 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.command(short_help="Label what is new, every night.")
 @label_options
 @click.option("--sequences", metavar="GLOB", default="*", help="Only sequences whose names match.")
-@click.option(
-    "--relabel-reviewed", is_flag=True,
-    help=BackfillParams.model_fields["relabel_reviewed"].description,
-)  # fmt: skip
 @click.option(
     "--at", metavar="HH:MM", default="01:00", callback=_time_of_day, help="When each night starts."
 )

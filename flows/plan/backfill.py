@@ -6,7 +6,7 @@ The plan is shown as a table on the terminal and as Markdown in Prefect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from flows.params import BackfillParams
-from flows.plan.names import Stored, names_of
+from flows.plan.names import Stored, names_of, why_kept
 from flows.plan.plan import matching_of, stamp_of
 from flows.plan.shards import Piece, ShardParams, pack, shard_lengths, taken_ns, work_of
 from sam2_core.backend_choice import needs_gpu
@@ -245,7 +245,6 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
     partial = {one.key for one in stored.listed if one.run_key == run_key and one.partial}
     ever = {one.sequence_id for one in stored.listed if not one.partial}
     plan.again += dated_ahead(stored.listed)
-    reviewed = _Reviewed(plan, stored)
     given_up = set() if plan.params.retry_quarantined else quarantine.given_up(out_uri, run_key)
     for one in _matching(plan):
         name, content_key = key = one.sequence.sequence_id, one.content_key
@@ -261,7 +260,7 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
             if stored.newest[name].content_key != content_key:
                 plan.again.append(ListedManifest(0.0, run_key, *key))
             continue
-        if key not in in_flight and (frames := reviewed.frames_of(key)):
+        if key not in in_flight and (frames := stored.frames_kept(plan.params.label, key)):
             plan.kept += 1
             plan.frames_reviewed += frames
             continue
@@ -279,37 +278,6 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
         plan.partial += key in partial
         plan.frames += work.frames
         yield work
-
-
-class _Reviewed:
-    """Sequences that are kept as people have reviewed them; reads decisions if it has to."""
-
-    def __init__(self, plan: BackfillPlan, stored: Stored) -> None:
-        self._out_uri = plan.params.label.out
-        self._newest = {} if plan.params.relabel_reviewed else stored.newest
-
-    @cached_property
-    def _frames(self) -> Mapping[str, int]:
-        from tasks.review.events import reviewed_sequences
-
-        return reviewed_sequences(self._out_uri)
-
-    def frames_of(self, key: Key) -> int:
-        """Return how many frames have decisions; 0 where the labels are of other frames, too."""
-        name, content_key = key
-        last = self._newest.get(name)
-        if (
-            last is None
-            or last.partial
-            or _frames_key(last.content_key) != _frames_key(content_key)
-        ):
-            return 0
-        return self._frames.get(name, 0)
-
-
-def _frames_key(content_key: str) -> str:
-    """Return the part of a content key that is of the frames, without that of imported boxes."""
-    return content_key.partition("-")[0]
 
 
 def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
@@ -372,11 +340,10 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     """Name and value of everything that a person wants to know before saying yes."""
     yield "sequences", f"{plan.sequences:,}"
     yield "up to date", f"{plan.up_to_date:,}"
-    frames = counted(plan.frames_reviewed, "frame")
     not_planned = {
         "under way": (plan.in_flight, ""),
         "given up on": (plan.quarantined, "  (--retry-quarantined tries them again)"),
-        "kept": (plan.kept, f"  (people decided on {frames}; --relabel-reviewed labels them anew)"),
+        "kept": (plan.kept, f"  ({why_kept(plan.frames_reviewed)})"),
     }
     for name, (count, more) in not_planned.items():
         if count:

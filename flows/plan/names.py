@@ -6,7 +6,8 @@ Names are recorded before any label; no sequence takes the name of another drive
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import cached_property
 
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
@@ -15,9 +16,10 @@ from tasks.frames.identity import IMAGE_SUFFIXES, split_address, suffix_of
 from tasks.frames.naming import NamedOtherwiseError, Names, overlap, root_of_both
 from tasks.frames.readers.choice import reader_of
 from tasks.store import storage
-from tasks.store.manifests import complete_keys, list_manifests, newest_of
+from tasks.store.manifests import Key, complete_keys, list_manifests, newest_of
 from tasks.store.roots import read_roots, write_roots
 from tasks.types import SequenceRef
+from tasks.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,11 @@ def keep_names(out_uri: str, names: Names) -> None:
             )
 
 
+def why_kept(frames: int) -> str:
+    """Say why sequences are kept, with how many frames that people have decided on."""
+    return f"people decided on {counted(frames, 'frame')}; --relabel-reviewed labels them anew"
+
+
 class Stored:
     """The labels of a storage as a plan finds them.
 
@@ -99,6 +106,25 @@ class Stored:
         self.listed = list_manifests(out_uri)
         self.newest = newest_of(self.listed)
         self.complete = complete_keys(self.listed, run_key)
+
+    @cached_property
+    def _reviewed(self) -> Mapping[str, int]:
+        from tasks.review.events import reviewed_sequences
+
+        return reviewed_sequences(self._out_uri)
+
+    def frames_kept(self, label: LabelParams, key: Key) -> int:
+        """Return on how many frames people have decided of a sequence that is kept as it is.
+
+        Reads decisions if it has to. 0 where the sequence is labeled anew: nobody has decided,
+        that is asked for, or there are other frames than those that have labels.
+        """
+        name, content_key = key
+        last = self.newest.get(name)
+        if label.relabel_reviewed or last is None or last.partial:
+            return 0
+        of_frames = [one.partition("-")[0] for one in (last.content_key, content_key)]  # not boxes
+        return self._reviewed.get(name, 0) if len(set(of_frames)) == 1 else 0
 
     def refuse_namesake(self, sequence: SequenceRef) -> None:
         """Refuse a sequence that is to be labeled and has the name of another drive.

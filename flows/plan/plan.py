@@ -48,6 +48,7 @@ class Plan:
         again: manifests to write again before labels are made, in this order: those that a wrong
             clock has dated ahead, and what is complete and had other labels since, of other frames
             or another run.
+        kept: sequences that are left as people have reviewed them: name -> frames decided on.
 
     """
 
@@ -58,6 +59,7 @@ class Plan:
     matching: Matching | None = None
     again: tuple[ListedManifest, ...] = ()
     names: Names = field(default_factory=Names)
+    kept: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[SequencePart]:
@@ -137,6 +139,9 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
         matching.refuse_nothing(params.wanted_classes)
     stamp = stamp_of(params, model, context)
     stored = Stored(params.out, stamp.run_key, names)
+    to_label = [_key(one) for one in found if _key(one) not in stored.complete]
+    kept = {key[0]: frames for key in to_label if (frames := stored.frames_kept(params, key))}
+    found = [one for one in found if one.sequence.sequence_id not in kept]
     is_tracked = stored.complete and params.tracks
     tracked = list_tracked(params.out, stamp.run_key) if is_tracked else set()
 
@@ -157,7 +162,7 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
     for one in stored.listed:
         if one.run_key == stamp.run_key and one.key in keys and stored.newest[one.key[0]] != one:
             again.append(one)
-    plan = Plan(params, stamp, model, sequences, matching, tuple(again), names)
+    plan = Plan(params, stamp, model, sequences, matching, tuple(again), names, kept)
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
         refuse_unless_usable(model.backend)
     return plan
@@ -271,6 +276,7 @@ def summary_of(
 ) -> dict[str, Any]:
     """Return the object that `--json` prints.
 
+    `kept` counts sequences that stay as people have reviewed them, with `frames_reviewed`.
     `rejected` counts those of the instances that have a reason and no mask. `tracks`, `filled`,
     masks made for their gaps, `not_filled`, masks missing in gaps by reason, and `other_class`,
     labels whose track is of another class, are of all of them, too; `skipped` counts frames that
@@ -285,6 +291,8 @@ def summary_of(
     seconds = summed(one.seconds for one in outcomes) | {"total": total_seconds}
     return {
         "sequences": len(outcomes),
+        "kept": len(plan.kept),
+        "frames_reviewed": sum(plan.kept.values()),
         "frames": sum(one.frames for one in outcomes),
         "instances": sum(one.instances for one in outcomes),
         "rejected": sum(one.rejected for one in outcomes),

@@ -105,13 +105,13 @@ def colour_classes(dataset: Any, classes: Iterable[str]) -> None:
 
 
 def offer_classes(dataset: Any, classes: Iterable[str]) -> None:
-    """Let the App's own annotation tools offer these classes, and those that they offer already.
+    """Let the App offer these classes in this order, and those that it offers already.
 
-    They edit reviewed labels only. Measurements are shown and cannot be changed; whatever else
-    somebody has set stays.
+    Its own annotation tools edit reviewed labels only. Measurements are shown and cannot be
+    changed; whatever else somebody has set stays.
     """
     schema = dict(dataset.label_schemas.get(EDITABLE) or _LABEL_SCHEMA)
-    wanted = sorted({*classes, *(schema.get("classes") or ())})
+    wanted = list(dict.fromkeys([*classes, *(schema.get("classes") or ())]))
     if wanted != schema.get("classes"):
         dataset.update_label_schema(EDITABLE, {**schema, "classes": wanted})
     dataset.activate_label_schemas(EDITABLE)

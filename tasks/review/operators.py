@@ -25,7 +25,13 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.database import DatabaseAwayError, await_answer
 from tasks.dataset.documents import detections_of, sample_id
 from tasks.dataset.layout import sample_collection
-from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, offered_classes, open_dataset
+from tasks.dataset.schema import (
+    LOG_FIELD,
+    MACHINE_FIELD,
+    REVIEWED_FIELD,
+    offered_classes,
+    open_dataset,
+)
 from tasks.review import actions
 from tasks.review.actions import Chosen, as_corrected, choose
 from tasks.review.events import Event, decided_by_now, last_act, redo, undo
@@ -41,12 +47,12 @@ from tasks.review.queue import (
     build_queue,
     everything,
     is_blind,
-    is_second_opinion,
     known_classes,
     list_sequences,
     queue_standing,
     sequence_view,
     spread,
+    unseen_labels,
 )  # fmt: skip
 from tasks.review.relabel import request_relabel, sent_back, submit_relabel
 from tasks.review.stats import (
@@ -118,15 +124,27 @@ def labels_as_stored(dataset: Any, wanted: Mapping[Any, Collection[str]]) -> dic
     """Return the same of labels by their samples' ids, whatever has happened to them."""
     from fiftyone.core.json import stringify
 
-    projection = dict.fromkeys((MACHINE_FIELD, REVIEWED_FIELD, *SHOWN), 1)
+    kept = (MACHINE_FIELD, REVIEWED_FIELD, LOG_FIELD, "frame_key", *SHOWN)
+    projection = dict.fromkeys(kept, 1)
     found = sample_collection(dataset).find({"_id": {"$in": list(wanted)}}, projection)
     return {str(one["_id"]): stringify(_change(one, wanted[one["_id"]])) for one in found}
 
 
 def _change(sample: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:
+    unseen = unseen_labels(sample)  # also after an undo nobody sees what the other has decided
+    found = {
+        MACHINE_FIELD: [
+            {**one, "decision": ""} if str(one["_id"]) in unseen else one
+            for one in detections_of(sample, MACHINE_FIELD)
+        ],
+        REVIEWED_FIELD: [
+            one
+            for one in detections_of(sample, REVIEWED_FIELD)
+            if unseen.isdisjoint(one.get("sources", ()))
+        ],
+    }
     labels = {
-        field: [one for one in detections_of(sample, field) if str(one["_id"]) in touched]
-        for field in (MACHINE_FIELD, REVIEWED_FIELD)
+        field: [one for one in rows if str(one["_id"]) in touched] for field, rows in found.items()
     }
     present = {str(one["_id"]) for rows in labels.values() for one in rows}
     values = {name: sample[name] for name in SHOWN if name in sample}
@@ -338,9 +356,10 @@ def _focused(ctx: Any, blind: bool) -> list[Chosen]:
     focus = ctx.params["focus"]
     chosen = choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
     shown = focus.get("decision")
+    wanted = {"_id": sample_id(chosen[0].frame_key)}
+    sample = sample_collection(ctx.dataset).find_one(wanted, {"frame_key": 1, LOG_FIELD: 1})
     # Keys do not say which view is open.
-    unseen = not shown and is_second_opinion(ctx.dataset, chosen[0].frame_key, focus["label_id"])
-    if blind or unseen:
+    if blind or (sample and not shown and focus["label_id"] in unseen_labels(sample)):
         return [replace(one, blind=True) for one in chosen]
     for field, label in (one for frame in chosen for one in frame.labels):
         if field == MACHINE_FIELD and shown is not None and (label.get("decision") or "") != shown:
@@ -522,8 +541,26 @@ def _sidebar(ctx: Any) -> Answer:
     return {
         "groups": [
             {"name": one.name, "paths": list(one.paths), "expanded": one.expanded} for one in groups
-        ]
+        ],
+        "empty": _why_empty(ctx),
     }
+
+
+def _why_empty(ctx: Any) -> str:
+    """Say of a view without samples what it is and what to do; "" of any other."""
+    if ctx.view is None or ctx.view.limit(1).count():
+        return ""
+    dataset, name = ctx.dataset, ctx.request_params.get("view_name") or ""
+    what = "Nothing in this view"
+    if dataset.has_saved_view(name):
+        what = f"Nothing in '{name}': {dataset.get_saved_view_info(name)['description']}"
+    left = queue_standing(dataset, name).left  # of a view that is no queue: of "needs review"
+    queue = Share.of_this_process().named(NEEDS_REVIEW)
+    to_do = f"{counted(left, 'decision')} left in the view '{queue}'"
+    done = (
+        f"The queue is {_next_after(dataset, name)};\n'Order the review queue again' asks for more"
+    )
+    return f"{what}.\n{to_do if left else done}."
 
 
 def _repair_open(ctx: Any) -> Answer:

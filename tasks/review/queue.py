@@ -21,6 +21,7 @@ import numpy as np
 from bson import ObjectId
 
 from sam2_core.types import AutolabelError
+from tasks.boxes.detectors import BUNDLED, load_detector
 from tasks.dataset.documents import detections_of, sample_id
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import (
@@ -31,6 +32,7 @@ from tasks.dataset.schema import (
     PREVIOUS_FIELD,
     REASONS_FIELD,
     REVIEWED_FIELD,
+    RISK_FIELD,
     colour_classes,
     dataset_lock,
     offer_classes,
@@ -473,7 +475,7 @@ def build_queue(
         for name, (view, text) in views.items():
             dataset.save_view(name, view, description=text, overwrite=True)
         classes = known_classes(dataset)
-        offer_classes(dataset, classes)
+        offer_classes(dataset, [*classes, *detector_classes(dataset)])
         colour_classes(dataset, classes)
         dataset.info["control"] = {"label_ids": list(drawn)}
         mine = {share.named(NEEDS_REVIEW): wanted, share.named(SECOND_OPINIONS): second}
@@ -524,12 +526,10 @@ def _said_by_others(sample: Mapping[str, Any]) -> tuple[set[str], set[str]]:
     return {label for label, what in last.items() if what in SECONDED} - closed, closed
 
 
-def is_second_opinion(dataset: Any, frame_key: str, label_id: str) -> bool:
-    """Whether a label waits for the opinion of the reviewer whom this process serves."""
-    if not Share.of_this_process().is_second(frame_key):
-        return False
-    found = sample_collection(dataset).find_one({"_id": sample_id(frame_key)}, {LOG_FIELD: 1})
-    return label_id in _said_by_others(found or {})[0]
+def unseen_labels(sample: Mapping[str, Any]) -> set[str]:
+    """Find labels of a sample that wait for a second opinion of the reviewer of this process."""
+    is_second = Share.of_this_process().is_second(str(sample["frame_key"]))
+    return _said_by_others(sample)[0] if is_second else set()
 
 
 _DECISION_PATH = f"{_INNER}.decision"
@@ -542,9 +542,20 @@ def blind(dataset: Any, wanted: Mapping[str, str]) -> Any:
     """
     from fiftyone import ViewExpression
 
+    taken_back = {
+        "$map": {
+            "input": {
+                "$filter": {
+                    "input": f"${LOG_FIELD}",
+                    "cond": {"$not": [{"$in": ["$$this.event_id", f"${LOG_FIELD}.reverts"]}]},
+                }
+            },
+            "in": "$$this.reverts",
+        }
+    }  # an undo that was undone takes nothing back
     mine = {"$filter": {"input": f"${LOG_FIELD}", "as": "entry", "cond": {"$and": [
         {"$eq": ["$$entry.by", reviewer()]}, {"$eq": [{"$ifNull": ["$$entry.reverts", ""]}, ""]},
-        {"$not": [{"$in": ["$$entry.event_id", f"${LOG_FIELD}.reverts"]}]},
+        {"$not": [{"$in": ["$$entry.event_id", taken_back]}]},
     ]}}}  # fmt: skip
     each = {"$map": {"input": {"$objectToArray": "$$this.decisions"}, "as": "one", "in": "$$one.k"}}
     decided = {"$reduce": {
@@ -568,10 +579,11 @@ def _of_reason(reason: str) -> str:
     return f"reason {WORDS.get(reason, reason)}"
 
 
-# Of a frame, and of no use to a reviewer.
+# Of a frame, and of no use to a reviewer; the risk that people read is that of a label.
 _NOT_SHOWN = (
-    "timestamp_ns", "frame_uri", "frame_address", "frame_etag", "frame_key", "run_key", "model",
-    "stamp", "previous_model", "loaded_at", "control", "difference", "review_log", REASONS_FIELD,
+    RISK_FIELD, "timestamp_ns", "frame_uri", "frame_address", "frame_etag", "frame_key", "run_key",
+    "model", "stamp", "previous_model", "loaded_at", "control", "difference", "review_log",
+    REASONS_FIELD,
 )  # fmt: skip
 
 
@@ -602,6 +614,16 @@ def known_classes(dataset: Any) -> list[str]:
     labels = sample_collection(dataset)
     found = [labels.distinct(f"{field}.detections.label") for field in FIELDS]
     return sorted({name for names in found for name in names if name})
+
+
+def detector_classes(dataset: Any) -> list[str]:
+    """Classes that the labels' detectors look for, found or not; of the package's and YOLOX'."""
+    samples = sample_collection(dataset)
+    known = set(samples.distinct("stamp.parameters.classes"))
+    for stamp in samples.distinct("stamp.detector"):
+        if (name := stamp.partition("@")[0]) in BUNDLED:
+            known.update(load_detector(name).classes)
+    return sorted(known)
 
 
 def everything(dataset: Any) -> Any:

@@ -453,7 +453,7 @@ DECISION_COLOURS = {
 
 
 NO_CONTROL = "there is no control sample: no label is left that the queue does not stand for"
-MOST_LETTERS = 22  # of a name beside a bar
+MOST_LETTERS = 30  # of a name beside a bar: reasons with their counts are shorter
 
 
 def summary(stats: Stats) -> str:

@@ -208,8 +208,9 @@ def test_what_people_reviewed_is_not_labeled_anew_unless_asked(params, tmp_path,
     assert "undated" not in {one.sequence_id for one in plan.works}
     assert dict(plan_rows(plan))["kept"].startswith("1  (people decided on 1 frame;")
     assert plan_backfill(params()).up_to_date == 3, "those that are as asked for stay so"
-    asked = other.model_copy(update={"relabel_reviewed": True})
-    assert plan_backfill(asked).to_label == 3
+    assert make_plan(other.label).kept == {"undated": 1}, "one rule for all commands"
+    asked = other.label.model_copy(update={"relabel_reviewed": True})
+    assert plan_backfill(params(label=asked)).to_label == len(make_plan(asked).missing) == 3
 
     dataset = open_dataset("reviewed")
     undo(dataset)

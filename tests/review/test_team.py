@@ -76,6 +76,11 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
         focus = {"sample_id": frame, "label_id": label, "decision": ""}
         done = ask(dataset, act, focus=focus, current_sample=frame, **more)
         assert done["ok"], done
+    for act, shown_now in (("undo", ""), ("redo", "accepted")) * 2:
+        (change,) = ask(dataset, act)["samples"].values()
+        assert [one["decision"] for one in change["labels"]["detections"]] == [shown_now]
+        assert bool(change["labels"]["reviewed"]) == bool(shown_now), "what ana has made of it"
+        assert bool(labels(view)) != bool(shown_now), "it waits again, or does not"
     assert labels(view) == {}, "what he has decided on leaves the view"
     standing = queue_standing(schema.open_dataset(name), people["ben"].named(SECOND_OPINIONS))
     assert (len(standing.label_ids), standing.left) == (count, 0)

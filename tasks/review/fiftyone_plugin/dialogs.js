@@ -5,7 +5,12 @@
   const PATIENCE_MS = 250; // what is quicker needs no sign
   const REASON_MS = 20_000; // FiftyOne's own notifications are gone after two seconds
   const MOST_ROWS = 200;
-  const LOOKS = { wait: "bottom:46px;background:#111827e6", wrong: "bottom:70px;background:#b91c1c" };
+  const LOOKS = {
+    wait: "bottom:46px;background:#111827e6", wrong: "bottom:70px;background:#b91c1c",
+    empty: "top:40%;left:60%;background:#1f2430;font-size:17px;line-height:1.5;white-space:pre-line;z-index:1200",
+    away: "inset:0;transform:none;max-width:none;padding:35vh 10vw;border-radius:0;background:#111827;font-size:18px;" +
+      "text-align:center;white-space:pre-line;pointer-events:auto",
+  };
   const signs = new Map(); // by kind
 
   function show(kind, text) {
@@ -123,5 +128,5 @@
     });
   }
 
-  Object.assign(review, { during, complain, pick });
+  Object.assign(review, { during, complain, pick, show, hide });
 })();

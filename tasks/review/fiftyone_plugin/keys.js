@@ -46,7 +46,7 @@
   const PROMPTS = [["box", "the box as it is"], ["wider box", "a box 10% wider"], ["tighter box", "a box 10% tighter"]];
   const SAME_MODEL = [["", "the model that made the label"]];
   const MOST_WAITING = 8;
-  const SEEN_MS = 400, TURN_MS = 20_000, EMPTY_MS = 300, SILENT_MS = 60_000;
+  const SEEN_MS = 400, TURN_MS = 20_000, EMPTY_MS = 300, SILENT_MS = 60_000, LOOK_MS = 3000;
   const AWAY = "the App does not answer: the terminal where it was started says why. What has its mark is in storage";
   const WRITING = "writing your decisions …";
   const queue = []; // decisions that are not written yet, oldest first
@@ -103,6 +103,19 @@
   function isThere() {
     return fetch("/fiftyone", { cache: "no-store" }).then((answer) => answer.ok, () => false);
   }
+
+  // A page outlives the App that it is of.
+  let isAway = false;
+  setInterval(async () => {
+    const there = await isThere();
+    if (there && isAway) location.reload();
+    if (there || isAway) return;
+    isAway = true;
+    const name = decodeURIComponent(location.pathname.split("/")[2] ?? "DATASET");
+    review.show("away", `The review has ended, or the connection is lost. Decisions with their mark are in storage.
+      \nautolabel review ${name.includes(" ") ? `'${name}'` : name}
+      \n(or autolabel up) starts it again and prints the address to open.`);
+  }, LOOK_MS);
 
   async function reachable() {
     const there = await isThere();

@@ -162,7 +162,7 @@
 (function () {
   const review = window.autolabelReview;
   const foo = window.__foo__, { state: fos } = review.fiftyone;
-  const SOON_MS = [300, 1500]; // a view with nothing in it draws nothing that would tell
+  const SOON_MS = [300, 1500, 5000]; // a view with nothing in it draws nothing that would tell
   let arranged = ""; // the view that it was done for: what somebody moves in it stays
 
   // Groups as the dataset has them, of fields that are there; other fields keep the groups they are in.
@@ -189,9 +189,10 @@
       const name = await snapshot.getPromise(fos.datasetName);
       const view = `${name} ${JSON.stringify(await snapshot.getPromise(fos.view))}`;
       if (!name || view === arranged) return;
-      const groups = (await review.ask("sidebar"))?.groups;
+      const { groups, empty } = (await review.ask("sidebar")) ?? {};
       if (!groups?.length) return;
       arranged = view;
+      if (empty) review.show("empty", empty);
       const fields = await Promise.all(
         groups.flatMap(({ paths }) => paths).map(async (path) => [path, await snapshot.getPromise(fos.field(path))]),
       );
@@ -213,10 +214,11 @@
   let coming = [];
   function soon() {
     hideStages();
+    review.hide("empty");
     coming.forEach(clearTimeout);
     coming = SOON_MS.map((ms) => setTimeout(() => foo.executeOperator("sam2-autolabel/arrange_sidebar", {}), ms));
   }
-  hideStages();
+  soon();
   for (const kind of ["popstate", "fo:url-changed"]) window.addEventListener(kind, soon);
   window.addEventListener("canvas-loaded", (event) => {
     if (!event.target.closest?.("[data-cy=modal]")) soon();

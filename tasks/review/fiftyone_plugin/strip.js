@@ -26,7 +26,7 @@
       bar[name].dataset.cy = `strip-${name}`;
     };
     part("place", "flex:none;color:#9ca3af");
-    part("label", `font-weight:bold;max-width:16em;${CUT}`);
+    part("label", `font-weight:bold;max-width:16em;${CUT};flex:none`);
     part("risk", "flex:none;border-radius:4px;padding:2px 7px;color:#111827;font-weight:bold");
     part("reasons", `${CUT};flex:1 1 auto`);
     part("last", `color:#9ca3af;max-width:18em;${CUT};flex:0 9 auto`);
