@@ -551,16 +551,16 @@ def _why_empty(ctx: Any) -> str:
     if ctx.view is None or ctx.view.limit(1).count():
         return ""
     dataset, name = ctx.dataset, ctx.request_params.get("view_name") or ""
-    what = "Nothing in this view"
+    what = "This view"
     if dataset.has_saved_view(name):
-        what = f"Nothing in '{name}': {dataset.get_saved_view_info(name)['description']}"
+        what = f"The view '{name}' ({dataset.get_saved_view_info(name)['description']})"
     left = queue_standing(dataset, name).left  # of a view that is no queue: of "needs review"
     queue = Share.of_this_process().named(NEEDS_REVIEW)
-    to_do = f"{counted(left, 'decision')} left in the view '{queue}'"
+    to_do = f"Decisions left in the view '{queue}': {left:,}"
     done = (
-        f"The queue is {_next_after(dataset, name)};\n'Order the review queue again' asks for more"
+        f"The queue is {_next_after(dataset, name)}, 'Order the review queue again' asks for more"
     )
-    return f"{what}.\n{to_do if left else done}."
+    return f"{what} is empty.\n{to_do if left else done}."
 
 
 def _repair_open(ctx: Any) -> Answer:

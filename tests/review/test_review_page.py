@@ -197,6 +197,6 @@ def test_the_review_page_tells_what_to_do(name: str) -> None:
         marks_on_the_grid(page, app.link(name, view="label-by-label"))
         numbers_agree(page, name)
         open_view(page, app.link(name, view="sent-back"))
-        page.get_by_text("Nothing in 'sent back': labels made again").wait_for()
+        page.get_by_text("The view 'sent back' (labels made again) is empty.").wait_for()
         app.process.terminate()
         page.get_by_text(f"autolabel review {name}").wait_for()
