@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 import click
@@ -75,12 +77,17 @@ def command(
 def _online(worker: Worker, offers: Sequence[str]) -> Iterator[Callable[[], bool]]:
     """Be one of the pool's workers in the block; gives whether Prefect has heard of it."""
     from flows.server.api import use_api
+    from flows.server.client import connected, server_time
     from flows.server.fleet import join
     from flows.server.runs import looking_after
     from flows.server.submit import sign_off, workers_online
 
     use_api()
     join(worker.pool, worker.name, offers)
+    with connected() as client:
+        behind_s = (server_time(client) - datetime.now(UTC)).total_seconds()
+    if behind_s > 1:  # `prefect worker` asks for what is due by its own clock
+        os.environ["PREFECT_WORKER_PREFETCH_SECONDS"] = f"{behind_s:.0f}"
     click.echo(f"{worker.name} takes work", err=True)
     try:
         with looking_after():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 import httpx
@@ -55,10 +57,24 @@ def connected() -> Iterator[SyncPrefectClient]:
         kind = ServerAwayError if status >= 500 else AutolabelError
         raise kind(f"Prefect's API answered {status}: {error.response.text[:500]}") from error
     except httpx.HTTPError as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise AutolabelError(
+                f"the certificate of Prefect's server is refused: {error}. It has to name the host "
+                "of PREFECT_API_URL, this machine's clock has to be right, and "
+                "PREFECT_API_SSL_CERT_FILE names the certificate of a private CA"
+            ) from error
         raise ServerAwayError(
             f"Prefect's API does not answer ({type(error).__name__}): start one with `autolabel "
             "up`, or set PREFECT_API_URL to a running server"
         ) from error
+
+
+def server_time(client: SyncPrefectClient) -> datetime:
+    """Return what the clock of Prefect's server says, in whole seconds.
+
+    It decides what is due, and the clock of this machine may be minutes apart from it.
+    """
+    return parsedate_to_datetime(client.request("GET", "/health").headers["date"])
 
 
 @contextlib.contextmanager

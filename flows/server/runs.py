@@ -33,7 +33,7 @@ from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed
 
 from flows.params import LabelParams
 from flows.plan.shards import ShardParams
-from flows.server.client import ServerAwayError, asked_once, connected, in_pages
+from flows.server.client import ServerAwayError, asked_once, connected, in_pages, server_time
 from sam2_core.backend_choice import fits
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import LOAD
@@ -181,7 +181,7 @@ def give_back(why: str, pause: timedelta = STOPPED_WITHIN) -> bool:
             run = client.read_flow_run(context.flow_run.id)
             if run.state is None or not run.state.is_running():
                 return False
-            due = datetime.now(UTC) + pause
+            due = server_time(client) + pause
             again: State = AwaitingRetry(scheduled_time=due, message=why[:LONGEST])
             client.set_flow_run_state(run.id, again, force=True)
     except AutolabelError as error:
@@ -370,7 +370,8 @@ def _settle(run: FlowRun, why: str) -> None:
         if not (now and run.state and now.id == run.state.id):
             return
         again = run.deployment_id and run.run_count <= MOST_STARTS
-        ends = Cancelled if now.is_cancelling() else AwaitingRetry if again else Crashed
+        retry = partial(AwaitingRetry, scheduled_time=server_time(client))
+        ends = Cancelled if now.is_cancelling() else retry if again else Crashed
         then: State = ends(message=why)
         client.set_flow_run_state(run.id, then, force=True)
     log.warning("%s: %s, now %s", run.name, why, then.name)
