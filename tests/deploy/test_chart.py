@@ -115,8 +115,23 @@ def test_every_container_is_hardened(pods):
         assert spec["automountServiceAccountToken"] is False
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
         assert all("hostPath" not in volume for volume in spec.get("volumes", ()))
+        assert re.fullmatch(r"[\w./-]+:[\w.-]+(@sha256:[0-9a-f]{64})?", container["image"])
         assert container["resources"]["requests"]["memory"]
         assert container["resources"]["limits"]["memory"]
+
+
+def test_only_who_needs_the_bucket_has_its_role(rendered, pods):
+    accounts = {
+        one["metadata"]["name"]: one["metadata"].get("annotations")
+        for one in rendered
+        if one["kind"] == "ServiceAccount"
+    }
+    for labels, spec in pods:
+        if labels["app.kubernetes.io/name"] == "sam2-autolabel":
+            needs = labels["app.kubernetes.io/component"] in {"worker", "app"}
+            account = "drives-autolabel" if needs else "drives-autolabel-no-role"
+            assert spec["serviceAccountName"] == account
+    assert accounts["drives-autolabel-no-role"] is None
 
 
 def test_all_is_denied_and_whoever_listens_is_named_by_a_policy(rendered, pods):
@@ -206,10 +221,11 @@ def test_each_volume_is_a_folder_that_the_code_writes(pods):
     writable = {"/tmp", "/home/autolabel", CACHE, "/dev/shm", "/etc/autolabel"}
     for _, spec, container in containers(pods, "sam2-autolabel"):
         mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+        extra = {path for path in mounts if path.startswith("/drives")}  # of an example
         assert {"/tmp", "/home/autolabel", CACHE} <= set(mounts)
         below = {path for path in mounts if path.startswith(f"{CACHE}/")}
         assert {Path(path).name for path in below} <= set(KINDS)
-        assert set(mounts) - below <= writable
+        assert set(mounts) - below - extra <= writable
         assert {one["name"] for one in mounts.values()} == {one["name"] for one in spec["volumes"]}
 
 
@@ -241,6 +257,14 @@ def test_the_secret_has_what_the_page_says_and_no_value_is_a_password(rendered):
     assert "kind: Secret" not in (yaml.safe_dump(rendered))
 
 
+def test_the_lock_is_of_these_dependencies(tmp_path, monkeypatch):
+    shutil.copytree(CHART, tmp_path / "chart")
+    # No repository is known: what helm finds wrong first is the lock, where it is of others.
+    monkeypatch.setenv("HELM_REPOSITORY_CONFIG", str(tmp_path / "none"))
+    told = helm("dependency", "build", tmp_path / "chart").stderr
+    assert "no repository definition for https://prefecthq.github.io/prefect-helm" in told
+
+
 def test_prefects_server_has_the_settings_of_a_workstation(chart):
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     given = {one["name"]: one.get("value") for one in values["prefect-server"]["server"]["env"]}
@@ -256,6 +280,10 @@ def test_prefects_server_has_the_settings_of_a_workstation(chart):
         ("pools.cpu.extraEnv[0].name=API_TOKEN,pools.cpu.extraEnv[0].value=x", "extraEnv"),
         ("app.ingress.enabled=true,app.ingress.host=review.example.com", "tlsSecretName"),
         ("images.gpu.digest=latest", "digest"),
+        ("global.existingSecret=other", "has to name the Secret other"),
+        ("app.tolerations[0].efect=NoSchedule", "efect"),
+        ("triton.resources.requests.memory=lots", "memory"),
+        ("podDisruptionBudget.maxUnavailable=all", "maxUnavailable"),
     ],
 )
 def test_wrong_values_are_refused_before_anything_is_installed(chart, setting, told):

@@ -25,11 +25,18 @@ def tool(*command):
     return subprocess.run(words, capture_output=True, text=True, check=False, cwd=REPOSITORY)
 
 
+def schema(name, *files):
+    return ("check-jsonschema", "--builtin-schema", f"vendor.{name}", *map(str, files))
+
+
 @pytest.mark.ci
 def test_linters_have_nothing_to_say():
     for command in (
         ("hadolint", DOCKERFILE, REPOSITORY / "deploy" / "triton" / "Dockerfile"),
         ("zizmor", "--offline", "--no-progress", ".github"),
+        schema("github-workflows", *(REPOSITORY / ".github" / "workflows").glob("*.yml")),
+        schema("dependabot", ".github/dependabot.yml"),
+        schema("compose-spec", *(REPOSITORY / "deploy").rglob("compose*.yaml")),
     ):
         done = tool(*command)
         assert done.returncode == 0, done.stdout + done.stderr

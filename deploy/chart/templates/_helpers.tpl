@@ -25,16 +25,20 @@ labels: {{- include "autolabel.labels" . | nindent 2 }}
 {{/* (dict "root" $ "image" "gpu") */}}
 {{- define "autolabel.image" -}}
 {{- $image := index .root.Values.images .image -}}
-{{- if $image.digest }}{{ $image.repository }}@{{ $image.digest }}
-{{- else }}{{ $image.repository }}:{{ $image.tag | default .root.Chart.AppVersion }}{{ end }}
+{{- $image.repository }}:{{ $image.tag | default .root.Chart.AppVersion }}{{ with $image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
-{{/* What every pod has: (dict "root" $ "uid" 10001). */}}
+{{/* Account of those who read and write the bucket. */}}
+{{- define "autolabel.account" -}}
+{{- .Values.serviceAccount.name | default (include "autolabel.fullname" .) }}
+{{- end }}
+
+{{/* What every pod has: (dict "root" $ "uid" 10001); with "storage" true the account that has the bucket's role. */}}
 {{- define "autolabel.pod" -}}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
-serviceAccountName: {{ include "autolabel.fullname" .root }}
+serviceAccountName: {{ if .storage }}{{ include "autolabel.account" .root }}{{ else }}{{ include "autolabel.fullname" .root }}-no-role{{ end }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:
@@ -120,9 +124,10 @@ securityContext:
 {{- end }}
 {{- end }}
 
-{{/* Requests and limits with the devices, which are limits. */}}
+{{/* Requests and limits with the devices, which are limits, and the scratch, which is the node's disk. */}}
 {{- define "autolabel.resources" -}}
-{{- toYaml (mergeOverwrite (deepCopy .resources) (dict "limits" (mergeOverwrite (dict) (.resources.limits | default dict) .devices))) }}
+{{- $disk := dict "ephemeral-storage" .scratch }}
+{{- toYaml (mergeOverwrite (dict "requests" $disk) (deepCopy .resources) (dict "limits" (.devices | default dict))) }}
 {{- end }}
 
 {{- define "autolabel.placement" -}}
