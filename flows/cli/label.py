@@ -265,8 +265,9 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
     failed, rejected = summary["failed"], counted(summary["rejected"], "box", "boxes")
     console.print(
         f"[bold]{counted(summary['frames'], 'frame')}[/] and "
-        f"[bold]{counted(summary['instances'] - summary['rejected'], 'mask')}[/] in "
-        f"{counted(summary['sequences'], 'sequence')}"
+        f"[bold]{counted(summary['instances'] - summary['rejected'], 'mask')}[/] "
+        + (f"({summary['followed']} of them followed) " if summary["followed"] else "")
+        + f"in {counted(summary['sequences'], 'sequence')}"
         + (f", [yellow]{rejected} without a mask[/]" if summary["rejected"] else "")
         + (f", {counted(summary['skipped'], 'frame')} labeled before" if summary["skipped"] else "")
         + (f", [red]{len(failed)} failed[/]" if failed else "")

@@ -277,7 +277,8 @@ def summary_of(
     """Return the object that `--json` prints.
 
     `kept` counts sequences that stay as people have reviewed them, with `frames_reviewed`.
-    `rejected` counts those of the instances that have a reason and no mask. `tracks`, `filled`,
+    `rejected` counts those of the instances that have a reason and no mask, `followed` those that
+    no detector has found. `tracks`, `filled`,
     masks made for their gaps, `not_filled`, masks missing in gaps by reason, and `other_class`,
     labels whose track is of another class, are of all of them, too; `skipped` counts frames that
     were labeled before, `failed` lists frames and sequences with their reasons, `left_out`
@@ -296,6 +297,7 @@ def summary_of(
         "frames": sum(one.frames for one in outcomes),
         "instances": sum(one.instances for one in outcomes),
         "rejected": sum(one.rejected for one in outcomes),
+        "followed": sum(one.followed for one in outcomes),
         "filled": sum(one.filled for one in outcomes),
         "not_filled": dict(sum((Counter(one.not_filled) for one in outcomes), Counter[str]())),
         "tracks": sum(one.tracks for one in outcomes),

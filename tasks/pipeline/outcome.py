@@ -83,6 +83,7 @@ class SequenceOutcome:
         frames: with labels.
         instances: rows of masks, rejected ones included.
         rejected: rows with a reason and no mask.
+        followed: rows that no detector has found.
         filled: masks that were made for the gaps of tracks; no rows of the labels.
         not_filled: masks that are missing there still, by reason.
         other_class: labels whose track is of another class.
@@ -106,6 +107,7 @@ class SequenceOutcome:
     frames: int = 0
     instances: int = 0
     rejected: int = 0
+    followed: int = 0
     filled: int = 0
     not_filled: Mapping[str, int] = field(default_factory=dict)
     other_class: int = 0
@@ -170,6 +172,8 @@ class SequenceOutcome:
     def masks(self) -> str:
         """How many masks there are, in words."""
         parts = [counted(self.instances - self.rejected, "mask")]
+        if self.followed:
+            parts.append(f"{self.followed} of them followed")
         if self.rejected:
             parts.append(f"{counted(self.rejected, 'box', 'boxes')} without a mask")
         if self.filled:
@@ -212,6 +216,7 @@ def complete_before(part: SequencePart) -> SequenceOutcome:
         frames=manifest.frames - manifest.failed,
         instances=manifest.instances,
         rejected=manifest.rejected,
+        followed=manifest.followed,
         failures=part.failures,
     )
     return outcome if part.tracks_made is None else with_tracks(outcome, part.tracks_made)
@@ -240,6 +245,7 @@ def outcome_so_far(
         frames=sum(frames for _, frames in labeled),
         instances=sum(record.instances for _, record in done),
         rejected=sum(record.rejected for _, record in done),
+        followed=sum(record.followed for _, record in done),
         computed_frames=sum(frames for computed, frames in labeled if computed),
         failures=(*failures, *(failure for one, _ in done for failure in one.failures)),
         seconds=summed(one.seconds for one, _ in done),

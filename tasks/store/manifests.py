@@ -47,6 +47,7 @@ class ChunkRecord:
     Attributes:
         instances: boxes of its frames.
         rejected: those of them that have no mask, with the reason in their row.
+        followed: those of them that no detector has found; absent from the file where there are none.
         frames_sha256, masks_sha256: of its files; "" until the manifest is about to be written.
 
     """
@@ -60,6 +61,7 @@ class ChunkRecord:
     rejected: int = 0
     frames_sha256: str = ""
     masks_sha256: str = ""
+    followed: int = 0
 
     @staticmethod
     def of(chunk: Chunk, labeled: Sequence[LabeledFrame]) -> ChunkRecord:
@@ -70,8 +72,14 @@ class ChunkRecord:
             bool(reason) for one in labeled if one.masks is not None for reason in one.masks.reasons
         )
         return ChunkRecord(
-            chunk.stem, chunk.key, chunk.frames[0].camera, len(labeled), failed, instances, rejected
-        )
+            chunk.stem, chunk.key, chunk.frames[0].camera, len(labeled), failed, instances,
+            rejected, followed=sum(len(one.followed) for one in labeled),
+        )  # fmt: skip
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        values = asdict(self)
+        return values if self.followed else {n: v for n, v in values.items() if n != "followed"}
 
     def with_checksums(self, stored: StoredChunk) -> ChunkRecord:
         """Remember which files these are."""
@@ -139,6 +147,11 @@ class Manifest:
         """Boxes whose row has a reason and no mask."""
         return sum(chunk.rejected for chunk in self.chunks)
 
+    @property
+    def followed(self) -> int:
+        """Boxes that no detector has found."""
+        return sum(chunk.followed for chunk in self.chunks)
+
 
 def path_of(run_key: str, sequence_id: str, content_key: str, *, partial: bool = False) -> str:
     """Path of a manifest below the run's storage."""
@@ -157,7 +170,7 @@ def write_manifest(out_uri: str, manifest: Manifest) -> None:
         "content_key": manifest.content_key,
         "run_key": manifest.stamp.run_key,
         "stamp": manifest.stamp.as_json(),
-        "chunks": [asdict(chunk) for chunk in manifest.chunks],
+        "chunks": [chunk.as_json() for chunk in manifest.chunks],
         "versions": [dict(one) for one in manifest.versions],
         "labeled_by": product_version(),
     }
@@ -226,7 +239,9 @@ def _refuse_other_version(data: bytes) -> None:
 def _is_of(record: ChunkRecord, manifest: Manifest) -> bool:
     """Whether a manifest, which anyone may have written, points where its own labels are."""
     path = ChunkPath.of(record.stem)
-    counts = (record.frames, record.failed, record.instances, record.rejected)
+    counts = (
+        record.frames, record.failed, record.instances, record.rejected, record.followed,
+    )  # fmt: skip
     return (
         path.holds(manifest.sequence_id, record.camera) and path.key == record.key
         and all(isinstance(count, int) and count >= 0 for count in counts)

@@ -18,7 +18,7 @@ from tasks.masks.follow import MOST_UNDETECTED, follow_objects
 from tasks.masks.model import choose_model
 from tasks.risk.compute_risk import compute_risk
 from tasks.store.artifacts import read_chunk
-from tasks.store.manifests import write_manifest
+from tasks.store.manifests import read_manifest, write_manifest
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks, write_tracks
 from tasks.tracks.linking import make_tracks
@@ -99,7 +99,11 @@ def test_followed_labels_say_so_wherever_they_go(tmp_path):
     made = followed(seen(0, CAR, VAN), seen(1, VAN), seen(2, CAR, VAN))
     manifest = stored(out, made, 2)
     write_manifest(out, manifest)
-    (chunk, _) = manifest.chunks
+    (chunk, other) = manifest.chunks
+    assert (manifest.followed, "followed" in chunk.as_json()) == (1, True)
+    assert "followed" not in other.as_json()
+    key = (manifest.stamp.run_key, manifest.sequence_id, manifest.content_key)
+    assert read_manifest(out, *key).followed == 1
     back = read_chunk(out, chunk.stem, chunk.key).labeled[1]
     assert (back.followed, back.detected, back.boxes.labels) == ((1,), 1, ("van", "car"))
     plain = stored(str(tmp_path / "plain"), [replace(one, followed=()) for one in made], 2)

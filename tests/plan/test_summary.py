@@ -19,11 +19,22 @@ def test_a_failure_names_its_camera(capsys):
         "sequence": "d", "camera": "rear", "frame": 0, "uri": "/d/rear/1.jpg", "stage": "decode",
         "reason": "truncated",
     }]  # fmt: skip
-    names = "frames", "instances", "rejected", "tracks", "sequences", "skipped", "left_out"
+    names = (
+        "frames",
+        "instances",
+        "rejected",
+        "followed",
+        "tracks",
+        "sequences",
+        "skipped",
+        "left_out",
+    )
     counts = dict.fromkeys(names, 0)
     failed += [failed[0] | {"uri": "/d/2.jpg", "reason": "empty"}, failed[0] | {"uri": "/d/3.jpg"}]
+    counts |= {"instances": 9, "followed": 2}
     conclude(Console(), {**counts, "failed": failed, "nothing": "", "dataset": "drive"})
     said = capsys.readouterr().out
+    assert "0 frames and 9 masks (2 of them followed) in 0 sequences" in said
     assert "d rear 1.jpg decode: truncated" in said
     assert "d rear 1.jpg decode: for the same reason" in said
     assert "d rear 2.jpg decode: empty" in said
@@ -40,7 +51,9 @@ def test_where_nothing_was_loaded_there_is_nothing_to_look_at(capsys, unloaded):
     failed = [
         {"sequence": str(one), "stage": "load", "reason": "disk full"} for one in range(unloaded)
     ]
-    counts = dict.fromkeys(("instances", "rejected", "tracks", "skipped", "left_out"), 0)
+    counts = dict.fromkeys(
+        ("instances", "rejected", "followed", "tracks", "skipped", "left_out"), 0
+    )
     facts = {"failed": failed, "nothing": "", "dataset": "drive", "sequences": 2, "frames": 4}
     conclude(Console(), counts | facts)
     assert ("review drive" in capsys.readouterr().out) == (unloaded == 1)
@@ -52,8 +65,8 @@ def test_where_nothing_was_loaded_there_is_nothing_to_look_at(capsys, unloaded):
         (SequenceOutcome("d"), "no frame: --frames takes none of those that can be read"),
         (SequenceOutcome("d", frames=2, instances=1), "2 frames, 1 mask, up to date"),
         (
-            SequenceOutcome("d", frames=1, instances=3, rejected=1),
-            "1 frame, 2 masks, 1 box without a mask, up to date",
+            SequenceOutcome("d", frames=1, instances=3, rejected=1, followed=1),
+            "1 frame, 2 masks, 1 of them followed, 1 box without a mask, up to date",
         ),
         (SequenceOutcome("d", error="broken", stage="open"), "failed in open: broken"),
         (SequenceOutcome("d", error="x" * 300, stage="open"), f"failed in open: {'x' * 200}..., "),
