@@ -98,7 +98,10 @@ class ObjectNames:
         ]
 
 
-COPIED = ("confidence", "predicted_iou", "stability", "object_score", "risk", "index", "box_index")
+COPIED = (
+    "confidence", "predicted_iou", "stability", "object_score", "risk", "index", "box_index",
+    "source", "undetected_frames",
+)  # fmt: skip
 _FOUR = struct.Struct("<4d").pack
 Values = dict[str, Any]
 

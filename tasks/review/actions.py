@@ -87,7 +87,7 @@ def choose(dataset: Any, sample_ids: Sequence[str], label_ids: Sequence[str]) ->
 
     """
     ids = [ObjectId(one) for one in dict.fromkeys(map(str, sample_ids))]
-    _refuse_changed(dataset, ids)
+    refuse_changed(dataset, ids)
     wanted = set(map(str, label_ids))
     projection = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1}
     found = []
@@ -120,7 +120,13 @@ def as_corrected(dataset: Any, frame: Chosen) -> Chosen:
     return replace(frame, labels=tuple(labels))
 
 
-def _refuse_changed(dataset: Any, ids: Sequence[Any]) -> None:
+def refuse_changed(dataset: Any, ids: Sequence[Any]) -> None:
+    """Set frames aside whose pictures have changed.
+
+    Raises:
+        AutolabelError: there are some.
+
+    """
     from tasks.review.set_aside import set_aside_changed
 
     count = set_aside_changed(dataset, ids)
@@ -212,7 +218,7 @@ def mark_sequence(dataset: Any, sequence_id: str) -> int:
     """
     wanted = {"sequence_id": sequence_id, "review_status": OPEN}
     samples = list(sample_collection(dataset).find(wanted, FRAME))
-    _refuse_changed(dataset, [one["_id"] for one in samples])
+    refuse_changed(dataset, [one["_id"] for one in samples])
     frames = [frame_of(one) for one in samples]
     record(dataset, [frame.event("done", status=DONE) for frame in frames])
     return len(frames)
@@ -239,7 +245,7 @@ def whole_frames(dataset: Any, sample_ids: Sequence[str]) -> list[Chosen]:
 
     """
     ids = [ObjectId(one) for one in sample_ids]
-    _refuse_changed(dataset, ids)
+    refuse_changed(dataset, ids)
     projection = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1, "review_status": 1}
     samples = list(sample_collection(dataset).find({"_id": {"$in": ids}}, projection))
     found = [

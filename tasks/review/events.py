@@ -72,7 +72,7 @@ class Event:
         at: UTC time, ISO 8601, microseconds; the order of replay.
         by: who.
         action: accept, reject, fix_class, merge, delete, edit, add, remove, relabel, relabeled,
-            done, nothing_here, repair, undo, redo.
+            done, nothing_here, repair, follow, undo, redo.
         frame_key: the frame (`tasks.frames.identity.frame_key`); before there were such names its
             position, by which no frame can be told.
         frame: fields of its sample that say to people which one it is.

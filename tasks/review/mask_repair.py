@@ -20,7 +20,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter
 from sam2_core.arrays import freeze_arrays
 from sam2_core.clicks import BGRA, MADE, OpenImage, drawn
 from sam2_core.prompts import PointPrompts
-from sam2_core.types import AutolabelError, FloatArray, Masks, ModelStamp
+from sam2_core.types import AutolabelError, FloatArray, ImageArray, Masks, ModelStamp
 from tasks.dataset.documents import fingerprint, mask_of, rle_of, stamp_text, window_of
 from tasks.masks.crops import BoolArray, paint, segments_of
 from tasks.masks.model import Segmenters, choose_model
@@ -191,6 +191,7 @@ def take(dataset: Any, clicked: Clicked) -> list[Event]:
         "box_xyxy_px": list(made.box_xyxy_px), "area_px": int(masks.area_px[0]),
         "predicted_iou": float(masks.predicted_iou[0]), "stability": float(masks.stability[0]),
         "object_score": float(masks.object_score[0]), "risk": None,
+        "source": None, "undetected_frames": None,
     }  # fmt: skip
     event = confirming(frame, "repair", CORRECTED, lambda _: values)
     prompts = {
@@ -221,7 +222,7 @@ def _box_of(frame: Chosen) -> FloatArray:
 
 
 # FiftyOne makes operators anew for every call: what they keep is the App's process's.
-_models = Segmenters(certified=False)
+models = Segmenters(certified=False)
 
 
 def open_image(frame: Chosen) -> OpenImage:
@@ -231,21 +232,37 @@ def open_image(frame: Chosen) -> OpenImage:
         AutolabelError: it cannot be read, or it is not of the size that was labeled.
 
     """
+    return _opened(os.environ.get(MODEL_VARIABLE) or "auto", picture_of(frame))
+
+
+def picture_of(frame: Chosen) -> FrameRef:
+    """Say where a frame's picture is."""
     from tasks.frames.download import is_cached
 
     fields = frame.frame
     is_copy = is_cached(Path(frame.filepath)) and fields.get("frame_uri")
-    where = FrameRef(
+    return FrameRef(
         str(fields.get("sequence_id") or ""), str(fields.get("camera") or ""),
         int(fields.get("frame_number") or 0), None,
         str(fields["frame_uri"]) if is_copy else frame.filepath, frame.size_hw,
         str(fields.get("frame_etag") or "") if is_copy else "", local_path=frame.filepath,
     )  # fmt: skip
-    return _opened(os.environ.get(MODEL_VARIABLE) or "auto", where)
 
 
 @functools.lru_cache(maxsize=KEPT_PICTURES)
 def _opened(model: str, frame: FrameRef) -> OpenImage:
+    pixels = read_picture(frame)
+    # ONNX Runtime, whatever there is: PyTorch compiles for minutes before its first mask on a GPU.
+    return OpenImage(models.load(choose_model(model, "onnxruntime")).backend, pixels)
+
+
+def read_picture(frame: FrameRef) -> ImageArray:
+    """Read a frame's picture, uint8 (H, W, 3) RGB.
+
+    Raises:
+        AutolabelError: it cannot be read, or it is not of the size that was labeled.
+
+    """
     from tasks.frames.images import read_image
 
     pixels = read_image(frame)
@@ -255,8 +272,7 @@ def _opened(model: str, frame: FrameRef) -> OpenImage:
             f"{frame.local_path} is {pixels.shape[1]}x{pixels.shape[0]} and was labeled as "
             f"{width}x{height}: label it again"
         )
-    # ONNX Runtime, whatever there is: PyTorch compiles for minutes before its first mask on a GPU.
-    return OpenImage(_models.load(choose_model(model, "onnxruntime")).backend, pixels)
+    return pixels
 
 
 # Parts and holes under this share of the largest part are crumbs and pinholes.

@@ -36,6 +36,7 @@ from tasks.review import actions
 from tasks.review.actions import Chosen, as_corrected, choose
 from tasks.review.events import Event, decided_by_now, last_act, redo, undo
 from tasks.review.export import export_reviews
+from tasks.review.follow_from import begin, held
 from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
 from tasks.review.queue import (
     CONTROL,
@@ -299,7 +300,7 @@ class Review(foo.Operator):  # type: ignore[misc]
         return {"ok": True, "message": done.message, "samples": samples, **where}
 
 
-NOT_BLIND = {"merge", "spread", "send_to_relabel", "repair_open", "nothing_here"}
+NOT_BLIND = {"merge", "spread", "send_to_relabel", "repair_open", "follow_begin", "nothing_here"}
 
 
 def chosen_labels(ctx: Any) -> list[Chosen]:
@@ -395,7 +396,8 @@ def _decided(
 # An act in the strip's words; others are called by what they are.
 SAID = {
     "accept": "accepted", "reject": "rejected", "delete": "deleted", "merge": "merged",
-    "fix_class": "class corrected", "repair": "mask repaired", "nothing_here": "nothing here",
+    "fix_class": "class corrected", "repair": "mask repaired", "follow": "followed",
+    "nothing_here": "nothing here",
 }  # fmt: skip
 
 
@@ -461,17 +463,39 @@ def _reverted(events: Sequence[Event]) -> str:
 
 def _spread(ctx: Any) -> Done:
     """Decide on all frames of objects as on the selected labels, else as this reviewer did last."""
-    if ctx.selected_labels or (is_patches(ctx.view) and ctx.selected):
-        chosen = chosen_labels(ctx)
-    else:
-        act = last_act(ctx.dataset)
-        frames = [str(sample_id(event.frame_key)) for event in act]
-        labels = [label for event in act for label in event.decisions]
-        chosen = choose(ctx.dataset, frames, labels) if labels else []
-    events = spread(ctx.dataset, chosen)
+    events = spread(ctx.dataset, _selected_or_last(ctx))
     count = sum(len(event.decisions) for event in events)
     frames_text = counted(len({event.frame_key for event in events}), "frame")
     return Done(f"the whole object: {counted(count, 'more label')} on {frames_text}", events)
+
+
+def _selected_or_last(ctx: Any) -> list[Chosen]:
+    """Find the selected labels, else those that this reviewer decided on last."""
+    if ctx.selected_labels or (is_patches(ctx.view) and ctx.selected):
+        return chosen_labels(ctx)
+    act = last_act(ctx.dataset)
+    frames = [str(sample_id(event.frame_key)) for event in act]
+    labels = [label for event in act for label in event.decisions]
+    return choose(ctx.dataset, frames, labels) if labels else []
+
+
+def _follow_begin(ctx: Any) -> Answer:
+    """Begin with the selected label, else with the one that this reviewer decided on last."""
+    chosen = _selected_or_last(ctx)
+    if len(chosen) != 1 or len(chosen[0].labels) != 1:
+        raise AutolabelError("repair or accept a mask, or select one label: its object is followed")
+    return begin(ctx.dataset, chosen[0])
+
+
+def _follow_step(ctx: Any) -> Answer:
+    return held(str(ctx.params.get("following"))).advance()
+
+
+def _follow_take(ctx: Any) -> Done:
+    following = held(str(ctx.params.get("following")))
+    events = following.take()
+    frames = counted(following.frames, "frame")
+    return Done(f"followed through {frames}: {counted(len(events), 'mask')} made anew", events)
 
 
 def _export_reviews(ctx: Any) -> Done:
@@ -600,4 +624,5 @@ ACTS: Mapping[str, Callable[[Any], Done | Answer]] = {
     "open_sequence": _open_sequence, "classes": _classes, "sequences": _sequences,
     "standing": _standing, "sidebar": _sidebar, "repair_open": _repair_open,
     "repair_warm": _repair_warm, "repair_click": _repair_click, "repair_accept": _repair_accept,
+    "follow_begin": _follow_begin, "follow_step": _follow_step, "follow_take": _follow_take,
 }  # fmt: skip

@@ -47,7 +47,7 @@ class ChunkRecord:
     Attributes:
         instances: boxes of its frames.
         rejected: those of them that have no mask, with the reason in their row.
-        followed: those of them that no detector has found; absent from the file where there are none.
+        followed: those of them that no detector has found; not in the file where there are none.
         frames_sha256, masks_sha256: of its files; "" until the manifest is about to be written.
 
     """

@@ -248,7 +248,7 @@ def test_the_plugin_is_linked_next_to_the_users_own(
     keys = (tmp_path / "sam2-autolabel" / "keys.js").read_text()
     buttons = re.findall(r'\["(\w+)", "[^"]+", "(\w+)"\]', keys)
     assert len(buttons) >= 7
-    assert {act for act, _ in buttons} <= {"repair", *ACTS}
+    assert {act for act, _ in buttons} <= {"repair", "follow", *ACTS}
     for _, icon in buttons:
         assert (tmp_path / "sam2-autolabel" / "assets" / f"{icon}.svg").is_file()
     layer = (tmp_path / "sam2-autolabel" / "marks.js").read_text()

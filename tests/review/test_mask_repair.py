@@ -106,7 +106,7 @@ def test_a_broken_picture_is_told(name: str, monkeypatch: pytest.MonkeyPatch) ->
     picture = Path(about["filepath"])
     whole = picture.read_bytes()
     # The version stays: a disk that gives half of a file, not a file that was replaced.
-    monkeypatch.setattr("tasks.review.actions._refuse_changed", lambda *_: None)
+    monkeypatch.setattr("tasks.review.actions.refuse_changed", lambda *_: None)
     picture.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(AutolabelError, match=r"truncated|damaged|cut"):
         warm_up(dataset, about["sample_id"], about["label_id"])

@@ -16,6 +16,7 @@
     M: ["merge", "Merge", "merge"],
     D: ["delete", "Delete", "delete"],
     O: ["spread", "Whole object", "layers"],
+    T: ["follow", "Follow from here", "fast_forward"],
     L: ["send_to_relabel", "Send to relabel", "refresh"],
     X: ["nothing_here", "Nothing here", "block"],
     E: ["sequence_done", "Sequence done", "done_all"],
@@ -53,6 +54,7 @@
   let writing = Promise.resolve(), drawing = Promise.resolve();
   let changes = {}; // written, and not in FiftyOne's caches yet: lists by sample id
   let busy = false, isDrawing = false;
+  let stopFollowing = null;
 
   const frameIsOpen = () => Boolean(document.querySelector("[data-cy=modal]"));
   const words = (act) => act.replaceAll("_", " ");
@@ -154,6 +156,10 @@
     }
     const isQuick = SHOWN[act] && label && !selected.length;
     if ((!isQuick || act === "fix_class") && !(await reachable())) return;
+    if (act === "follow") {
+      await follow();
+      return;
+    }
     const params = await answers(act, label);
     if (!params) return;
     if (isQuick) await decide(act, label, params);
@@ -185,6 +191,27 @@
       return model === null ? null : { prompt, model };
     }
     return {};
+  }
+
+  // Follows an object step by step: a person sees how far it is, and Escape ends it there.
+  async function follow() {
+    await writing;
+    let far = await review.during("looking at the sequence …", ask("follow_begin"));
+    let stopped = false;
+    stopFollowing = () => { stopped = true; };
+    try {
+      while (far?.ok && !far.done && !stopped) {
+        review.show("wait", `following: ${far.frames} of ${far.of} frames, ${far.masks} masks · Escape stops here`);
+        far = { ...far, ...await send("follow_step", { following: far.following }) };
+      }
+    } catch (error) {
+      far = { ok: false, message: error.message };
+    } finally {
+      stopFollowing = null;
+      review.hide("wait");
+    }
+    if (far?.ok) await review.during("writing …", run("follow_take", { following: far.following }));
+    else review.complain(far?.message ?? AWAY);
   }
 
   // Has the server act; says how it went, and returns that when it is drawn.
@@ -340,6 +367,12 @@
   }
 
   window.addEventListener("keydown", (event) => {
+    if (stopFollowing && event.key === "Escape") {
+      stopFollowing();
+      event.preventDefault();
+      event.stopImmediatePropagation(); // FiftyOne would close the frame
+      return;
+    }
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const { target } = event;
     if (target?.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target?.tagName)) return;

@@ -1,0 +1,236 @@
+"""An object followed from one of its masks through the sequence, forward and then backward.
+
+Somebody repairs a mask once, and memory carries it on. The page asks for one step after another
+and says how far it is; what was found until the end, or until somebody stops, becomes one act.
+Labels that people have decided on, and frames that are done, stay as they are; so do labels that
+agree with the followed mask. Others of the object get that mask, and where there is no label one is
+added.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pycocotools import mask as coco_mask
+
+from sam2_core.checkpoints import NoMemoryError
+from sam2_core.follow import Follower, FollowRules
+from sam2_core.postprocess import finish
+from sam2_core.types import AutolabelError, Masks
+from tasks.dataset.documents import Values, mask_of, reviewed_id, rle_of, stamp_text, window_of
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.schema import DONE, MACHINE_FIELD, REVIEWED_FIELD
+from tasks.masks.crops import BoolArray, segments_of
+from tasks.masks.follow import LEAST_PREDICTED_IOU
+from tasks.masks.model import choose_model
+from tasks.review.actions import (
+    FRAME,
+    Chosen,
+    as_corrected,
+    confirming,
+    decide,
+    frame_of,
+    labels_of,
+    refuse_changed,
+)
+from tasks.review.events import CORRECTED, DELETED, REJECTED, Event, refuse_changed_labels
+from tasks.review.mask_repair import MODEL_VARIABLE, models, picture_of, read_picture
+from tasks.store.tables import FOLLOWED
+from tasks.wording import counted
+
+RULES = FollowRules()
+STEP_S = 0.5  # so often the page hears how far it is
+MOST_HELD = 4  # of several pages; older ones are forgotten
+
+
+class Following:
+    """An object on its way through a sequence.
+
+    Args:
+        dataset: the dataset.
+        chosen: a frame with the one label to begin with.
+
+    Raises:
+        AutolabelError: the label has no mask, or was rejected; a picture has changed; or the model
+            has no memory.
+
+    """
+
+    def __init__(self, dataset: Any, chosen: Chosen) -> None:
+        chosen = as_corrected(dataset, chosen)
+        ((_, label),) = chosen.labels
+        if label.get("decision") in {REJECTED, DELETED} or not label.get("area_px"):
+            raise AutolabelError(
+                f"{label.get('label')}: no mask to follow, or one that was rejected: repair it "
+                "first (Shift+C)"
+            )
+        model = os.environ.get(MODEL_VARIABLE) or "auto"
+        choice = choose_model(model, "onnxruntime-cpu")
+        try:
+            self._backend = models.follow_backend(choice)
+        except NoMemoryError as error:
+            raise AutolabelError(f"{error}. {MODEL_VARIABLE} names another model") from error
+        self._dataset, self._seed, self._model = dataset, chosen, stamp_text(choice.stamp)
+        where = {name: chosen.frame.get(name) for name in ("sequence_id", "camera")}
+        rows = sample_collection(dataset).find(where, {"frame_key": 1}).sort("frame_number", 1)
+        found = [(one["_id"], one["frame_key"]) for one in rows]
+        refuse_changed(dataset, [identity for identity, _ in found])
+        at = [key for _, key in found].index(chosen.frame_key)
+        ids = [identity for identity, _ in found]
+        self._ways = ids[at + 1 :], ids[:at][::-1]
+        self._object = self._object_of(label)
+        self._steps = self._follow()
+        self.frames, self.of = 0, len(ids) - 1
+        self.made: list[tuple[Chosen, Event]] = []
+
+    def advance(self) -> dict[str, Any]:
+        """Go on for a moment; return how far it is."""
+        until = time.monotonic() + STEP_S
+        done = next(self._steps, None) is None
+        while not done and time.monotonic() < until:
+            done = next(self._steps, None) is None
+        return self.so_far() | {"done": done}
+
+    def so_far(self) -> dict[str, Any]:
+        """Return how many of the other frames were looked at, and how many masks were made."""
+        return {"frames": self.frames, "of": self.of, "masks": len(self.made)}
+
+    def take(self) -> list[Event]:
+        """Record what was found, as one act; labels that were decided on meanwhile are left out."""
+        kept = [(frame, event) for frame, event in self.made if _unchanged(self._dataset, frame)]
+        return decide(self._dataset, [one for one, _ in kept], [event for _, event in kept])
+
+    def _object_of(self, label: Mapping[str, Any]) -> set[str]:
+        """Names of the object that a label, or those that it was made of, shows."""
+        where = {"frame_key": self._seed.frame_key}
+        sample = sample_collection(self._dataset).find_one(where, {MACHINE_FIELD: 1}) or {}
+        ids = {str(label["_id"]), *map(str, label.get("sources") or ())}
+        named = [one for _, one in labels_of(sample) if str(one["_id"]) in ids]
+        return {str(one["object"]) for one in named if one.get("object")}
+
+    def _follow(self) -> Iterator[int]:
+        ((_, label),) = self._seed.labels
+        height, width = self._seed.size_hw
+        mask = np.zeros((1, height, width), np.bool_)
+        left, top, right, bottom = window_of(label["bounding_box"], self._seed.size_hw)
+        mask[0, top:bottom, left:right] = mask_of(label, self._seed.size_hw)
+        fields = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1, "review_status": 1}
+        for way in self._ways:
+            follower = Follower(self._backend)
+            follower.see(read_picture(picture_of(self._seed)))
+            follower.condition_on_masks(mask)
+            absent = 0
+            for age, identity in enumerate(way, 1):
+                sample = sample_collection(self._dataset).find_one({"_id": identity}, fields)
+                self.frames += 1
+                masks = self._masks(follower, sample) if sample else None
+                absent = absent + 1 if masks is None else 0
+                if sample and masks is not None and sample["review_status"] != DONE:
+                    self._note(frame_of(sample), dict(sample), masks, age)
+                yield self.frames
+                if absent >= RULES.absent_frames:
+                    break
+
+    def _masks(self, follower: Follower, sample: Mapping[str, Any]) -> Masks | None:
+        """Track the object on the next frame; None where it is not seen."""
+        frame = frame_of(sample)
+        try:
+            pixels = read_picture(picture_of(frame))
+        except AutolabelError:  # a frame that failed has no labels
+            follower.skip()
+            return None
+        follower.see(pixels)
+        follower.track()
+        low_res = follower.followed().masks
+        masks = finish(low_res, frame.size_hw)
+        good = low_res.object_score[0] > 0 and low_res.predicted_iou[0] >= LEAST_PREDICTED_IOU
+        return masks if good and masks.area_px[0] else None
+
+    def _note(self, frame: Chosen, sample: Mapping[str, Any], masks: Masks, age: int) -> None:
+        """Remember what becomes of a frame's label of the object, or of a new one."""
+        (rle,) = masks.rle
+        box = segments_of(masks.rle, masks.size_hw).bounds_xyxy_px()[0].tolist()
+        labels = list(labels_of(sample))
+        iou = [_iou(rle, box, one, frame.size_hw) for _, one in labels]
+        same = [
+            (value, field, label)
+            for value, (field, label) in zip(iou, labels, strict=True)
+            if value >= RULES.joins_iou or label.get("object") in self._object
+        ]
+        if any(label.get("decision") for _, _, label in same):
+            return
+        best = max(same, key=lambda one: one[0], default=None)
+        if best and best[0] >= RULES.agrees_iou:
+            return
+        if best:
+            chosen = replace(frame, labels=(best[1:],))
+        else:
+            ((_, seed),) = self._seed.labels
+            name = reviewed_id(FOLLOWED, frame.frame_key, str(seed["_id"]))
+            new = {**seed, "_id": name, "sources": [], "confidence": None, "box_index": None}
+            chosen = replace(frame, labels=((REVIEWED_FIELD, new),))
+        values: Values = {
+            "changed": f"mask: followed over {counted(age, 'frame')}", "model": self._model,
+            "rle": rle.decode("ascii"), "box_xyxy_px": box, "area_px": int(masks.area_px[0]),
+            "predicted_iou": float(masks.predicted_iou[0]), "risk": None,
+            "stability": float(masks.stability[0]), "object_score": float(masks.object_score[0]),
+            "source": FOLLOWED, "undetected_frames": age,
+        }  # fmt: skip
+        event = confirming(chosen, "follow", CORRECTED, lambda _: values)
+        self.made.append((chosen if best else replace(frame, labels=()), event))
+
+
+def _iou(rle: bytes, box: list[int], label: Mapping[str, Any], size_hw: tuple[int, int]) -> float:
+    """IoU of a whole picture's mask, with its box, and a label's mask."""
+    left, top, right, bottom = window_of(label["bounding_box"], size_hw)
+    if right <= box[0] or bottom <= box[1] or left >= box[2] or top >= box[3]:
+        return 0.0
+    own: BoolArray = mask_of(label, size_hw)
+    other = rle_of(own, left, top, size_hw).encode("ascii")
+    size = list(size_hw)
+    pair = [{"size": size, "counts": one} for one in (rle, other)]
+    return float(coco_mask.iou(pair[:1], pair[1:], [0])[0, 0])
+
+
+def _unchanged(dataset: Any, frame: Chosen) -> bool:
+    try:
+        refuse_changed_labels(dataset, [frame])
+    except AutolabelError:
+        return False
+    return True
+
+
+_held: dict[str, Following] = {}
+
+
+def begin(dataset: Any, chosen: Chosen) -> dict[str, Any]:
+    """Begin to follow the object of a label; return the name of it and how far it is.
+
+    Raises:
+        AutolabelError: as `Following`.
+
+    """
+    name = uuid.uuid4().hex
+    following = Following(dataset, chosen)
+    while len(_held) >= MOST_HELD:
+        del _held[next(iter(_held))]
+    _held[name] = following
+    return {"following": name, "done": False, **following.so_far()}
+
+
+def held(name: str) -> Following:
+    """Return what `begin` has begun.
+
+    Raises:
+        AutolabelError: it is not held any more.
+
+    """
+    if name not in _held:
+        raise AutolabelError("this object is not followed any more: begin again")
+    return _held[name]
