@@ -215,7 +215,7 @@ def watch(console: Console, plan: BackfillPlan, loads: FlowRun | None = None) ->
     known = {(one["sequence"], one["uri"]) for one in frames}
     frames += [  # of earlier shards, whose sequences are complete
         failure_row(one)
-        for one in unlabeled_frames(out_uri, run_key, left.complete)
+        for one in unlabeled_frames(out_uri, left.complete)
         if (one.sequence_id, one.uri) not in known
     ]
     result = {

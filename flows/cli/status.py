@@ -20,6 +20,7 @@ from tasks.store.manifests import ListedManifest, Manifest, list_manifests, newe
 from tasks.wording import counted, local_time
 
 FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
+MANIFESTS_READ = 10_000  # of a run in a folder, the newest; seconds on a disk, a minute on S3
 
 
 @click.command(short_help="Show the state of runs and shards.")
@@ -32,7 +33,8 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
     what was given up on, and what to do.
 
     With OUT, the --out of runs, show what is labeled there; so also for this folder and those in
-    it, where no Prefect server runs. Exit code 1: something is left to do for a person.
+    it, where no Prefect server runs. Of a run with more than 10,000 sequences, frames and labels
+    are those of the newest 10,000. Exit code 1: something is left to do for a person.
     """  # noqa: D205
     from flows.server.api import api_that_runs, use_api
     from flows.server.client import asked_once
@@ -91,18 +93,24 @@ def _labeled_in(out: str) -> list[dict[str, Any]]:
     """Return what each run has labeled in a folder, the newest last."""
     runs: dict[str, list[ListedManifest]] = {}
     for one in list_manifests(checked(out)):  # oldest first
-        runs[one.run_key] = [*runs.pop(one.run_key, []), one]
-    return [_labeled_by(out, key, listed) for key, listed in runs.items()]
+        runs.setdefault(one.run_key, []).append(one)
+    newest_last = sorted(runs.items(), key=lambda run: run[1][-1])
+    return [_labeled_by(out, key, listed) for key, listed in newest_last]
 
 
 def _labeled_by(out: str, run_key: str, listed: list[ListedManifest]) -> dict[str, Any]:
-    manifests, to_do = list[Manifest](), list[str]()
-    for one in newest_of(listed).values():
+    def read(one: ListedManifest) -> Manifest | IncompleteArtifactError:
         try:
-            manifests.append(one.read(out))
-        except IncompleteArtifactError as error:  # it says where
-            to_do.append(f"give its command again: {error}")
-    partial = sum(one.partial for one in manifests)
+            return one.read(out)
+        except IncompleteArtifactError as error:
+            return error
+
+    newest = sorted(newest_of(listed).values())
+    found = storage.at_once(read, newest[-MANIFESTS_READ:])
+    manifests = [one for one in found if isinstance(one, Manifest)]
+    unreadable = [one for one in found if isinstance(one, IncompleteArtifactError)]
+    to_do = [f"give its command again: {error}" for error in unreadable]  # it says where
+    partial = sum(one.partial for one in newest)
     if partial:
         to_do.append("give its command again: frames could not be fetched")
     model = manifests[-1].stamp.model if manifests else None
@@ -110,7 +118,8 @@ def _labeled_by(out: str, run_key: str, listed: list[ListedManifest]) -> dict[st
     labeled = datetime.fromtimestamp(listed[-1].written_s, UTC)
     return {
         "out": storage.redact(storage.canonical(out)), "run_key": run_key,
-        "model": model.name if model else None, "sequences": len(manifests), "partial": partial,
+        "model": model.name if model else None, "sequences": len(newest) - len(unreadable),
+        "sequences_read": len(manifests), "partial": partial,
         "frames": sum(one.frames for one in manifests),
         "failed_frames": sum(one.failed for one in manifests),
         "instances": sum(one.instances for one in manifests),
@@ -125,9 +134,10 @@ def _show_labels(labels: list[dict[str, Any]], as_json: bool) -> int:
     if not print_json(as_json, {"labels": labels, "workers_refused": refused}):
         _show_refused(refused)
         for one in labels:
-            failed = one["failed_frames"]
+            failed, some = one["failed_frames"], one["sequences_read"] < one["sequences"]
+            of_newest = f"in the newest {one['sequences_read']:,} of them " if some else ""
             click.echo(
-                f"{one['out']}: {counted(one['sequences'], 'sequence')}, "
+                f"{one['out']}: {counted(one['sequences'], 'sequence')}, {of_newest}"
                 f"{counted(one['frames'], 'frame')}{f' ({failed} failed)' if failed else ''} and "
                 f"{counted(one['instances'], 'label')} by {one['model']}, "
                 f"{local_time(one['labeled'])} (run {one['run_key']})"

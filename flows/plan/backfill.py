@@ -26,7 +26,7 @@ from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
 from tasks.pipeline.run_context import RunContext
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
-from tasks.store.manifests import Key, ListedManifest, dated_ahead, read_reports
+from tasks.store.manifests import Key, ListedManifest, dated_ahead, path_of, read_reports
 from tasks.types import FrameSelection, VideoRef
 from tasks.wording import counted, plain
 
@@ -104,7 +104,7 @@ class BackfillPlan:
         frames: of the sequences to label.
         frames_estimated: there are videos to label or in flight, whose frames nobody has counted.
         cameras: names of all cameras, as keys.
-        complete: ids and content keys of the sequences with nothing to do.
+        complete: manifests of the sequences with nothing to do.
         again: manifests to write again before anything is submitted, in this order: those that a
             wrong clock has dated ahead, and those of sequences whose frames are what they were
             once, and others were labeled since.
@@ -119,7 +119,7 @@ class BackfillPlan:
     stamp: RunStamp
     rate: Rate
     works: list[Piece] = field(default_factory=list)
-    complete: list[tuple[str, str]] = field(default_factory=list)
+    complete: list[ListedManifest] = field(default_factory=list)
     again: list[ListedManifest] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     workers: int = 0
@@ -256,15 +256,17 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
         plan.sequences += 1
         plan.cameras |= dict.fromkeys(frame.camera for frame in one.frames)
         if done:
-            plan.complete.append(key)
-            if stored.newest[name].content_key != content_key:
+            last = stored.newest[name]
+            if last.content_key != content_key:
                 plan.again.append(ListedManifest(0.0, run_key, *key))
+            same = last.path == path_of(run_key, *key)
+            plan.complete.append(last if same else ListedManifest(0.0, run_key, *key))
             continue
         if key not in in_flight and (frames := stored.frames_kept(plan.params.label, key)):
             plan.kept += 1
             plan.frames_reviewed += frames
             continue
-        if key in given_up - in_flight:
+        if key in given_up and key not in in_flight:
             plan.quarantined += 1
             continue
         plan.frames_estimated |= any(isinstance(frame, VideoRef) for frame in one.frames)

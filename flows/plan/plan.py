@@ -26,7 +26,7 @@ from tasks.pipeline.sequence import as_left, failures_of
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp, read_frames
 from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import Key, ListedManifest, dated_ahead, declare_again, read_manifest
+from tasks.store.manifests import Key, ListedManifest, dated_ahead, declare_again
 from tasks.store.tracks import list_tracked, read_made
 from tasks.types import FrameFailure, FrameRef, FrameSelection, VideoRef
 from tasks.wording import counted
@@ -376,9 +376,7 @@ def _failed(one: SequenceOutcome) -> Iterator[dict[str, Any]]:
         yield {"sequence": one.sequence_id, "stage": one.stage, "reason": one.error}
 
 
-def unlabeled_frames(
-    out_uri: str, run_key: str, complete: Iterable[tuple[str, str]]
-) -> list[FrameFailure]:
+def unlabeled_frames(out_uri: str, complete: Iterable[ListedManifest]) -> list[FrameFailure]:
     """Return why frames of complete sequences have no labels, in order.
 
     Reads a manifest for each sequence, and labels only where it tells of failures. What is damaged
@@ -386,16 +384,15 @@ def unlabeled_frames(
 
     Args:
         out_uri: the run's storage.
-        run_key: of the run.
-        complete: ids and content keys of the sequences.
+        complete: manifests of the sequences.
 
     """
 
-    def of(key: tuple[str, str]) -> list[FrameFailure]:
+    def of(listed: ListedManifest) -> list[FrameFailure]:
         try:
-            return list(failures_of(out_uri, read_manifest(out_uri, run_key, *key)))
+            return list(failures_of(out_uri, listed.read(out_uri)))
         except (storage.NotFoundError, IncompleteArtifactError):
             return []
 
-    found = storage.at_once(of, sorted(complete))
+    found = storage.at_once(of, sorted(complete, key=lambda one: one.key))
     return [failure for failures in found for failure in failures]

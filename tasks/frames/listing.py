@@ -198,34 +198,9 @@ def _is_readable(name: str, folder: Path) -> bool:
     return not is_hidden(name)
 
 
-def s3_pages(uri: str, **options: str) -> Iterator[dict[str, Any]]:
-    """Answers of an S3 server to `list_objects_v2` of a prefix, one after another.
-
-    Raises:
-        StorageError: it refuses, or does not answer.
-
-    """
-    bucket, prefix = s3_prefix(uri)
-    wanted = {"Bucket": bucket, "Prefix": prefix} | options
-    while True:
-        page: dict[str, Any] = storage.ask(
-            "list", uri, lambda fs, _: fs.call_s3("list_objects_v2", **wanted)
-        )
-        yield page
-        if not page.get("IsTruncated"):
-            return
-        wanted["ContinuationToken"] = page["NextContinuationToken"]
-
-
-def s3_prefix(uri: str) -> tuple[str, str]:
-    """Bucket of an address, and the prefix of what lies below it: "" or ending in "/"."""
-    bucket, _, prefix = storage.filesystem(uri)[1].partition("/")
-    return bucket, prefix.strip("/") + "/" if prefix.strip("/") else ""
-
-
 def _walk_s3(root_uri: str) -> Iterator[tuple[str, File]]:
-    bucket, prefix = s3_prefix(root_uri)
-    for page in s3_pages(root_uri):
+    bucket, prefix = storage.s3_prefix(root_uri)
+    for page in storage.s3_pages(root_uri):
         for one in page.get("Contents", ()):
             key, etag = one["Key"], one["ETag"].strip('"')
             if not key.endswith("/"):
@@ -360,7 +335,8 @@ class Folder:
             }
 
     def _first_page(self) -> dict[str, bool]:
-        start, page = len(s3_prefix(self.uri)[1]), next(s3_pages(self.uri, Delimiter="/"))
+        start = len(storage.s3_prefix(self.uri)[1])
+        page = next(storage.s3_pages(self.uri, Delimiter="/"))
         folders = (one["Prefix"][start:-1] for one in page.get("CommonPrefixes", ()))
         files = (one["Key"][start:] for one in page.get("Contents", ()))
         return dict.fromkeys(folders, True) | dict.fromkeys(files, False)

@@ -306,17 +306,19 @@ def list_mixed(out_uri: str, run_key: str) -> set[Key]:
 
 def keys_in(folder_uri: str, suffix: str = ".json") -> set[Key]:
     """(sequence_id, content_key) of the files `<sequence_id>@<content_key><suffix>` in a folder."""
-    return set(times_in(folder_uri, suffix))
+    return {key for key, _ in _times_in(folder_uri, suffix)}
 
 
 def times_in(folder_uri: str, suffix: str = ".json") -> dict[Key, float]:
     """When those files were written, in seconds since 1970, by (sequence_id, content_key)."""
-    return {
-        (sequence_id, content_key.removesuffix(suffix)): written_s
-        for name, (size, written_s) in storage.list_files(folder_uri).items()
-        if size and name.endswith(suffix) and not name.startswith(".")
-        for sequence_id, _, content_key in [name.rpartition("@")]
-    }
+    return dict(_times_in(folder_uri, suffix))
+
+
+def _times_in(folder_uri: str, suffix: str = ".json") -> Iterator[tuple[Key, float]]:
+    for name, size, written_s in storage.each_file(folder_uri):
+        if size and name.endswith(suffix) and not name.startswith("."):
+            sequence_id, _, content_key = name.rpartition("@")
+            yield (sequence_id, content_key.removesuffix(suffix)), written_s
 
 
 def list_runs(out_uri: str) -> list[str]:
@@ -343,9 +345,9 @@ def add_to_report(out_uri: str, manifest: Manifest, facts: dict[str, Any]) -> No
 
 
 def read_reports(out_uri: str, run_key: str) -> Iterable[dict[str, Any]]:
-    """Every report of a run, one after another; damaged ones are left out."""
+    """Every report of a run, one after another, as they are listed; damaged ones are left out."""
     folder = storage.join(out_uri, "reports", run_key)
-    for name in sorted(storage.list_names(folder)):
+    for name, _, _ in storage.each_file(folder):
         if name.endswith(".json") and not name.startswith("."):
             with contextlib.suppress(IncompleteArtifactError, storage.NotFoundError):
                 yield _decode(storage.join(folder, name))
@@ -393,17 +395,15 @@ class ListedManifest(NamedTuple):
 
 def list_manifests(out_uri: str, run_key: str = "") -> list[ListedManifest]:
     """Every manifest of a run, or of all runs, oldest first; partial ones where no other is."""
-    found = []
+    found: list[ListedManifest] = []
     for run in [run_key] if run_key else list_runs(out_uri):
-        complete = times_in(storage.join(out_uri, COMPLETE, run))
         partial = times_in(storage.join(out_uri, PARTIAL, run))
-        found += [ListedManifest(at, run, *key) for key, at in complete.items()]
-        found += [
-            ListedManifest(at, run, *key, True)
-            for key, at in partial.items()
-            if key not in complete
-        ]
-    return sorted(found)
+        for key, at in _times_in(storage.join(out_uri, COMPLETE, run)):
+            partial.pop(key, None)
+            found.append(ListedManifest(at, run, *key))
+        found += [ListedManifest(at, run, *key, True) for key, at in partial.items()]
+    found.sort()
+    return found
 
 
 def dated_ahead(listed: Iterable[ListedManifest]) -> list[ListedManifest]:

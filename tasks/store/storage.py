@@ -14,7 +14,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -322,6 +322,45 @@ def delete(uri: str) -> None:
         ask("remove", uri, lambda fs, path: fs.rm_file(path))
 
 
+def s3_prefix(uri: str) -> tuple[str, str]:
+    """Bucket of an address, and the prefix of what lies below it: "" or ending in "/"."""
+    bucket, _, prefix = filesystem(uri)[1].partition("/")
+    return bucket, prefix.strip("/") + "/" if prefix.strip("/") else ""
+
+
+def s3_pages(uri: str, **options: str) -> Iterator[dict[str, Any]]:
+    """Answers of an S3 server to `list_objects_v2` of a prefix, one after another.
+
+    From the second on, the next one is asked for while the caller works on this one.
+
+    Raises:
+        StorageError: it refuses, or does not answer.
+
+    """
+    bucket, prefix = s3_prefix(uri)
+
+    def page_at(**place: str) -> dict[str, Any]:
+        wanted = {"Bucket": bucket, "Prefix": prefix} | options | place
+        page: dict[str, Any] = ask(
+            "list", uri, lambda fs, _: fs.call_s3("list_objects_v2", **wanted)
+        )
+        return page
+
+    page = page_at()
+    yield page  # whoever wants no more than the first one makes one request
+    with ThreadPoolExecutor(1, "listing") as ahead:
+
+        def after(page: dict[str, Any]) -> Future[dict[str, Any]] | None:
+            token = page.get("IsTruncated") and page["NextContinuationToken"]
+            return ahead.submit(page_at, ContinuationToken=token) if token else None
+
+        following = after(page)
+        while following:
+            page = following.result()
+            following = after(page)
+            yield page
+
+
 def list_folders(folder_uri: str) -> list[str]:
     """Names of the folders directly in a folder, sorted; empty when there is no folder."""
     return sorted(name for name, kind, *_ in _entries(folder_uri) if kind == "directory")
@@ -337,22 +376,55 @@ def list_files(folder_uri: str) -> dict[str, tuple[int, float]]:
 
     That is in seconds since 1970; 0 where storage does not tell.
     """
-    return {
-        name: (size, written)
-        for name, kind, size, written in _entries(folder_uri)
-        if kind == "file"
-    }
+    return {name: (size, written) for name, size, written in each_file(folder_uri)}
+
+
+def each_file(folder_uri: str) -> Iterator[tuple[str, int, float]]:
+    """Yield what `list_files` returns, from S3 as it comes: a million files need not fit at once.
+
+    Yields:
+        Name, size in bytes, and when it was written in seconds since 1970.
+
+    """
+    for name, kind, size, written in _entries(folder_uri):
+        if kind == "file":
+            yield name, size, written
 
 
 def _entries(folder_uri: str) -> Iterator[tuple[str, str, int, float]]:
     """Yield name, type, size and time of everything directly in a folder."""
-    try:
-        entries = ask("list", folder_uri, lambda fs, path: fs.ls(path, detail=True))
-    except NotFoundError:
+    with contextlib.suppress(NotFoundError):
+        if is_local(folder_uri):
+            yield from _entries_here(folder_uri)
+            return
+        for entry in _entries_there(folder_uri):
+            name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
+            yield name, entry["type"], int(entry["size"] or 0), written_s(entry)
+
+
+def _entries_here(folder_uri: str) -> Iterator[tuple[str, str, int, float]]:
+    with (
+        explained("list", folder_uri),
+        contextlib.suppress(NotADirectoryError),
+        os.scandir(local_path(folder_uri)) as entries,
+    ):
+        for one in entries:
+            with contextlib.suppress(FileNotFoundError):  # removed since, or a link to nothing
+                kind = "directory" if one.is_dir() else "file"
+                yield one.name, kind, one.stat().st_size, one.stat().st_mtime
+
+
+def _entries_there(folder_uri: str) -> Iterator[dict[str, Any]]:
+    """Yield everything directly in a folder of a server, as fsspec describes it."""
+    if not is_s3(folder_uri):
+        yield from ask("list", folder_uri, lambda fs, path: fs.ls(path, detail=True))
         return
-    for entry in entries:
-        name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
-        yield name, entry["type"], int(entry["size"] or 0), written_s(entry)
+    for page in s3_pages(folder_uri, Delimiter="/"):
+        for one in page.get("CommonPrefixes", ()):
+            yield {"name": one["Prefix"], "type": "directory", "size": 0}
+        for one in page.get("Contents", ()):
+            if not one["Key"].endswith("/"):
+                yield one | {"name": one["Key"], "type": "file", "size": one["Size"]}
 
 
 def modified_time(info: Mapping[str, Any]) -> Any:

@@ -155,7 +155,10 @@ def pictures(files: Sequence[File]) -> list[File]:
     """Put files of one camera in order, with the times that their names tell."""
     ordered = sorted(files, key=lambda file: natural_key(file.name))
     times = timestamps_ns([stem(file) for file in ordered])
-    return [replace(file, timestamp_ns=at) for file, at in zip(ordered, times, strict=True)]
+    return [
+        file if at is None else replace(file, timestamp_ns=at)
+        for file, at in zip(ordered, times, strict=True)
+    ]
 
 
 def groups(
