@@ -17,6 +17,22 @@ ROOT = Path(__file__).parents[1]
 COMPACT = ROOT / "sam2_core" / "weights" / "compact" / BUNDLED_GRAPHS
 
 
+def micro_with_memory(folder: Path) -> Path:
+    """Export a small model with a memory; its image path is that of `tests/data/micro`."""
+    from lab.tools.follow_with_meta import weights
+    from sam2_core.export import MEMORY_OUTPUTS, export_memory
+    from sam2_core.presets import MICRO
+    from sam2_core.trust.calibration import MEMORY_ANSWERS
+    from sam2_core.trust.following import torch_follows
+
+    shutil.copytree(ROOT / "tests" / "data" / "micro", folder)
+    export_memory(*weights(MICRO), folder)
+    for name in MEMORY_OUTPUTS:
+        as_exported(folder / f"{name}.onnx")
+    torch_follows(*weights(MICRO), "random-0").write(folder / MEMORY_ANSWERS)
+    return folder
+
+
 def copy_of_compact(folder: Path) -> Path:
     """Copy what close-ups need of the bundled model."""
     folder.mkdir()

@@ -9,10 +9,21 @@ import pytest
 from tasks.dataset import schema
 from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, reject
+from tasks.review.app import run_app
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
 from tasks.review.mask_repair import MODEL_VARIABLE
 from tests.integration.runs import MICRO
+from tests.planted_graphs import micro_with_memory
+from tests.review.app_page import (
+    READY,
+    browser_page,
+    needs_chromium,
+    open_first_sample,
+    open_view,
+    press,
+    review_state,
+)
 from tests.review.labels import PLACES, picture_with
 from tests.review.reviewed import ask, load_run, pick, state
 from tests.sam2_core.test_follow import StandIn
@@ -143,3 +154,37 @@ def test_without_a_memory_or_a_mask_the_page_is_told_what_to_do(drive, monkeypat
     reject(*pick(drive, 2, 1))
     assert "rejected: repair it first" in ask(dataset, "follow_begin")["message"]
     assert "not followed any more" in ask(dataset, "follow_step", following="x")["message"]
+
+
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_key_carries_a_mask_on_says_how_far_it_is_and_one_undo_takes_it_back(
+    database, tmp_path, monkeypatch
+):
+    pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    monkeypatch.delenv("FIFTYONE_PLUGINS_DIR", raising=False)
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
+    monkeypatch.setenv(MODEL_VARIABLE, str(micro_with_memory(tmp_path / "micro")))
+    name = f"page-{tmp_path.name}"
+    frames = [picture_with(tmp_path, i, [CAR, VAN], ("car", "van"), 0.4) for i in range(30)]
+    dataset = load_run(name, tmp_path / "out", frames)
+    with run_app() as app, browser_page() as page:
+        open_view(page, app.link(name))
+        open_first_sample(page)
+        press(page, "Shift+A")
+        before = state(name)
+        page.keyboard.press("Shift+T")
+        page.get_by_text("of 29 frames").first.wait_for()
+        page.wait_for_function("() => !/: 0 of/.test(document.body.innerText)")
+        page.keyboard.press("Escape")
+        page.get_by_text("followed through").first.wait_for()
+        page.wait_for_function(READY)
+        assert page.get_by_test_id("modal").count() == 1, "Escape closes the frame otherwise"
+        found = reviewed(name)
+        assert 2 <= len(found) < 30
+        assert {one[1] for frame in found if frame for one in found[frame]} == {"followed"}
+        press(page, "Shift+Z")
+        assert [one[:5] for one in state(name)] == [one[:5] for one in before]
+        sample = dataset.match({"frame_number": 1}).first()
+        assert review_state(page)["reviewSample"] == sample.id

@@ -30,17 +30,14 @@ from sam2_core.backends.follow_backends import (  # noqa: E402
     OnnxFollowBackend,
     TorchFollowBackend,
 )
-from sam2_core.export import MEMORY_OUTPUTS, export_memory  # noqa: E402
 from sam2_core.follow import Follower, FollowRules  # noqa: E402
 from sam2_core.presets import MICRO, PRESETS  # noqa: E402
 from sam2_core.trust import following  # noqa: E402
-from sam2_core.trust.calibration import MEMORY_ANSWERS  # noqa: E402
 from sam2_core.trust.certify import UncertifiedEngineError  # noqa: E402
-from sam2_core.trust.following import torch_follows  # noqa: E402
 from sam2_core.types import AutolabelError  # noqa: E402
 from tasks.masks.model import Segmenters, choose_model  # noqa: E402
-from tests.planted_graphs import FAULTS, as_exported  # noqa: E402
-from tests.sam2_core.recorded_reference import DATA, MODEL  # noqa: E402
+from tests.planted_graphs import FAULTS, as_exported, micro_with_memory  # noqa: E402
+from tests.sam2_core.recorded_reference import DATA  # noqa: E402
 
 FRAMES, COARSE = 20, "coordinates in half precision"
 
@@ -56,14 +53,7 @@ def _one_thread():
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Export a model with its memory; the image path that lies there is of the same weights."""
-    model, memory = weights(MICRO)
-    folder = shutil.copytree(MODEL, tmp_path_factory.mktemp("exported") / "model")
-    export_memory(model, memory, folder)
-    for name in MEMORY_OUTPUTS:
-        as_exported(folder / f"{name}.onnx")
-    torch_follows(model, memory, "random-0").write(folder / MEMORY_ANSWERS)
-    return folder
+    return micro_with_memory(tmp_path_factory.mktemp("exported") / "model")
 
 
 @pytest.fixture(scope="module", params=["torch", pytest.param("onnxruntime", marks=pytest.mark.ci)])

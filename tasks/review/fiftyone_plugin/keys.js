@@ -202,10 +202,9 @@
     try {
       while (far?.ok && !far.done && !stopped) {
         review.show("wait", `following: ${far.frames} of ${far.of} frames, ${far.masks} masks · Escape stops here`);
-        far = { ...far, ...await send("follow_step", { following: far.following }) };
+        const further = await ask("follow_step", { following: far.following });
+        far = further && { ...far, ...further };
       }
-    } catch (error) {
-      far = { ok: false, message: error.message };
     } finally {
       stopFollowing = null;
       review.hide("wait");
