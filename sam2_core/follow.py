@@ -19,14 +19,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from sam2_core.backends.follow_backends import FollowBackend
+from sam2_core.backends.follow_backends import (
+    CONDITIONING_FRAMES,
+    RECENT_MEMORIES,
+    RECENT_POINTERS,
+    FollowBackend,
+)
 from sam2_core.prompts import BoxPrompts, box_prompts
 from sam2_core.types import POINT_PADDING, FloatArray, ImageArray, IntArray, LowResMasks
 
-CONDITIONING_FRAMES, RECENT_MEMORIES, RECENT_POINTERS = 8, 6, 15
-# Objects of one batch are padded to one of these numbers of memories, and to all pointers.
-MEMORY_BUCKETS = (1, 2, 4, 7, 10, CONDITIONING_FRAMES + RECENT_MEMORIES)
-POINTERS = CONDITIONING_FRAMES + RECENT_POINTERS
 CORRECTED_LOGIT = 32.0  # previous logits are clamped to this where a mask is corrected
 
 
@@ -35,17 +36,17 @@ class Moment:
     """What is remembered of an object at a frame; the memory goes before the pointer does."""
 
     memory: Any
-    pointer: FloatArray
+    pointer: Any
 
 
 @dataclass
 class Shown:
     """An object's mask on the current frame, and the pointer that goes with it."""
 
-    logits: FloatArray
+    logits: Any
     predicted_iou: float
     object_score: float
-    pointer: FloatArray
+    pointer: Any
     tracked: bool  # by memory, and not by a prompt alone
 
 
@@ -112,26 +113,38 @@ class Followed:
 
     Attributes:
         tracks: int64 (N,), their names: integers that no other object of this follower gets.
-        masks: on the model's grid; object scores above 0 where the object is present.
+        predicted_iou: float32 (N,).
+        object_score: float32 (N,), above 0 where the object is present.
         detections: int64 (N,), row of the detection that joined each, -1 without one.
         undetected_frames: int64 (N,), frames since the last detection, 0 with one.
 
     """
 
     tracks: IntArray
-    masks: LowResMasks
+    predicted_iou: FloatArray
+    object_score: FloatArray
     detections: IntArray
     undetected_frames: IntArray
+    _logits: Sequence[Any]
+    _backend: FollowBackend
 
+    @property
+    def masks(self) -> LowResMasks:
+        """All masks, on the model's grid."""
+        return self.chosen(range(len(self.tracks)))
 
-def overlaps(one: Sequence[FloatArray], other: Sequence[FloatArray]) -> FloatArray:
-    """IoU of N and M masks by their logits (G, G), float32 (N, M); 0 where both are empty."""
-    if not one or not other:
-        return np.zeros((len(one), len(other)), np.float32)
-    flat, other_flat = ((np.stack(some) > 0).reshape(len(some), -1) for some in (one, other))
-    shared = flat.astype(np.float32) @ other_flat.T.astype(np.float32)
-    union = flat.sum(1)[:, None] + other_flat.sum(1) - shared
-    return np.asarray(shared / np.maximum(union, 1), np.float32)
+    def chosen(self, rows: Sequence[int]) -> LowResMasks:
+        """Return the masks of some rows."""
+        grid = self._backend.image_size // 4
+        logits = np.zeros((len(rows), grid, grid), np.float32)
+        if rows:
+            some = self._backend.stacked([self._logits[row] for row in rows])
+            logits = np.asarray(self._backend.to_numpy(some), np.float32)
+        stability = (logits > 1).sum((1, 2)) / np.maximum((logits > -1).sum((1, 2)), 1)
+        return LowResMasks(
+            logits, self.predicted_iou[list(rows)], self.object_score[list(rows)],
+            stability.astype(np.float32),
+        )  # fmt: skip
 
 
 class Follower:
@@ -162,6 +175,9 @@ class Follower:
             boxes_xyxy_px: float32 (D, 4) of a detector, in pixels of the image; None without one.
 
         """
+        return self.backend.together(lambda: self._step(image, boxes_xyxy_px))
+
+    def _step(self, image: ImageArray, boxes_xyxy_px: FloatArray | None) -> Followed:
         self.see(image)
         self.track()
         if boxes_xyxy_px is not None:
@@ -260,9 +276,7 @@ class Follower:
         )
         shown = [
             Shown(one, 1.0, 10.0, pointer, tracked=self.tracks[name].was_tracked)
-            for name, one, pointer in zip(
-                known, self.backend.to_numpy(logits), pointers, strict=True
-            )
+            for name, one, pointer in zip(known, logits, pointers, strict=True)
         ]
         self._remember(known, shown, prompted=True)
         return known
@@ -271,22 +285,15 @@ class Follower:
         """Return all objects that have a mask on this frame."""
         masks = {name: track.shown for name, track in self.tracks.items() if track.shown}
         tracks = [self.tracks[name] for name in masks]
-        grid = self.backend.image_size // 4
-        logits = np.zeros((len(masks), grid, grid), np.float32)
-        for row, one in enumerate(masks.values()):
-            logits[row] = one.logits
-        stability = (logits > 1).sum((1, 2)) / np.maximum((logits > -1).sum((1, 2)), 1)
-        low_res = LowResMasks(
-            logits,
+        return Followed(
+            np.array(list(masks), np.int64),
             np.array([one.predicted_iou for one in masks.values()], np.float32),
             np.array([one.object_score for one in masks.values()], np.float32),
-            stability.astype(np.float32),
-        )  # fmt: skip
-        return Followed(
-            np.array(list(masks), np.int64), low_res,
             np.array([track.detection for track in tracks], np.int64),
             np.array([self.frame - track.last_detected for track in tracks], np.int64),
-        )  # fmt: skip
+            [one.logits for one in masks.values()],
+            self.backend,
+        )
 
     def _named(self, names: Sequence[int | None]) -> list[int]:
         return [self._begin() if name is None else name for name in names]
@@ -309,10 +316,9 @@ class Follower:
         buckets: dict[int, list[int]] = {}
         for row, track in enumerate(tracks):
             held = len(self._memories(track)) if recalled else 0
-            bucket = next(size for size in MEMORY_BUCKETS if size >= held)
-            buckets.setdefault(bucket, []).append(row)
+            buckets.setdefault(self.backend.bucket(held), []).append(row)
         result: dict[int, Shown] = {}
-        for size, members in buckets.items():
+        for members in buckets.values():
             for start in range(0, len(members), self.backend.objects_at_once):
                 rows = members[start : start + self.backend.objects_at_once]
                 chosen = [tracks[row] for row in rows]
@@ -324,27 +330,30 @@ class Follower:
                     "ambiguous": (labels[rows] != POINT_PADDING).sum(1) <= 1,
                 }
                 if recalled:
-                    inputs["conditioned"] = self._recall(chosen, size)
+                    inputs["conditioned"] = self._recall(chosen)
                     inputs["conditioned_index"] = np.arange(len(rows))
                 for row, *one in zip(rows, *self._run_decoder(inputs), strict=True):
                     logits, iou, score, pointer = one
                     result[row] = Shown(logits, float(iou), float(score), pointer, recalled)
         return [result[row] for row in range(len(tracks))]
 
-    def _run_decoder(self, inputs: dict[str, Any]) -> list[npt.NDArray[Any]]:
+    def _run_decoder(self, inputs: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
+        """Return logits, predicted IoU and object score, NumPy's, and pointers of O objects."""
         fine = {name: self._features[name] for name in ("high_res_s0", "high_res_s1")}
-        return [
-            self.backend.to_numpy(one) for one in self.backend.run("memory_decoder", inputs | fine)
-        ]
+        logits, iou, score, pointers = self.backend.run("memory_decoder", inputs | fine)
+        return logits, self.backend.to_numpy(iou), self.backend.to_numpy(score), pointers
 
     def _mask_inputs(self, tracks: Sequence[Track]) -> dict[str, Any]:
         """Return the masks that objects have on this frame already, to be refined."""
+        has_mask = np.array([track.shown is not None for track in tracks])
+        if not has_mask.any():
+            return {"mask_input": self.backend.no_masks(len(tracks)), "has_mask": has_mask}
         grid = self.backend.image_size // 4
         masks = np.zeros((len(tracks), 1, grid, grid), np.float32)
         for mask, track in zip(masks, tracks, strict=True):
             if track.shown:
-                mask[0] = track.shown.logits.clip(-CORRECTED_LOGIT, CORRECTED_LOGIT)
-        has_mask = np.array([track.shown is not None for track in tracks])
+                logits = self.backend.to_numpy(track.shown.logits)
+                mask[0] = logits.clip(-CORRECTED_LOGIT, CORRECTED_LOGIT)
         return {"mask_input": masks, "has_mask": has_mask}
 
     def _memories(self, track: Track) -> list[tuple[int, Any]]:
@@ -354,32 +363,18 @@ class Follower:
         recent = [(age - 1, memory) for age, memory in ages if 1 <= age <= RECENT_MEMORIES]
         return conditioning + recent
 
-    def _recall(self, tracks: Sequence[Track], size: int) -> Any:
-        """Condition the frame on the memories of O objects, each padded to `size`."""
-        places = np.full((len(tracks), size), -1, np.int64)
-        memories, pointers = [], np.zeros((len(tracks), POINTERS, self.backend.width), np.float32)
-        ages = np.full((len(tracks), POINTERS), -1, np.float32)
-        for row, track in enumerate(tracks):
-            found = self._memories(track)
-            places[row, : len(found)] = [place for place, _ in found]
-            padding = [found[0][1]] * (size - len(found))
-            memories.append([memory for _, memory in found] + padding)
-            past = [*track.conditioning.items(), *track.recent.items()]
-            past = [(frame, moment) for frame, moment in past if frame < self.frame]
-            for column, (frame, moment) in enumerate(past):
-                pointers[row, column] = moment.pointer
-                ages[row, column] = self.frame - frame
-        (conditioned,) = self.backend.run(
-            "memory_attention",
-            {
-                "embedding": self._features["embedding"],
-                "memories": self.backend.stacked(memories),
-                "memory_places": places,
-                "pointers": pointers,
-                "pointer_ages": ages,
-            },
+    def _recall(self, tracks: Sequence[Track]) -> Any:
+        """Condition the frame on the memories of O objects."""
+        memories = [self._memories(track) for track in tracks]
+        moments = [[*track.conditioning.items(), *track.recent.items()] for track in tracks]
+        past = [[(f, moment) for f, moment in some if f < self.frame] for some in moments]
+        return self.backend.recall(
+            self._features["embedding"],
+            [[memory for _, memory in some] for some in memories],
+            [[place for place, _ in some] for some in memories],
+            [[moment.pointer for _, moment in some] for some in past],
+            [[float(self.frame - frame) for frame, _ in some] for some in past],
         )
-        return conditioned
 
     def _remember(self, names: Sequence[int], decoded: Sequence[Shown], *, prompted: bool) -> None:
         """Encode masks of this frame into memory, and let them be those of their objects."""
@@ -389,19 +384,19 @@ class Follower:
                 "memory_encoder",
                 {
                     "embedding": self._features["embedding"],
-                    "logits": np.stack([shown.logits for shown in some]),
+                    "logits": self.backend.stacked([shown.logits for shown in some]),
                     "object_score": np.array([one.object_score for one in some], np.float32),
                     "prompted": np.full(len(some), prompted),
                 },
             )
-            rows = self.backend.rows(memories)
-            for name, shown, memory in zip(names[start:], some, rows, strict=False):
-                track, moment = self.tracks[name], Moment(memory, shown.pointer.copy())
+            for name, shown, memory in zip(names[start:], some, memories, strict=False):
+                track = self.tracks[name]
                 track.shown = shown
-                if shown.tracked:
-                    track.recent[self.frame] = moment
+                if shown.tracked:  # for a few frames: with the others of its batch
+                    track.recent[self.frame] = Moment(memory, shown.pointer)
                 else:
-                    track.conditioning[self.frame] = moment
+                    kept = self.backend.kept(memory), self.backend.kept(shown.pointer)
+                    track.conditioning[self.frame] = Moment(*kept)
                     track.recent.pop(self.frame, None)
                     if len(track.conditioning) > CONDITIONING_FRAMES:
                         del track.conditioning[min(track.conditioning)]
@@ -414,7 +409,8 @@ class Follower:
         detected = self._decode(prompts.points_model, prompts.labels, nobody, recalled=False)
         names = [name for name, track in self.tracks.items() if track.shown]
         grids = [self.tracks[name].shown for name in names]
-        iou = overlaps([one.logits for one in detected], [one.logits for one in grids if one])
+        logits = [one.logits for one in grids if one]
+        iou, there = self.backend.compared([one.logits for one in detected], logits)
         joined: dict[int, tuple[int, float]] = {}
         while iou.size and iou.max() >= self.rules.joins_iou:
             row, column = divmod(int(iou.argmax()), iou.shape[1])
@@ -422,7 +418,7 @@ class Follower:
             iou[row], iou[:, column] = 0, 0
         conditioning: dict[int, Shown] = {}
         for row, shown in enumerate(detected):
-            if row not in joined and not (shown.logits > 0).any():
+            if row not in joined and not there[row]:
                 continue
             name, agreement = joined[row] if row in joined else (self._begin(), 0.0)
             track = self.tracks[name]

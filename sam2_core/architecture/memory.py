@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -129,6 +132,80 @@ class RotaryAttention(nn.Module):
             parts.append((scores if bias is None else scores + bias).softmax(-1) @ v)
         out = torch.cat(parts, 1)
         return self.out_proj(self.v_proj(out) if narrow else out)
+
+    def packed(
+        self, queries: Tensor, memories: Packed, placed: Packed, turns: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """Attend as `forward`, fused, without padding.
+
+        Args:
+            queries: (1 or O, N, w).
+            memories: of O objects, one behind the other; the values.
+            placed: the same with their places in space and time; the keys.
+            turns: cosine and sine of queries and of the cells of memories, (N, inner / 2).
+
+        Returns:
+            (O, N, w).
+
+        """
+        q = rotated(self.q_proj(queries), *turns)
+        k = placed.joined(rotated(self.k_proj(placed.cells), *turns), self.k_proj(placed.tokens))
+        v = memories.joined(self.v_proj(memories.cells), self.v_proj(memories.tokens))
+        return self.out_proj(attend_packed(q, k, v, placed.lengths))
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What is remembered of O objects, one behind the other.
+
+    Attributes:
+        cells: (M, E*E, w / 4) of all memories.
+        tokens: (P * POINTER_TOKENS, w / 4) of all pointers.
+        memories_each: number of memories of each object.
+        tokens_each: number of tokens of each object's pointers.
+
+    """
+
+    cells: Tensor
+    tokens: Tensor
+    memories_each: Sequence[int]
+    tokens_each: Sequence[int]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of keys of each object."""
+        cells = self.cells.shape[1]
+        return [
+            cells * memories + tokens
+            for memories, tokens in zip(self.memories_each, self.tokens_each, strict=True)
+        ]
+
+    def joined(self, cells: Tensor, tokens: Tensor) -> Tensor:
+        """Put projected cells (M, E*E, d) and tokens (T, d) of each object together, (K, d)."""
+        each = [count * cells.shape[1] for count in self.memories_each]
+        pairs = zip(cells.flatten(0, 1).split(each), tokens.split(self.tokens_each), strict=True)
+        return torch.cat([part for pair in pairs for part in pair])
+
+
+def attend_packed(q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Let queries (1 or O, N, d) of O objects attend to keys (K, d) of each, one behind the other.
+
+    Halves on a GPU take a kernel that knows of lengths; elsewhere objects come one by one.
+    """
+    count, cells = len(lengths), q.shape[1]
+    if q.is_cuda and q.dtype in {torch.float16, torch.bfloat16}:
+        from torch.nn.attention.varlen import varlen_attn
+
+        q = q.expand(count, -1, -1).reshape(count * cells, 1, -1)
+        ends = [0, *itertools.accumulate(lengths)]
+        of_queries = torch.arange(0, (count + 1) * cells, cells, dtype=torch.int32, device=q.device)
+        of_keys = torch.tensor(ends, dtype=torch.int32, device=q.device)
+        out = varlen_attn(q, k[:, None], v[:, None], of_queries, of_keys, cells, max(lengths))
+        return out.reshape(count, cells, -1)
+    parts = zip(q.expand(count, -1, -1), k.split(lengths), v.split(lengths), strict=True)
+    return torch.stack(
+        [F.scaled_dot_product_attention(*(x[None] for x in one))[0] for one in parts]
+    )
 
 
 class MemoryAttentionLayer(nn.Module):

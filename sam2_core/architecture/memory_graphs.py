@@ -10,6 +10,7 @@ as far as the first layer's self-attention.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -17,7 +18,13 @@ from torch import Tensor, nn
 
 from sam2_core.architecture.lean_attention import token_side
 from sam2_core.architecture.lean_decoder import OUTPUT_TOKENS, LeanDecoder
-from sam2_core.architecture.memory import Memory, Rotations, age_encoding, grid_position
+from sam2_core.architecture.memory import (
+    Memory,
+    Packed,
+    Rotations,
+    age_encoding,
+    grid_position,
+)
 from sam2_core.architecture.model import Sam2, select_mask
 
 POINTER_TOKENS = 4  # a pointer is cut into so many tokens of a memory's width
@@ -111,6 +118,44 @@ class Recall(nn.Module):
             x = x + layer.linear2(F.relu(layer.linear1(layer.norm3(x))))
         return self.attention.norm(x)
 
+    def packed(
+        self,
+        embedding: Tensor,
+        memories: Sequence[Sequence[Tensor]],
+        memory_places: Sequence[Sequence[int]],
+        pointers: Sequence[Sequence[Tensor]],
+        pointer_ages: Sequence[Sequence[float]],
+    ) -> Tensor:
+        """Condition a frame as `forward`, on as many memories and pointers as each object has.
+
+        Args:
+            embedding: (1, E*E, w) of `LeanEncoder`.
+            memories: of O objects, (E*E, w / 4) each.
+            memory_places: their places in the table of times.
+            pointers: of O objects, float32 (w,) each.
+            pointer_ages: their ages in frames.
+
+        """
+        device = embedding.device
+        cells = torch.stack([one for some in memories for one in some])
+        places = torch.tensor([one for some in memory_places for one in some], device=device)
+        placed = cells + self.position + self.times[places][:, None]
+        flat = torch.stack([one for some in pointers for one in some])
+        tokens = flat.to(cells.dtype).reshape(-1, cells.shape[-1])
+        ages = torch.tensor([one for some in pointer_ages for one in some], device=device)
+        encoded = age_encoding(ages / POINTER_FRAMES, flat.shape[-1])
+        age = self.age_projection(encoded).to(cells.dtype).repeat_interleave(POINTER_TOKENS, 0)
+        each = [len(some) for some in memories], [POINTER_TOKENS * len(some) for some in pointers]
+        values, keys = Packed(cells, tokens, *each), Packed(placed, tokens + age, *each)
+        here = self.rotations.cosine, self.rotations.sine
+        x = embedding + self.start
+        for layer in self.attention.layers:
+            normal = layer.norm1(x)
+            x = x + layer.self_attn(normal, normal, normal, here, here, None, fused=True)
+            x = x + layer.cross_attn_image.packed(layer.norm2(x), values, keys, here)
+            x = x + layer.linear2(F.relu(layer.linear1(layer.norm3(x))))
+        return self.attention.norm(x)
+
 
 class MemoryDecoder(nn.Module):
     """The mask decoder for O objects of one frame, each with an embedding of its own.
@@ -138,7 +183,7 @@ class MemoryDecoder(nn.Module):
         high_res_s1: Tensor,
         points: Tensor,
         labels: Tensor,
-        mask_input: Tensor,
+        mask_input: Tensor | None,
         has_mask: Tensor,
         ambiguous: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -151,7 +196,7 @@ class MemoryDecoder(nn.Module):
             high_res_s1: (1, E*E, 4, w/4).
             points: float32 (O, K, 2) in model pixels; two paddings where an object is tracked.
             labels: int32 (O, K).
-            mask_input: float32 (O, 1, G, G) logits to refine.
+            mask_input: float32 (O, 1, G, G) logits to refine; None where no object has any.
             has_mask: bool (O,), whether to.
             ambiguous: bool (O,): the best of three masks (tracking, one click), not the single one.
 
@@ -163,9 +208,12 @@ class MemoryDecoder(nn.Module):
         lean = self.lean
         few, position = lean.tokens, lean._position().to(conditioned.dtype)
         prompt = few.prompt(points, labels)
-        dense = few.encoder.dense(mask_input).flatten(2).transpose(1, 2).to(conditioned.dtype)
-        image = conditioned.index_select(0, conditioned_index)
-        image = image + torch.where(has_mask[:, None, None], dense, lean.empty)
+        image, dense = conditioned.index_select(0, conditioned_index), lean.empty
+        if mask_input is not None:
+            prompted = few.encoder.dense(mask_input).flatten(2).transpose(1, 2)
+            prompted = prompted.to(conditioned.dtype)
+            dense = torch.where(has_mask[:, None, None], prompted, lean.empty)
+        image = image + dense
         tokens, x = lean.first(prompt, prompt, image, position)
         tokens, x = lean.second(tokens, prompt, x, position)
         # As `TokenSide`, which does not return the tokens that pointers are made of.

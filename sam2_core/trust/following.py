@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sam2_core.backends.follow_backends import FollowBackend, TorchFollowBackend
+from sam2_core.backends.follow_backends import RECENT_MEMORIES, FollowBackend, TorchFollowBackend
 from sam2_core.decisive_code import following_modules, source_digest
-from sam2_core.follow import RECENT_MEMORIES, Follower
+from sam2_core.follow import Follower
 from sam2_core.postprocess import finish
 from sam2_core.prompts import box_prompts
 from sam2_core.trust.calibration import (

@@ -20,7 +20,7 @@ from sam2_core.follow import Followed, Follower, FollowRules
 from sam2_core.load import memory_sha256
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.postprocess import finish
-from sam2_core.types import Boxes, ImageArray, LowResMasks, Masks
+from sam2_core.types import Boxes, ImageArray, Masks
 from tasks.masks.crops import segments_of
 from tasks.masks.model import ModelChoice
 from tasks.store.tables import FOLLOWED, LabeledFrame
@@ -106,7 +106,7 @@ class _Chunk:
         pairs = list(zip(shown.tracks.tolist(), shown.detections.tolist(), strict=True))
         self._last = {track: known[row] if row >= 0 else self._last[track] for track, row in pairs}
         rows = self._believed(shown, ids if given is not None else [])
-        made = finish(_chosen(shown.masks, rows), one.masks.size_hw)
+        made = finish(shown.chosen(rows), one.masks.size_hw)
         kept = _uncovered(made, one.masks)
         if not kept:
             return one
@@ -126,22 +126,14 @@ class _Chunk:
 
         Where the frame's boxes have track ids, an object needs one that is not among them.
         """
-        masks = shown.masks
         good = (
             (shown.detections < 0) & (shown.undetected_frames > 0)
-            & (masks.object_score > 0) & (masks.predicted_iou >= LEAST_PREDICTED_IOU)
+            & (shown.object_score > 0) & (shown.predicted_iou >= LEAST_PREDICTED_IOU)
         )  # fmt: skip
         order = np.lexsort((shown.tracks, shown.undetected_frames))
         names = shown.tracks.tolist()
         taken = {*given, -1} if given else set()
         return [int(i) for i in order if good[i] and self._last[names[i]][2] not in taken]
-
-
-def _chosen(masks: LowResMasks, rows: Sequence[int]) -> LowResMasks:
-    return LowResMasks(
-        masks.logits[rows], masks.predicted_iou[rows], masks.object_score[rows],
-        masks.stability[rows],
-    )  # fmt: skip
 
 
 def _uncovered(made: Masks, own: Masks) -> list[int]:

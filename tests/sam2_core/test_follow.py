@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sam2_core.backends.follow_backends import FollowBackend
-from sam2_core.follow import Follower, FollowRules, overlaps
+from sam2_core.backends.follow_backends import FollowBackend, overlaps
+from sam2_core.follow import Follower, FollowRules
 
 SIZE, GRID = 64, 16
 CAR, VAN = [0, 0, 24, 24], [36, 36, 60, 60]
