@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from functools import partial
-
 import click
 
 from flows.cli.common_options import PORT, FloatRange
@@ -62,35 +56,19 @@ def command(
         if (count or 1) > 1:
             raise click.UsageError("--until-idle runs one worker: leave out --count")
         one = Worker(pool, 0, 1, metrics_port or METRICS_PORT.read())
-        work(one, grace, partial(_online, one), until_idle)
+        work(one, grace, until_idle, lambda: one.name in _online(pool))
     elif number is None:
         from flows.server.api import use_api
 
         use_api()
         in_foreground(workers(pool, count, grace, metrics_port))
     else:
-        worker = Worker(pool, number, count or 1, metrics_port)
-        work(worker, grace, partial(_online, worker))
+        work(Worker(pool, number, count or 1, metrics_port), grace)
 
 
-@contextlib.contextmanager
-def _online(worker: Worker, offers: Sequence[str]) -> Iterator[Callable[[], bool]]:
-    """Be one of the pool's workers in the block; gives whether Prefect has heard of it."""
+def _online(pool: str) -> list[str]:
     from flows.server.api import use_api
-    from flows.server.client import connected, server_time
-    from flows.server.fleet import join
-    from flows.server.runs import looking_after
-    from flows.server.submit import sign_off, workers_online
+    from flows.server.submit import workers_online
 
     use_api()
-    join(worker.pool, worker.name, offers)
-    with connected() as client:
-        behind_s = (server_time(client) - datetime.now(UTC)).total_seconds()
-    if behind_s > 1:  # `prefect worker` asks for what is due by its own clock
-        os.environ["PREFECT_WORKER_PREFETCH_SECONDS"] = f"{behind_s:.0f}"
-    click.echo(f"{worker.name} takes work", err=True)
-    try:
-        with looking_after():
-            yield lambda: worker.name in workers_online(worker.pool)
-    finally:
-        sign_off(worker.pool, [worker.name])
+    return workers_online(pool)

@@ -1,4 +1,4 @@
-"""One worker of this machine: a plain `prefect worker start`, bound to its GPU.
+"""One worker of this machine: a plain `prefect worker`, in a process of its own, bound to its GPU.
 
 A supervisor keeps it running. It tests the machine and its device before it takes work, and ends
 where they fail, or where a flow run notes that the machine has failed: the supervisor starts it
@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,8 +95,8 @@ class Worker:
 def work(
     worker: Worker,
     grace_s: float,
-    online: Callable[[Sequence[str]], AbstractContextManager[Callable[[], bool]]],
     until_idle_s: float | None = None,
+    is_known: Callable[[], bool] = lambda: True,
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C, until it ends or is idle, or until its machine fails.
 
@@ -106,9 +105,8 @@ def work(
     Args:
         worker: which.
         grace_s: the longest to wait for its flow run to give its shard back.
-        online: entered with what the worker offers, best first, while it takes work; gives a
-            function that tells whether Prefect has heard of it.
         until_idle_s: end it after so long without a flow run; never when None.
+        is_known: whether Prefect has heard of it, from when on it can be idle.
 
     """
     note = notes_folder() / f"{worker.name}.{os.getppid()}"
@@ -123,10 +121,14 @@ def work(
                 os.environ.setdefault(variable, value)
             stop_signals = signal.SIGTERM, signal.SIGINT
             stack.enter_context(handling(lambda *_: stop.set(), *stop_signals))
-            is_known = stack.enter_context(online(offers))
-            note.unlink(missing_ok=True)
+            command = [
+                # Ends with this process, even with one that was killed: it would take shards beside
+                # those of the next one.
+                *python("flows.machine.launched"), "0", str(os.getpid()),
+                *python("flows.server.prefect_worker"), worker.pool, worker.name, *offers,
+            ]  # fmt: skip
             idle = _Idle(until_idle_s, is_known) if until_idle_s is not None else None
-            _work(worker, note, stop, grace_s, idle)
+            _work(command, note, stop, grace_s, idle)
     except Exception as error:  # noqa: BLE001 - whatever it is, `status` has to tell
         why = " ".join(error_text(error).split())
         write_whole(note, why)
@@ -180,18 +182,14 @@ class _Idle:
 
 
 def _work(
-    worker: Worker, note: Path, stop: threading.Event, grace_s: float, idle: _Idle | None
+    command: Sequence[str], note: Path, stop: threading.Event, grace_s: float, idle: _Idle | None
 ) -> None:
-    command = [
-        # Ends with this process, even with one that was killed: it would take shards beside those
-        # of the next one.
-        *python("flows.machine.launched"), "0", str(os.getpid()),
-        *python("prefect", "worker", "start"), "--pool", worker.pool, "--name", worker.name,
-        "--type", "process", "--limit", "1", "--no-create-pool-if-not-found",
-    ]  # fmt: skip
     # A session of its own: Ctrl-C is for us, who tell the flow run first.
     started = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    while started.poll() is None and not note.exists() and not stop.wait(POLL_S):
+    # The note of an earlier start is there until the worker has joined its pool.
+    said = before = noted_sick(note)
+    while started.poll() is None and said in {"", before} and not stop.wait(POLL_S):
+        before, said = said, noted_sick(note)
         if idle and idle.is_over(started.pid):
             stop.set()
     stopped, failed = stop.is_set(), noted_sick(note)

@@ -104,7 +104,7 @@ def test_a_flow_run_ends_with_a_plain_worker_that_is_killed_while_the_server_is_
 ):
     run_key, process = start_one(cluster, upload(1, 24, "orphan"))
     worker = process.parent()
-    assert "worker" in worker.cmdline()
+    assert "flows.server.prefect_worker" in worker.cmdline()
     cluster.kill(cluster.server)
     worker.kill()
     process.wait(100)

@@ -1,7 +1,6 @@
 """Workers of a machine: which there are, that a sick one takes no work, and that they end well."""
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -151,7 +150,10 @@ elif "prefect.engine" in sys.argv:
     note_sick("and what came of it")
     assert noted_sick() == "the GPU is lost"
     given_back()
+elif (seen / "real").exists():
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 else:
+    Path(os.environ["AUTOLABEL_WORKER_SICK"]).unlink(missing_ok=True)  # it has joined its pool
     number = len(list(seen.glob("worker*")))
     (seen / f"worker{{number}}").write_text(" ".join(sys.argv))
     (seen / "tested").write_text(os.environ.get("AUTOLABEL_TESTED_BACKENDS", ""))
@@ -159,17 +161,11 @@ else:
     subprocess.Popen([__file__, "-m", "prefect.engine"])
     time.sleep(60)
 """
-# `autolabel worker` without a Prefect server, in a process that starts the program above.
+# `autolabel worker` in a process that starts the program above.
 COMMAND = """
-import contextlib, os, sys
-from pathlib import Path
+import os, sys
 from flows.cli import worker
 from flows.machine import programs, self_test
-from flows.server import api, fleet, runs, submit
-def seen(name):
-    return lambda *given: (Path(os.environ["SEEN"]) / name).write_text(repr(given))
-api.use_api, runs.looking_after = lambda: None, contextlib.nullcontext
-fleet.join, submit.sign_off = seen("joined"), seen("signed-off")
 programs.LISTED_WITHIN_S, self_test.LIMIT_S, self_test.MEMORY = 3, 2, os.environ["MEMORY"]
 sys.executable = os.environ["PYTHON"]
 worker.command.main(sys.argv[1:], standalone_mode=False)
@@ -183,7 +179,7 @@ class Kept:
 
     def __init__(self, folder, pool, verdict):
         self.seen, self.folder = folder / "seen", folder
-        self.seen.mkdir()
+        self.seen.mkdir(exist_ok=True)
         (folder / "python").write_text(PROGRAM)
         (folder / "python").chmod(0o755)
         self.says(verdict)
@@ -217,17 +213,12 @@ def kept(tmp_path):
 def test_a_worker_is_a_plain_one_and_its_flow_run_gives_its_shard_back(kept):
     here = kept()
     wait_for(lambda: here.has("labels"))
-    assert re.search(
-        rf"-m prefect worker start --pool gpu --name {NAME} --type process --limit 1 ",
-        (here.seen / "worker0").read_text(),
-    )
+    started = f"-m flows.server.prefect_worker gpu {NAME} torch onnxruntime-cuda"
+    assert (here.seen / "worker0").read_text().endswith(started)
     # What it was tested for is not tested again by each of its flow runs.
     assert (here.seen / "tested").read_text() == "torch,onnxruntime-cuda"
-    joined = ("gpu", NAME, ("torch", "onnxruntime-cuda"))
-    assert (here.seen / "joined").read_text() == repr(joined)
     services.stop("worker-gpu")
     assert here.has("given-back")
-    assert (here.seen / "signed-off").read_text() == repr(("gpu", [NAME]))
 
 
 @pytest.mark.ci
@@ -287,7 +278,26 @@ def test_who_plans_is_bound_to_no_gpu_and_works_beside_one_that_is_sick(
     nvidia_smi(monkeypatch, tmp_path, HANGING)
     here = kept(pool="cpu", verdict=SICK)
     wait_for(lambda: here.has("labels"))
-    assert "('onnxruntime-cpu',)" in (here.seen / "joined").read_text()
+    assert (here.seen / "worker0").read_text().endswith("-cpu-0 onnxruntime-cpu")
+
+
+@pytest.mark.ci
+def test_why_a_worker_cannot_join_its_pool_is_told_until_it_has(kept, monkeypatch, tmp_path):
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "seen" / "real").touch()
+    here = kept()
+    wait_for(refused_workers)
+
+    def tried_again():
+        assert "no Prefect server: start one" in refused_workers()[NAME]
+        return here.log().count("takes no work: no Prefect server") > 2
+
+    wait_for(tried_again)
+    (here.seen / "real").unlink()
+    wait_for(lambda: here.has("labels"))
+    assert refused_workers() == {}
 
 
 FOREGROUND = """

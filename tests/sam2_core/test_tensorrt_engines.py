@@ -37,7 +37,7 @@ def test_close_ups_in_half_precision_have_fused_attention_and_no_cast_too_many(t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("preset", "precision"),
     [
