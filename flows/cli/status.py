@@ -32,9 +32,10 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
     """Show workers, schedules and the next nights, shards by state, failures by reason, throughput,
     what was given up on, and what to do.
 
-    With OUT, the --out of runs, show what is labeled there; so also for this folder and those in
-    it, where no Prefect server runs. Of a run with more than 10,000 sequences, frames and labels
-    are those of the newest 10,000. Exit code 1: something is left to do for a person.
+    With OUT, the --out of runs, show what is labeled there, and which datasets people decided
+    on; so also for this folder and those in it, where no Prefect server runs. Of a run with more
+    than 10,000 sequences, frames and labels are those of the newest 10,000. Exit code 1: something
+    is left to do for a person.
     """  # noqa: D205
     from flows.server.api import api_that_runs, use_api
     from flows.server.client import asked_once
@@ -95,7 +96,12 @@ def _labeled_in(out: str) -> list[dict[str, Any]]:
     for one in list_manifests(checked(out)):  # oldest first
         runs.setdefault(one.run_key, []).append(one)
     newest_last = sorted(runs.items(), key=lambda run: run[1][-1])
-    return [_labeled_by(out, key, listed) for key, listed in newest_last]
+    # The one character of a dataset's name that its folder does not have is a space.
+    reviewed = [one.replace("~", " ") for one in storage.list_folders(storage.join(out, "reviews"))]
+    return [
+        _labeled_by(out, key, listed) | {"reviewed_datasets": reviewed}
+        for key, listed in newest_last
+    ]
 
 
 def _labeled_by(out: str, run_key: str, listed: list[ListedManifest]) -> dict[str, Any]:
@@ -146,6 +152,10 @@ def _show_labels(labels: list[dict[str, Any]], as_json: bool) -> int:
                 click.echo(f"  to do: {line}")
             for name in one["quarantined"]:
                 click.echo(f"  given up    {name}")
+        decided = {one["out"]: one["reviewed_datasets"] for one in labels}
+        for folder, names in decided.items():
+            if names:
+                click.echo(f"{folder}: decisions on {', '.join(names)}")
     return int(bool(refused) or any(one["to_do"] for one in labels))
 
 

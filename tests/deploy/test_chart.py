@@ -257,11 +257,10 @@ def test_the_secret_has_what_the_page_says_and_no_value_is_a_password(rendered):
     assert "kind: Secret" not in (yaml.safe_dump(rendered))
 
 
-def test_the_lock_is_of_these_dependencies(tmp_path, monkeypatch):
-    shutil.copytree(CHART, tmp_path / "chart")
+def test_the_lock_is_of_these_dependencies(chart, tmp_path, monkeypatch):
     # No repository is known: what helm finds wrong first is the lock, where it is of others.
     monkeypatch.setenv("HELM_REPOSITORY_CONFIG", str(tmp_path / "none"))
-    told = helm("dependency", "build", tmp_path / "chart").stderr
+    told = helm("dependency", "build", chart).stderr
     assert "no repository definition for https://prefecthq.github.io/prefect-helm" in told
 
 

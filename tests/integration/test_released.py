@@ -1,12 +1,10 @@
 """What the last release stored is read, resumed, reviewed and exported, from storage alone, too."""
 
-import io
 import json
 import shutil
 import subprocess
 import sys
 
-import pyarrow.parquet as pq
 import pytest
 import s3fs
 
@@ -40,8 +38,8 @@ def labels(s3, monkeypatch, terminal):
     """Address of labels of the last release, whose dataset is in the database."""
     released.upload()
     released.restore_database()
-    (manifest,) = released.FOLDER.glob("labels/manifests/*/*.json")
-    stamp = json.loads(manifest.read_text())["stamp"]
+    manifest = next(released.FOLDER.glob("labels/manifests/*/*.json")).read_text()
+    stamp = json.loads(manifest)["stamp"]
     # Code that decides labels may change, and labels anew (DECISIONS.md, 2). Formats may not.
     monkeypatch.setattr(plan, "box_code", lambda **_: stamp["code"])
     monkeypatch.setattr(model_folder, "mask_code", lambda _: stamp["model"]["code_version"])
@@ -76,18 +74,20 @@ def test_a_machine_that_is_lost_costs_no_decision_and_no_label(upload, tmp_path,
 
     def decisions(home):
         told, _ = home.run("review", "export", "drives", "--json")
-        return pq.read_table(io.BytesIO(s3fs.S3FileSystem().cat(told["table_uri"]))).to_pylist()
+        return told["by_decision"], s3fs.S3FileSystem().cat(told["table_uri"])
 
     lost, new = Home(tmp_path / "lost"), Home(tmp_path / "new")
     lost.label(*label)
     subprocess.run([sys.executable, "-c", DECIDE], cwd=REPOSITORY, env=lost.environment, check=True)
     decided, files = decisions(lost), files_in(f"{s3}/out/labels")
-    assert [one["decision"] for one in decided] == ["accepted", "rejected", "corrected", "deleted"]
+    assert decided[0] == dict.fromkeys(["accepted", "rejected", "corrected", "deleted"], 1)
     assert {path.name for path in (lost.folder / "cache").iterdir()} >= {"frames", "prefect"}
     shutil.rmtree(lost.folder)
     told, _ = new.run("review", "rebuild", "drives", "--out", f"{s3}/out", "--json")
     assert (told["frames"], told["set_aside_frames"]) == (20, 0)
     assert decisions(new) == decided
+    (there,) = new.run("status", f"{s3}/out", "--json")[0]["labels"]
+    assert (there["frames"], there["reviewed_datasets"]) == (20, ["drives"])
     told, _ = new.label(*label)
     assert (told["frames"], told["skipped"]) == (20, 20)
     assert files_in(f"{s3}/out/labels") == files
