@@ -1,5 +1,6 @@
 """Fixtures that several parts share: the test data folder, and a real S3 endpoint over HTTP."""
 
+import atexit
 import logging
 import os
 import shutil
@@ -14,12 +15,13 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # Not the user's: there `autolabel up` of theirs may run, whose server tests would work with.
 OWN_CACHE = tempfile.mkdtemp(prefix="autolabel-tests-")
 os.environ["AUTOLABEL_CACHE"] = OWN_CACHE
+# After all that is registered later: FiftyOne and its database, which may lie there, tidy up first.
+atexit.register(shutil.rmtree, OWN_CACHE, ignore_errors=True)
 
 
 def pytest_unconfigure() -> None:
-    """Remove the cache; keep what logs at exit from following the summary, to closed streams."""
+    """Keep what logs at exit from following the summary, to closed streams."""
     logging.raiseExceptions = False
-    shutil.rmtree(OWN_CACHE, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -202,8 +202,9 @@ def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
 def announce(console: Console, plan: Plan) -> None:
     """Say what will be labeled, and with what."""
     stamp, done = plan.model.stamp, len(plan.sequences) - len(plan.missing)
+    whole = len(plan.sequences) + len(plan.kept)
     console.print(
-        f"[bold]{len(plan.missing)}[/] of {counted(len(plan.sequences), 'sequence')} to label"
+        f"[bold]{len(plan.missing)}[/] of {counted(whole, 'sequence')} to label"
         + (f", {done} up to date" if done else "")
     )
     if plan.kept:
