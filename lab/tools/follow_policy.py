@@ -1,12 +1,17 @@
-"""What following does to rendered drives if memory were perfect.
+"""What following does to rendered drives: J&F, recall, HOTA, IDF1, flicker, seams of chunks.
 
-    python -m lab.tools.follow_policy CACHE [--drives N] [--frames N]
+    python -m lab.tools.follow_policy CACHE [--model MODEL] [--backend NAME] [--precision NAME]
+        [--drives N] [--frames N]
 
-No weights of a memory are here, so what a network remembers cannot be measured. What is done with
-it can: the detector's labels of drives (kept in CACHE), 30% of them removed at random, are followed
-by a stand-in for the model whose masks of remembered objects are the true ones, in chunks of
-several sizes, and tracked. Printed are how many of the removed labels came back, how many followed
-ones are of nothing, TrackEval's numbers, and identities at the seams of chunks.
+MODEL has a memory, as for `label --follow`; without one, a stand-in whose masks of remembered
+objects are the true ones shows what a perfect memory would do.
+
+J&F: objects are prompted with their true boxes on a drive's first frame and tracked through it;
+measured as DAVIS does, without the first frame. Then the detector's labels of the drives (kept in
+CACHE), 30% of them removed at random, are followed in chunks of several sizes, and tracked. Printed
+are the share of true objects with a label (recall), TrackEval's HOTA, IDF1 and switches, objects
+that have a label before and after a frame and not on it (flicker), how many of the removed labels
+came back, how many detected and followed ones are on an object, and identities at the seams.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +30,20 @@ from lab.risk_drives import DETECTOR
 from lab.tools.measure_tracks import drives
 from lab.tools.track_metrics import MATCH_IOU, TrueFrame, track_metrics, true_frames
 from sam2_core.backends.follow_backends import FollowBackend
+from sam2_core.follow import Follower
+from sam2_core.load import load_follow_backend
+from sam2_core.mask_geometry import mask_iou
+from sam2_core.postprocess import finish
+from sam2_core.prompts import box_prompts
+from sam2_core.types import ImageArray
+from tasks.dataset.coco_truth import rle_box_xyxy_px
+from tasks.evaluate.metrics import davis_boundary_f
+from tasks.frames.images import read_image
 from tasks.masks.follow import follow_objects
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks
 from tasks.tracks.linking import track
+from tasks.types import FrameRef
 
 GRID = 160
 
@@ -103,19 +119,59 @@ class PerfectMemory(FollowBackend):
         return array
 
 
+def picture_for(backend: FollowBackend, frame: FrameRef) -> ImageArray:
+    """Read a frame's picture; the stand-in looks at its number only."""
+    if not isinstance(backend, PerfectMemory):
+        return read_image(frame)
+    backend.index = frame.index
+    return np.zeros((*frame.size_hw, 3), np.uint8)
+
+
 def in_chunks(
-    truth: Sequence[TrueFrame], frames: Sequence[LabeledFrame], size: int
+    backend: FollowBackend, frames: Sequence[LabeledFrame], size: int
 ) -> Iterator[LabeledFrame]:
     """Follow objects through chunks of so many frames."""
-    backend = PerfectMemory(truth)
-
-    def picture(frame: Any) -> np.ndarray:
-        backend.index = frame.index
-        return np.zeros((*frame.size_hw, 3), np.uint8)
-
     for start in range(0, len(frames), size):
         some = frames[start : start + size]
+        picture = partial(picture_for, backend)
         yield from follow_objects(backend, [one.frame for one in some], some, picture)
+
+
+def propagated(
+    backend: FollowBackend, truth: Sequence[TrueFrame], frames: Sequence[FrameRef]
+) -> list[tuple[float, float]]:
+    """J and F of each object of the first frame that covers 32x32 px there, from its box on."""
+    follower, sums = Follower(backend), dict[int, list[tuple[float, float]]]()
+    for number, (true, frame) in enumerate(zip(truth, frames, strict=True)):
+        height, width = frame.size_hw
+        there = dict(zip(true.ids, true.rle, strict=True))
+        follower.see(picture_for(backend, frame))
+        if number == 0:
+            sums = {name: [] for name, rle in there.items() if coco_mask.area(rle) >= 32**2}
+            if not sums:
+                return []
+            boxes = [rle_box_xyxy_px(bytes_of(there[name]), frame.size_hw) for name in sums]
+            prompts = box_prompts(np.array(boxes), frame.size_hw, backend.image_size)
+            follower.condition(prompts.points_model, prompts.labels)
+            continue
+        follower.track()
+        made = finish(follower.followed().masks, frame.size_hw).rle
+        nothing = bytes(coco_mask.encode(np.zeros((height, width), np.uint8, order="F"))["counts"])
+        for name, own in zip(sums, made, strict=True):
+            other = bytes_of(there[name]) if name in there else nothing
+            pair = [
+                coco_mask.decode({"counts": one, "size": [height, width]}) > 0
+                for one in (own, other)
+            ]
+            f = davis_boundary_f(*pair)
+            sums[name].append((mask_iou(own, other, frame.size_hw), f))
+    return [(float(j), float(f)) for j, f in (np.mean(one, axis=0) for one in sums.values())]
+
+
+def bytes_of(rle: Mapping[str, Any]) -> bytes:
+    """Return run lengths that JSON may have made text."""
+    counts = rle["counts"]
+    return counts.encode() if isinstance(counts, str) else bytes(counts)
 
 
 def matched(
@@ -161,23 +217,39 @@ def without_some(frames: Sequence[LabeledFrame], seed: int) -> list[LabeledFrame
     return kept
 
 
+def flickers(fits: Sequence[Mapping[int, tuple[int, float]]]) -> int:
+    """Count objects that have a label before and after a frame, and not on it."""
+    names = [{name for name, _ in one.values()} for one in fits]
+    together = zip(names, names[1:], names[2:], strict=False)
+    return sum(len((before & after) - now) for before, now, after in together)
+
+
 def counts(
+    true: Sequence[TrueFrame],
     fits: Sequence[Mapping[int, tuple[int, float]]],
     before: Sequence[Mapping[int, tuple[int, float]]],
     left: Sequence[Mapping[int, tuple[int, float]]],
     frames: Sequence[LabeledFrame],
 ) -> dict[str, float]:
-    """Objects that lost their label and those that have one again; followed labels, right ones."""
+    """Objects, those with a label, with none for a moment, that lost it and have it again.
+
+    And detected and followed labels, and those of them that are on an object.
+    """
     names = [[{name for name, _ in one.values()} for one in some] for some in (before, left, fits)]
     gone = [all_there - some for all_there, some in zip(*names[:2], strict=True)]
     rows = [
-        row in fit
+        (row >= one.detected, row in fit)
         for one, fit in zip(frames, fits, strict=True)
-        for row in range(one.detected, len(one.boxes))
+        for row in range(len(one.boxes))
     ]
+    followed = [right for is_followed, right in rows if is_followed]
+    detected = [right for is_followed, right in rows if not is_followed]
     back = sum(len(lost & now) for lost, now in zip(gone, names[2], strict=True))
     return {
-        "lost": sum(map(len, gone)), "back": back, "followed": len(rows), "right": sum(rows)
+        "true": sum(len(one.ids) for one in true), "labeled": sum(map(len, names[2])),
+        "flickers": flickers(fits), "lost": sum(map(len, gone)), "back": back,
+        "followed": len(followed), "right": sum(followed),
+        "detected": len(detected), "right_detected": sum(detected),
     }  # fmt: skip
 
 
@@ -187,7 +259,12 @@ def main() -> None:
     parser.add_argument("cache", type=Path)
     parser.add_argument("--drives", type=int, default=3)
     parser.add_argument("--frames", type=int, default=100)
+    parser.add_argument("--model", help="a model with a memory; the stand-in without one")
+    parser.add_argument("--backend", default="onnxruntime-cpu")
+    parser.add_argument("--precision", default="fp32")
     given = parser.parse_args()
+    loaded = given.model and load_follow_backend(given.model, given.backend, given.precision)
+    objects: list[tuple[float, float]] = []
     totals: dict[str, list[dict[str, float]]] = {}
     joined: dict[int, list[tuple[bool, bool]]] = {5: [], 64: []}
     for drive, path in drives(given.cache, given.drives, given.frames):
@@ -195,17 +272,19 @@ def main() -> None:
             continue
         true, kept = true_frames(path), without_some(drive.frames, drive.seed)
         before, left = matched(true, drive.frames), matched(true, kept)
+        backend = loaded or PerfectMemory(true)
+        objects += propagated(backend, true, [one.frame for one in drive.frames])
         ways: dict[str, tuple[int, Sequence[LabeledFrame]]] = {
             "all detections": (0, drive.frames),
             "70% of them": (0, kept),
-            "followed, one chunk": (0, list(in_chunks(true, kept, len(kept)))),
+            "followed, one chunk": (0, list(in_chunks(backend, kept, len(kept)))),
         }
         for size in joined:
-            ways[f"followed, chunks of {size}"] = size, list(in_chunks(true, kept, size))
+            ways[f"followed, chunks of {size}"] = size, list(in_chunks(backend, kept, size))
         whole: dict[int, dict[tuple[int, int], bool]] = {}
         for way, (size, frames) in ways.items():
             tracks, fits = track(frames).frames, matched(true, frames)
-            found = track_metrics(true, frames, tracks) | counts(fits, before, left, frames)
+            found = track_metrics(true, frames, tracks) | counts(true, fits, before, left, frames)
             totals.setdefault(way, []).append(found)
             if not size:  # the last of these is the one of one chunk
                 whole = {one: seams(fits, tracks, one) for one in joined}
@@ -213,6 +292,10 @@ def main() -> None:
             here = seams(fits, tracks, size)
             shared = here.keys() & whole[size].keys()
             joined[size] += [(here[key], whole[size][key]) for key in shared]
+    j, f = np.mean(objects, axis=0) if objects else (np.nan, np.nan)
+    print(
+        f"from first-frame boxes: {len(objects)} objects, J&F {50 * (j + f):.1f} (J {100 * j:.1f})"
+    )
     tell(totals, joined)
 
 
@@ -224,11 +307,18 @@ def tell(
     for way, several in totals.items():
         means = {name: np.mean([one[name] for one in several]) for name in several[0]}
         told = ", ".join(f"{name} {means[name]:.1f}" for name in ("HOTA", "IDF1", "switches"))
-        lost, back, followed, right = (
-            sum(int(one[name]) for one in several) for name in ("lost", "back", "followed", "right")
+        total = {name: sum(int(one[name]) for one in several) for name in several[0]}
+        recall = total["labeled"] / max(total["true"], 1)
+        on_object = total["right_detected"] / max(total["detected"], 1)
+        print(
+            f"{way}: recall {recall:.1%}, {told}, flicker {total['flickers']}; "
+            f"{total['detected']} detected, {on_object:.1%} of them on an object"
         )
-        share = f"{back} of {lost} removed are back; " if way.startswith("followed") else ""
-        print(f"{way}: {told}; {share}{followed} followed, {right} of them on an object")
+        if total["followed"]:
+            print(
+                f"    {total['back']} of {total['lost']} removed are back; {total['followed']} "
+                f"followed, {total['right'] / total['followed']:.1%} of them on an object"
+            )
     for size, pairs in joined.items():
         if not pairs:
             continue
