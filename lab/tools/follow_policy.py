@@ -75,7 +75,7 @@ class PerfectMemory(FollowBackend):
 
     def run(self, graph: str, inputs: Mapping[str, Any]) -> Sequence[Any]:
         if graph == "memory_encoder":
-            return [inputs["logits"]]
+            return [np.zeros((len(inputs["logits"]), 1))]
         if graph == "memory_attention":
             ages = np.where(inputs["pointer_ages"] < 0, np.inf, inputs["pointer_ages"])
             return [inputs["pointers"][np.arange(len(ages)), ages.argmin(1), 0]]
@@ -108,12 +108,6 @@ class PerfectMemory(FollowBackend):
             if iou > best:
                 best, found = iou, (name, mask)
         return found
-
-    def stacked(self, memories: Sequence[Sequence[Any]]) -> Any:
-        return np.zeros((len(memories), len(memories[0]), 1))
-
-    def rows(self, array: Any) -> list[Any]:
-        return [None] * len(array)
 
     def to_numpy(self, array: Any) -> Any:
         return array
