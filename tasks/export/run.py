@@ -157,6 +157,7 @@ def _instance(row: Values) -> Instance:
         float(row.get("risk") or 0.0),
         float(row.get("predicted_iou") or 0.0),
         row["decision"],
+        source={name: row[name] for name in ("source", "undetected_frames") if row.get(name)},
     )
 
 

@@ -1,5 +1,6 @@
 """One mask that somebody has decided on, carried through its sequence as the page asks for it."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.dataset import schema
+from tasks.export.run import Choice, export
 from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, reject
 from tasks.review.app import run_app
@@ -121,6 +123,10 @@ def test_a_mask_is_carried_on_and_decisions_of_people_stay(drive, tmp_path, monk
     np.testing.assert_allclose([row["predicted_iou"] for row in made], 0.9, atol=1e-6)
     rebuild(drive, out)
     assert reviewed(drive) == found
+    export(drive, "coco", str(tmp_path / "to"), Choice(), images="none")
+    coco = json.loads((tmp_path / "to" / "annotations" / "instances.json").read_text())
+    since = [one["undetected_frames"] for one in coco["annotations"] if one.get("source")]
+    assert sorted(since) == [1, 2, 3]
 
     dataset = schema.open_dataset(drive)
     assert ask(dataset, "undo")["message"] == "undo: follow"
