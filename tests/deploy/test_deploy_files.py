@@ -142,10 +142,10 @@ def test_metrics_count_what_is_told_and_dashboard_and_alerts_ask_for_them(served
 
 
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert():
-    alerts = yaml.safe_load((DEPLOY / "chart" / "files" / "alerts.yaml").read_text())["groups"]
+    text = (DEPLOY / "chart" / "files" / "alerts.yaml").read_text()
     linked = {
         rule["alert"]: rule["annotations"]["runbook_url"]
-        for group in alerts
+        for group in yaml.safe_load(text)["groups"]
         for rule in group["rules"]
     }
     page = (REPOSITORY / "docs" / "OPERATIONS.md").read_text()
@@ -199,6 +199,8 @@ def test_a_release_runs_pinned_actions_and_publishes_without_a_secret():
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
     assert jobs["publish"]["needs"] == "test"
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    chart = yaml.safe_load((DEPLOY / "chart" / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == settings["version"]
     for python in jobs["test"]["strategy"]["matrix"]["python"]:
         assert Version(python) in SpecifierSet(settings["requires-python"])
     assert len(jobs["test"]["strategy"]["matrix"]["python"]) == 3

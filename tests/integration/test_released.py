@@ -38,8 +38,7 @@ def labels(s3, monkeypatch, terminal):
     """Address of labels of the last release, whose dataset is in the database."""
     released.upload()
     released.restore_database()
-    manifest = next(released.FOLDER.glob("labels/manifests/*/*.json")).read_text()
-    stamp = json.loads(manifest)["stamp"]
+    stamp = json.loads(next(released.FOLDER.glob("labels/manifests/*/*")).read_text())["stamp"]
     # Code that decides labels may change, and labels anew (DECISIONS.md, 2). Formats may not.
     monkeypatch.setattr(plan, "box_code", lambda **_: stamp["code"])
     monkeypatch.setattr(model_folder, "mask_code", lambda _: stamp["model"]["code_version"])
@@ -60,8 +59,9 @@ def test_labels_dataset_and_decisions_of_the_last_release_are_todays(labels, ter
     assert files_in(labels) == files, "nothing is labeled again"
 
     accept(*pick(released.DATASET, 2, 0))
-    target = tmp_path / "coco"
-    told, _ = terminal.run("export", released.DATASET, "--format", "coco", "--to", target, "--json")
+    told, _ = terminal.run(
+        "export", released.DATASET, "--format", "coco", "--to", tmp_path / "coco", "--json"
+    )
     assert told["instances"] == 5, "one of six was rejected, another one is a tram now"
     assert told["classes"] == ["car", "tram", "truck"]
 
@@ -83,8 +83,7 @@ def test_a_machine_that_is_lost_costs_no_decision_and_no_label(upload, tmp_path,
     assert decided[0] == dict.fromkeys(["accepted", "rejected", "corrected", "deleted"], 1)
     assert {path.name for path in (lost.folder / "cache").iterdir()} >= {"frames", "prefect"}
     shutil.rmtree(lost.folder)
-    told, _ = new.run("review", "rebuild", "drives", "--out", f"{s3}/out", "--json")
-    assert (told["frames"], told["set_aside_frames"]) == (20, 0)
+    assert new.run("review", "rebuild", "drives", "--out", f"{s3}/out", "--json")[0]["frames"] == 20
     assert decisions(new) == decided
     (there,) = new.run("status", f"{s3}/out", "--json")[0]["labels"]
     assert (there["frames"], there["reviewed_datasets"]) == (20, ["drives"])
