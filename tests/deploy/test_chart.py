@@ -282,6 +282,7 @@ def test_prefects_server_has_the_settings_of_a_workstation(chart):
         ("app.ingress.enabled=true,app.ingress.host=review.example.com", "tlsSecretName"),
         ("images.gpu.digest=latest", "digest"),
         ("global.existingSecret=other", "has to name the Secret other"),
+        ("serviceAccount.create=false", "serviceAccount.name"),
         ("app.tolerations[0].efect=NoSchedule", "efect"),
         ("triton.resources.requests.memory=lots", "memory"),
         ("podDisruptionBudget.maxUnavailable=all", "maxUnavailable"),
