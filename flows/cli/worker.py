@@ -55,8 +55,7 @@ def command(
     if until_idle is not None:
         if (count or 1) > 1:
             raise click.UsageError("--until-idle runs one worker: leave out --count")
-        one = Worker(pool, 0, 1, metrics_port or METRICS_PORT.read())
-        work(one, grace, until_idle, lambda: one.name in _online(pool))
+        work(Worker(pool, 0, 1, metrics_port or METRICS_PORT.read()), grace, until_idle)
     elif number is None:
         from flows.server.api import use_api
 
@@ -64,11 +63,3 @@ def command(
         in_foreground(workers(pool, count, grace, metrics_port))
     else:
         work(Worker(pool, number, count or 1, metrics_port), grace)
-
-
-def _online(pool: str) -> list[str]:
-    from flows.server.api import use_api
-    from flows.server.submit import workers_online
-
-    use_api()
-    return workers_online(pool)

@@ -17,14 +17,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.machine import self_test
 from flows.machine.programs import CPU_POOL, gpu_ids, python
-from flows.machine.self_test import NOTE_VARIABLE, noted_sick, notes_folder
+from flows.machine.self_test import JOINED_VARIABLE, NOTE_VARIABLE, noted_sick, notes_folder
 from sam2_core.backend_choice import TESTED_VARIABLE
 from sam2_core.cache import write_whole
 from sam2_core.machine import METRICS_PORT, share_of, usable_cores
@@ -96,7 +96,6 @@ def work(
     worker: Worker,
     grace_s: float,
     until_idle_s: float | None = None,
-    is_known: Callable[[], bool] = lambda: True,
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C, until it ends or is idle, or until its machine fails.
 
@@ -106,7 +105,6 @@ def work(
         worker: which.
         grace_s: the longest to wait for its flow run to give its shard back.
         until_idle_s: end it after so long without a flow run; never when None.
-        is_known: whether Prefect has heard of it, from when on it can be idle.
 
     """
     note = notes_folder() / f"{worker.name}.{os.getppid()}"
@@ -116,6 +114,7 @@ def work(
             scratch = OwnFolder("autolabel-worker-")
             stack.callback(scratch.remove)
             os.environ |= {"TMPDIR": str(scratch.path), NOTE_VARIABLE: str(note)}
+            os.environ[JOINED_VARIABLE] = str(scratch.path / "joined")
             offers = _offers(worker.bind(), note)
             for variable, value in SETTINGS.items():
                 os.environ.setdefault(variable, value)
@@ -127,8 +126,7 @@ def work(
                 *python("flows.machine.launched"), "0", str(os.getpid()),
                 *python("flows.server.prefect_worker"), worker.pool, worker.name, *offers,
             ]  # fmt: skip
-            idle = _Idle(until_idle_s, is_known) if until_idle_s is not None else None
-            _work(command, note, stop, grace_s, idle)
+            _work(command, note, stop, grace_s, until_idle_s)
     except Exception as error:  # noqa: BLE001 - whatever it is, `status` has to tell
         why = " ".join(error_text(error).split())
         write_whole(note, why)
@@ -166,32 +164,25 @@ def _offers(gpu: str, note: Path) -> tuple[str, ...]:
     return offers
 
 
-class _Idle:
-    """Tells when a worker has had no flow run for so long, from when Prefect has heard of it."""
-
-    def __init__(self, longest_s: float, is_known: Callable[[], bool]) -> None:
-        self._longest_s, self._is_known = longest_s, is_known
-        self._since: float | None = None
-
-    def is_over(self, session: int) -> bool:
-        if self._since is None and not self._is_known():
-            return False
-        if self._since is None or _flow_runs(session):
-            self._since = time.monotonic()
-        return time.monotonic() - self._since > self._longest_s
-
-
 def _work(
-    command: Sequence[str], note: Path, stop: threading.Event, grace_s: float, idle: _Idle | None
+    command: Sequence[str],
+    note: Path,
+    stop: threading.Event,
+    grace_s: float,
+    until_idle_s: float | None,
 ) -> None:
     # A session of its own: Ctrl-C is for us, who tell the flow run first.
     started = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    # The note of an earlier start is there until the worker has joined its pool.
-    said = before = noted_sick(note)
-    while started.poll() is None and said in {"", before} and not stop.wait(POLL_S):
-        before, said = said, noted_sick(note)
-        if idle and idle.is_over(started.pid):
-            stop.set()
+    # Until it has joined its pool a note is that of an earlier start, and it is not idle.
+    joined, busy_s = Path(os.environ[JOINED_VARIABLE]), time.monotonic()
+    while started.poll() is None and not stop.wait(POLL_S):
+        if joined.exists() and note.exists():
+            break
+        if until_idle_s is not None:
+            if not joined.exists() or _flow_runs(started.pid):
+                busy_s = time.monotonic()
+            elif time.monotonic() - busy_s > until_idle_s:
+                stop.set()
     stopped, failed = stop.is_set(), noted_sick(note)
     _end_flow_runs(started.pid, grace_s if stopped else STOP_S if failed else 0.0, ask=stopped)
     processes.end(started, STOP_S)

@@ -11,7 +11,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flows.machine.self_test import NOTE_VARIABLE
+from flows.machine.self_test import JOINED_VARIABLE, NOTE_VARIABLE
 from flows.server.api import use_api
 from sam2_core.cache import write_whole
 from tasks.errors import error_text
@@ -39,6 +39,7 @@ def main() -> None:
         write_whole(note, " ".join(error_text(error).split()))
         sys.exit(1)
     note.unlink(missing_ok=True)
+    Path(os.environ[JOINED_VARIABLE]).touch()
     print(f"{name} takes work", file=sys.stderr)  # noqa: T201
     try:
         with looking_after():

@@ -153,7 +153,8 @@ elif "prefect.engine" in sys.argv:
 elif (seen / "real").exists():
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 else:
-    Path(os.environ["AUTOLABEL_WORKER_SICK"]).unlink(missing_ok=True)  # it has joined its pool
+    Path(os.environ["AUTOLABEL_WORKER_SICK"]).unlink(missing_ok=True)
+    Path(os.environ["AUTOLABEL_WORKER_JOINED"]).touch()
     number = len(list(seen.glob("worker*")))
     (seen / f"worker{{number}}").write_text(" ".join(sys.argv))
     (seen / "tested").write_text(os.environ.get("AUTOLABEL_TESTED_BACKENDS", ""))
