@@ -44,6 +44,7 @@ COMMANDS = {
     "models": "Download, export, build and certify models.",
     "bench": "Time every stage of a labeling run.",
     "cache": "List and clear the cache.",
+    "simulate": "Estimate time, limits and cost of a backfill on many GPUs.",
     "doctor": "Check what this machine has and lacks.",
     "docs": "Open the pages of this version in a browser.",
     "evaluate": "Measure masks and boxes against ground truth.",

@@ -95,7 +95,7 @@ def flat_s3(monkeypatch, sequences: int, frames: int, run_key: str):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_hundred_thousand_sequences_in_a_bucket(monkeypatch):
-    """A tenth of what docs/scaling.md promises: a million within 300 s of CPU and 1 GiB."""
+    """A tenth of what docs/scaling.md tells: a million within 300 s of CPU and 1 GiB."""
     with flat_s3(monkeypatch, 100_000, 4, ""):
         told = plan("s3://b", 100_000)
     assert told["to_label"] == 100_000

@@ -368,22 +368,15 @@ def list_folders(folder_uri: str) -> list[str]:
 
 def list_names(folder_uri: str) -> dict[str, int]:
     """Names and sizes in bytes of the files directly in a folder; empty when there is no folder."""
-    return {name: size for name, (size, _) in list_files(folder_uri).items()}
-
-
-def list_files(folder_uri: str) -> dict[str, tuple[int, float]]:
-    """Names of the files directly in a folder, with sizes in bytes and when they were written.
-
-    That is in seconds since 1970; 0 where storage does not tell.
-    """
-    return {name: (size, written) for name, size, written in each_file(folder_uri)}
+    return {name: size for name, size, _ in each_file(folder_uri)}
 
 
 def each_file(folder_uri: str) -> Iterator[tuple[str, int, float]]:
-    """Yield what `list_files` returns, from S3 as it comes: a million files need not fit at once.
+    """Yield the files directly in a folder, from S3 as they come: a million need not fit at once.
 
     Yields:
-        Name, size in bytes, and when it was written in seconds since 1970.
+        Name, size in bytes, and when it was written in seconds since 1970; 0 where storage does not
+        tell.
 
     """
     for name, kind, size, written in _entries(folder_uri):
