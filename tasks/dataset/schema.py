@@ -62,12 +62,7 @@ EDITABLE = "reviewed"
 # FiftyOne 1.22 saves an edit by the label's place in the list that the view shows, and most of our
 # views show a part of the machine's labels: the edit would land on another one.
 _NEVER_EDITABLE = "detections"
-_LABEL_SCHEMA: dict[str, Any] = {
-    "type": "detections", "component": "dropdown", "attributes": [
-        {"name": name, "type": kind, "component": "text", "read_only": True}
-        for name, kind in (("confidence", "float"), ("risk", "float"), ("reasons", "list<str>"))
-    ],
-}  # fmt: skip
+_LABEL_SCHEMA = {"type": "detections", "component": "dropdown", "attributes": []}
 _CLOSED = ("origin", "metadata", "other")
 
 
@@ -107,8 +102,7 @@ def colour_classes(dataset: Any, classes: Iterable[str]) -> None:
 def offer_classes(dataset: Any, classes: Iterable[str]) -> None:
     """Let the App offer these classes in this order, and those that it offers already.
 
-    Its own annotation tools edit reviewed labels only. Measurements are shown and cannot be
-    changed; whatever else somebody has set stays.
+    Its own annotation tools edit reviewed labels only. Whatever else somebody has set stays.
     """
     schema = dict(dataset.label_schemas.get(EDITABLE) or _LABEL_SCHEMA)
     wanted = list(dict.fromkeys([*classes, *(schema.get("classes") or ())]))

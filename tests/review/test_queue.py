@@ -182,7 +182,9 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     assert len(rates_plot(stats.by_class)[0]["x"]) == len(stats.by_class)
     axis = shown_names(risks_plot({"car": 1, f"long{'-' * 196}class": 2}))
     assert axis["tickvals"][0] == f"long{'-' * 196}class"
-    assert axis["ticktext"] == ["long------…------class", "car"]
+    assert axis["ticktext"] == [f"long{'-' * 10}…{'-' * 10}class", "car"]
+    reasons = rates_plot({one: Rate(1, 9999) for one in WORDS.values()}, most=99)
+    assert "…" not in "".join(shown_names(reasons)["ticktext"])
 
 
 @pytest.mark.parametrize(
