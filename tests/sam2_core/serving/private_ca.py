@@ -7,7 +7,7 @@ import pytest
 
 
 class PrivateCa:
-    """Signs certificates for 127.0.0.1; PEM files in a folder."""
+    """Signs certificates, for 127.0.0.1 if not for others; PEM files in a folder."""
 
     def __init__(self, folder):
         if shutil.which("openssl") is None:
@@ -16,10 +16,10 @@ class PrivateCa:
         self._folder = folder
         self.certificate, self._key = self._made("ca")
 
-    def issue(self, name):
+    def issue(self, name, address="127.0.0.1"):
         """Write a certificate and its key; returns both paths."""
         by = ["-CA", self.certificate, "-CAkey", self._key, "-addext", "basicConstraints=CA:FALSE"]
-        return self._made(name, *by, "-addext", "subjectAltName=IP:127.0.0.1")
+        return self._made(name, *by, "-addext", f"subjectAltName=IP:{address}")
 
     def _made(self, name, *options):
         paths = self._folder / f"{name}.pem", self._folder / f"{name}.key"
