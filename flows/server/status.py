@@ -224,6 +224,7 @@ def group_runs(flow_runs: Iterable[FlowRun]) -> list[RunStatus]:
             shard = shard_of(one)
             key = shard.run_key, shard.label.out
             run = found.setdefault(key, RunStatus(shard.run_key, shard.label))
+            one.parameters = {}  # as `shard`; of a million sequences they would be half a gigabyte
             run.shards.append((one, shard))
     return list(found.values())
 
@@ -237,7 +238,8 @@ def look_at_storage(run: RunStatus) -> None:
     out_uri = run.label.out
     try:
         listed = list_manifests(out_uri, run.run_key)
-        newest, complete = newest_of(listed), complete_keys(listed)
+        newest, given_up = newest_of(listed), quarantine.times(out_uri, run.run_key)
+        complete = complete_keys(listed) if run.failed or given_up else set()
 
         def is_past(key: Key, since_s: float) -> bool:
             last = newest.get(key[0])
@@ -247,7 +249,6 @@ def look_at_storage(run: RunStatus) -> None:
         run.partial = sum(one.partial for one in newest.values())
         run.complete = len(newest) - run.partial
         run.mixed = sorted(name for name, _ in list_mixed(out_uri, run.run_key))
-        given_up = quarantine.times(out_uri, run.run_key)
         still = (key[0] for key, at_s in given_up.items() if not is_past(key, at_s))
         run.given_up = sorted(set(still))
         run.labeled = {

@@ -96,11 +96,11 @@ def flat_s3(monkeypatch, sequences: int, frames: int, run_key: str):
 @pytest.mark.timeout(900)
 def test_a_hundred_thousand_sequences_in_a_bucket(monkeypatch):
     """A tenth of what docs/scaling.md tells: a million within 300 s of CPU and 1 GiB."""
-    with flat_s3(monkeypatch, 100_000, 4, ""):
+    with flat_s3(monkeypatch, 100_000, 2, ""):
         told = plan("s3://b", 100_000)
     assert told["to_label"] == 100_000
     assert (told["cpu_seconds"] < 30, told["peak_mib"] < 300) == (True, True)
-    with flat_s3(monkeypatch, 100_000, 4, told["run_key"]):
+    with flat_s3(monkeypatch, 100_000, 2, told["run_key"]):
         told = plan("s3://b", 100_000)
     assert told["up_to_date"] == 100_000
     assert (told["cpu_seconds"] < 30, told["peak_mib"] < 300) == (True, True)
