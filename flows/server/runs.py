@@ -366,11 +366,12 @@ def _settle(run: FlowRun, why: str) -> None:
 
     """
     with connected() as client:
+        # Asked before the look: in the time after it others may schedule the run, too.
+        retry = partial(AwaitingRetry, scheduled_time=server_time(client))
         now = client.read_flow_run(run.id).state
         if not (now and run.state and now.id == run.state.id):
             return
         again = run.deployment_id and run.run_count <= MOST_STARTS
-        retry = partial(AwaitingRetry, scheduled_time=server_time(client))
         ends = Cancelled if now.is_cancelling() else retry if again else Crashed
         then: State = ends(message=why)
         client.set_flow_run_state(run.id, then, force=True)
