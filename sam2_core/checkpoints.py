@@ -157,7 +157,7 @@ def read_weights(path: Path, *, memory: bool = False) -> dict[str, Any]:
     state = state if _of_tensors(state) else {}
     if is_hugging_face(state):
         state = from_hugging_face(state)
-    if "no_mem_embed" not in state:
+    if not {"no_mem_embed", "no_obj_ptr"} & state.keys():
         raise AutolabelError(
             f"{path} holds no SAM 2 weights (Meta's .pt or the Hugging Face safetensors)"
         )

@@ -15,8 +15,8 @@ from sam2_core.backend_choice import (
     precision_for,
     refuse_if_gone,
 )
-from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.cache import cache_folder, file_identity
+from sam2_core.backends.model_folder import MEMORY_WEIGHTS, ModelFolder
+from sam2_core.cache import cache_folder, file_identity, file_sha256
 from sam2_core.checkpoints import NoMemoryError, need_torch
 from sam2_core.presets import PRESETS, Preset, preset_named
 from sam2_core.types import AutolabelError
@@ -143,6 +143,7 @@ class Weights:
         preset: the preset's name, `*` where only reading the file tells.
         load: builds the PyTorch model.
         load_memory: builds its memory of video; None where it has none.
+        memory_sha256: of the file that its memory is in, where that is another one.
 
     """
 
@@ -151,6 +152,7 @@ class Weights:
     preset: str
     load: Callable[[], Sam2]
     load_memory: Callable[[], Memory | None]
+    memory_sha256: str = ""
 
 
 def resolve_weights(model: str | Path, wanted: Wanted | None = None) -> Weights:
@@ -239,7 +241,11 @@ def _published(preset: Preset, wanted: Wanted) -> Weights:
 
     bundled = bundled_checkpoint(preset)
     if bundled:
-        return _checkpoint(bundled, wanted)
+        own = bundled.with_name(MEMORY_WEIGHTS)
+        return replace(
+            _checkpoint(bundled, wanted), load_memory=lambda: memory_in(own, preset),
+            memory_sha256=file_sha256(own, wanted.cache),
+        )  # fmt: skip
     if not preset.checkpoint:
         raise AutolabelError(
             f"there are no weights for {preset.name} as {wanted.variant}: name a model folder or a "
@@ -348,7 +354,8 @@ def memory_sha256(model: str | Path, backend: str, precision: str) -> str:
         )
     if backend == "torch":
         weights = resolve_weights(model, Wanted(precision))
-        name, found = str(model), weights.sha256 if weights.load_memory() else ""
+        own = weights.memory_sha256 or weights.sha256
+        name, found = str(model), own if weights.load_memory() else ""
     else:
         folder = resolve_model(model, Wanted(precision))
         name, found = str(folder.facts["preset"]), folder.memory_sha256()
@@ -359,8 +366,9 @@ def memory_sha256(model: str | Path, backend: str, precision: str) -> str:
 
 def _without_memory(name: str) -> NoMemoryError:
     return NoMemoryError(
-        f"{name} has no memory to follow objects with. tiny, small, base_plus and large have "
-        "one; a folder exported without it gets it from `autolabel models export --force`"
+        f"{name} has no memory to follow objects with. compact, tiny, small, base_plus and "
+        "large have one; a folder exported without it gets it from `autolabel models export "
+        "--force`"
     )
 
 

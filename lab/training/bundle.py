@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.training.half_storage import SMALLEST, store_in_half
+from sam2_core.backends.model_folder import MEMORY_FOLDED, MEMORY_WEIGHTS
 from sam2_core.cache import file_sha256
-from sam2_core.export import export_model
+from sam2_core.export import export_memory, export_model
 from sam2_core.presets import Preset
 
 WEIGHTS_FILE = "compact.safetensors"
@@ -69,6 +70,7 @@ class SharedWeights:
 
     places: dict[bytes, Place]
     folded: bytearray = field(default_factory=bytearray)
+    folded_file: str = FOLDED_FILE
 
     @staticmethod
     def of(checkpoint: Path) -> SharedWeights:
@@ -96,7 +98,7 @@ class SharedWeights:
         """Find a tensor's bytes, or add them."""
         found = self.places.get(raw)
         if found is None or (found.turned and found.shape[::-1] != shape):
-            found = Place(FOLDED_FILE, len(self.folded), len(raw), shape)
+            found = Place(self.folded_file, len(self.folded), len(raw), shape)
             self.folded += raw
             self.places[raw] = found
         return found
@@ -189,6 +191,44 @@ def bundle_mask_model(weights: Path, preset: Preset, folder: Path) -> None:
         write_shared(
             exports["restructured", "fp32"], exports["restructured", "fp16"], published, graphs
         )
+
+
+def bundle_memory(memory: Path, graphs: Path) -> None:
+    """Add a memory to the bundled mask model: its weights, its graphs and what they have to say.
+
+    Args:
+        memory: `memory.safetensors` of a run of `lab.training.memory`.
+        graphs: folder of the bundled graphs.
+
+    """
+    import onnx
+
+    from sam2_core.checkpoints import load_checkpoint, load_memory
+    from sam2_core.trust.calibration import MEMORY_ANSWERS
+    from sam2_core.trust.following import torch_follows
+
+    weights, facts = graphs / WEIGHTS_FILE, json.loads((graphs / "model.json").read_text())
+    target = graphs / MEMORY_WEIGHTS
+    target.write_bytes(memory.read_bytes())
+    model = load_checkpoint(weights)
+    learned = load_memory(target, model.preset)
+    places = SharedWeights.of(weights).places | SharedWeights.of(target).places
+    shared, written = SharedWeights(places, folded_file=MEMORY_FOLDED), [target]
+    with tempfile.TemporaryDirectory() as temporary:
+        export_memory(model, learned, Path(temporary))
+        for path in sorted(Path(temporary).glob("*.onnx")):
+            graph = onnx.load(str(path))
+            store_in_half(graph)
+            point_into(graph, shared)
+            shorten_names(graph)
+            written.append(graphs / path.name)
+            written[-1].write_bytes(graph.SerializeToString())
+    written.append(graphs / MEMORY_FOLDED)
+    written[-1].write_bytes(shared.folded)
+    for path in written:
+        facts["files"][path.name] = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
+    (graphs / "model.json").write_text(json.dumps(facts, indent=2) + "\n")
+    torch_follows(model, learned, file_sha256(weights)).write(graphs / MEMORY_ANSWERS)
 
 
 def write_shared(restructured: Path, half: Path, published_decoder: Path, graphs: Path) -> None:

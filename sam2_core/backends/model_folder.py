@@ -44,6 +44,9 @@ _UNREAD = {
     "model.json", "reference.json", "reference_close_up.json", "reference_memory.json",
 }  # fmt: skip
 _MEMORY = {f"{name}.onnx" for name in MEMORY_OUTPUTS}
+# Where bundled graphs of a memory have their weights: the checkpoint, and what was folded of it.
+MEMORY_WEIGHTS, MEMORY_FOLDED = "memory.safetensors", "memory_folded.bin"
+_OF_MEMORY = _MEMORY | {MEMORY_WEIGHTS, MEMORY_FOLDED}
 # In a stamp's name, in the place of the kind of graphs.
 CLOSE_UPS = "close-ups"
 
@@ -157,8 +160,11 @@ class ModelFolder:
             AutolabelError: a file is not the one that model.json names.
 
         """
-        files = [self.path / name for name in sorted(_MEMORY)]
-        return self._hashed(files) if all(file.is_file() for file in files) else ""
+        if not all((self.path / name).is_file() for name in _MEMORY):
+            return ""
+        return self._hashed(
+            path for name in sorted(_OF_MEMORY) if (path := self.path / name).is_file()
+        )
 
     def _hashed(self, files: Iterable[Path]) -> str:
         total = hashlib.sha256()
@@ -182,7 +188,7 @@ class ModelFolder:
         return sorted(
             file
             for file in self.path.rglob("*")
-            if file.is_file() and file.name not in _UNREAD | _MEMORY and file.suffix != ".sha256"
+            if file.is_file() and file.name not in _UNREAD | _OF_MEMORY and file.suffix != ".sha256"
         )
 
     def _identities(self) -> tuple[tuple[str, FileIdentity], ...]:

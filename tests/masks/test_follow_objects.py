@@ -133,8 +133,8 @@ def test_followed_labels_say_so_wherever_they_go(tmp_path):
 def test_only_what_has_a_memory_follows_and_the_sentence_says_what_has(tmp_path):
     write_image(tmp_path / "in" / "0.jpg")
     label = ["label", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--follow"]
-    code, said = refused(*label, "--model", "compact", "--backend", "onnxruntime-cpu")
-    assert (code, said[:50]) == (2, "compact has no memory to follow objects with. tiny")
+    code, said = refused(*label, "--model", str(MICRO), "--backend", "onnxruntime-cpu")
+    assert (code, said[:50]) == (2, "micro has no memory to follow objects with. compac")
     code, said = refused(*label, "--backend", "triton")
     assert (code, "runs on the backends torch and onnxruntime-cpu" in said) == (2, True)
     choice = choose_model(str(MICRO), "onnxruntime-cpu")

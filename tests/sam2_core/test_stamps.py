@@ -50,6 +50,7 @@ NOT_DECISIVE = {
     "redaction": "texts",
     "trust.calibration": "judges; makes no mask",
     "trust.certify": "judges and refuses; makes no mask",
+    "trust.following": "judges and refuses; makes no mask",
     "types": "declarations",
 }  # fmt: skip
 
