@@ -155,7 +155,7 @@ def test_without_a_memory_or_a_mask_the_page_is_told_what_to_do(drive, monkeypat
     assert "repair or accept a mask, or select one" in ask(dataset, "follow_begin")["message"]
     accept(*pick(drive, 2, 0))
     said = ask(dataset, "follow_begin")["message"]
-    assert "micro has no memory to follow objects with. tiny" in said
+    assert "micro has no memory to follow objects with. compact, tiny" in said
     assert f"{MODEL_VARIABLE} names another model" in said
     reject(*pick(drive, 2, 1))
     assert "rejected: repair it first" in ask(dataset, "follow_begin")["message"]
