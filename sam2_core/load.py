@@ -143,7 +143,7 @@ class Weights:
         preset: the preset's name, `*` where only reading the file tells.
         load: builds the PyTorch model.
         load_memory: builds its memory of video; None where it has none.
-        memory_sha256: of the file that its memory is in, where that is another one.
+        memory_sha256: of the file that its memory would be in.
 
     """
 
@@ -152,7 +152,7 @@ class Weights:
     preset: str
     load: Callable[[], Sam2]
     load_memory: Callable[[], Memory | None]
-    memory_sha256: str = ""
+    memory_sha256: str
 
 
 def resolve_weights(model: str | Path, wanted: Wanted | None = None) -> Weights:
@@ -193,7 +193,7 @@ def _random(preset: Preset) -> Weights:
         return random_memory(preset, _SEED)
 
     name = f"random-{_SEED}"
-    return Weights(name, f"random, seed {_SEED}", preset.name, load, load_memory)
+    return Weights(name, f"random, seed {_SEED}", preset.name, load, load_memory, name)
 
 
 def _checkpoint(path: Path, wanted: Wanted) -> Weights:
@@ -214,7 +214,7 @@ def _checkpoint(path: Path, wanted: Wanted) -> Weights:
         record(path, sha256)
         return model
 
-    return Weights(sha256, path.name, "*", load, lambda: memory_in(path))
+    return Weights(sha256, path.name, "*", load, lambda: memory_in(path), sha256)
 
 
 def memory_in(path: Path, preset: Preset | None = None) -> Memory | None:
@@ -354,8 +354,7 @@ def memory_sha256(model: str | Path, backend: str, precision: str) -> str:
         )
     if backend == "torch":
         weights = resolve_weights(model, Wanted(precision))
-        own = weights.memory_sha256 or weights.sha256
-        name, found = str(model), own if weights.load_memory() else ""
+        name, found = str(model), weights.memory_sha256 if weights.load_memory() else ""
     else:
         folder = resolve_model(model, Wanted(precision))
         name, found = str(folder.facts["preset"]), folder.memory_sha256()
@@ -398,7 +397,7 @@ def load_follow_backend(
             raise _without_memory(str(model))
         device = "cuda" if cuda_devices() else "cpu"
         in_torch = TorchFollowBackend(weights.load(), memory, device, precision)
-        in_torch.memory_sha256 = weights.sha256
+        in_torch.memory_sha256 = weights.memory_sha256
         return in_torch
     # Refuses other backends, and models without one.
     sha256 = memory_sha256(model, backend, precision)

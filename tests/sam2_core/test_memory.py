@@ -31,6 +31,7 @@ from sam2_core.backends.follow_backends import (  # noqa: E402
     TorchFollowBackend,
 )
 from sam2_core.follow import Follower, FollowRules  # noqa: E402
+from sam2_core.load import load_follow_backend, memory_sha256, resolve_weights  # noqa: E402
 from sam2_core.presets import MICRO, PRESETS  # noqa: E402
 from sam2_core.trust import following  # noqa: E402
 from sam2_core.trust.certify import UncertifiedEngineError  # noqa: E402
@@ -242,3 +243,9 @@ def test_a_long_stream_takes_no_more_memory_and_time_than_a_short_one():
     assert len(names) > 20  # objects came and went
     assert len(follower.tracks) <= rules.objects
     assert np.median(seconds[160:]) <= 1.3 * np.median(seconds[40:120])
+
+
+def test_the_bundled_memory_is_known_by_its_own_file_and_not_by_the_models():
+    own = memory_sha256("compact", "torch", "fp32")
+    assert own == load_follow_backend("compact", "torch", "fp32").memory_sha256
+    assert own != resolve_weights("compact").sha256
