@@ -86,6 +86,11 @@ class Preset:
         return self.width // 4
 
     @property
+    def memory_attention_width(self) -> int:
+        """Channels of queries and keys of memory attention: width / memory_shrink."""
+        return self.width // self.memory_shrink
+
+    @property
     def meta_url(self) -> str:
         """Where Meta publishes the checkpoint, "" where there is none."""
         return f"{META_URL}/{self.checkpoint}" if self.checkpoint else ""

@@ -176,16 +176,10 @@ class Learner(nn.Module):
             [placed.flatten(1, 2), tokens + age.repeat_interleave(POINTER_TOKENS, 0)], 1
         )
         values = torch.cat([memories.flatten(1, 2), tokens], 1)
-        here = graph.rotations.cosine, graph.rotations.sine
-        then = graph.rotations(len(kept), tokens.shape[1])
-        x = embedding + graph.start
-        for layer in graph.attention.layers:
-            normal = layer.norm1(x)
-            x = x + layer.self_attn(normal, normal, normal, here, here, None, fused=True)
-            normal = layer.norm2(x)
-            x = x + layer.cross_attn_image(normal, keys, values, here, then, None, fused=True)
-            x = x + layer.linear2(F.relu(layer.linear1(layer.norm3(x))))
-        return graph.attention.norm(x)
+        turns = graph.turns, graph.rotations(len(kept), tokens.shape[1])
+        return graph.through_layers(
+            embedding, lambda attention, x: attention(x, keys, values, *turns, None, fused=True)
+        )
 
     def decode(
         self, image: Tensor, fine: tuple[Tensor, Tensor], points: Tensor, labels: Tensor
@@ -320,8 +314,7 @@ def as_embedding(learner: Learner, images: Tensor) -> None:
 
 def learned(learner: Learner, memory: Memory) -> dict[str, Tensor]:
     """Put what was learned under Meta's names."""
-    inner = learner.preset.width // learner.preset.memory_shrink
-    order = torch.arange(inner).reshape(-1, 2).t().flatten()
+    order = torch.arange(learner.preset.memory_attention_width).reshape(-1, 2).t().flatten()
     attention = {k: v.cpu() for k, v in learner.recalling.attention.state_dict().items()}
     for name in attention:
         if ".q_proj." in name or ".k_proj." in name:

@@ -214,7 +214,7 @@ class MemoryAttentionLayer(nn.Module):
     def __init__(self, preset: Preset) -> None:
         super().__init__()
         width, hidden = preset.width, preset.decoder_mlp_dim
-        inner = width // preset.memory_shrink
+        inner = preset.memory_attention_width
         self.self_attn = RotaryAttention(width, width, inner)
         self.cross_attn_image = RotaryAttention(width, preset.memory_width, inner)
         self.linear1, self.linear2 = nn.Linear(width, hidden), nn.Linear(hidden, width)

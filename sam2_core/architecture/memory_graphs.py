@@ -10,7 +10,7 @@ as far as the first layer's self-attention.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -21,6 +21,7 @@ from sam2_core.architecture.lean_decoder import OUTPUT_TOKENS, LeanDecoder
 from sam2_core.architecture.memory import (
     Memory,
     Packed,
+    RotaryAttention,
     Rotations,
     age_encoding,
     grid_position,
@@ -54,7 +55,7 @@ class Recall(nn.Module):
         self.attention = copy.deepcopy(memory.memory_attention)
         # The first halves of all pairs that are turned, then the second ones. Queries and keys are
         # reordered alike, which their product does not notice.
-        inner = preset.width // preset.memory_shrink
+        inner = preset.memory_attention_width
         order = torch.arange(inner).reshape(-1, 2).t().flatten()
         for layer in self.attention.layers:
             for attention in (layer.self_attn, layer.cross_attn_image):
@@ -107,14 +108,32 @@ class Recall(nn.Module):
         )
         zero = torch.zeros((), dtype=memories.dtype, device=memories.device)
         bias = zero.masked_fill(~there, float("-inf"))[:, None]
-        here = self.rotations.cosine, self.rotations.sine
-        past = self.rotations(frames, tokens.shape[1])
-        x = embedding + self.start
+        turns = self.turns, self.rotations(frames, tokens.shape[1])
+        return self.through_layers(
+            embedding,
+            lambda attention, x: attention(x, keys, values, *turns, bias, fused=self.fused),
+        )
+
+    @property
+    def turns(self) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of a frame's cells."""
+        return self.rotations.cosine, self.rotations.sine
+
+    def through_layers(
+        self, embedding: Tensor, recall: Callable[[RotaryAttention, Tensor], Tensor]
+    ) -> Tensor:
+        """Take an embedding (1 or O, E*E, w) through all layers.
+
+        Args:
+            embedding: of `LeanEncoder`.
+            recall: lets queries attend to what is remembered.
+
+        """
+        x, here = embedding + self.start, self.turns
         for layer in self.attention.layers:
             normal = layer.norm1(x)
             x = x + layer.self_attn(normal, normal, normal, here, here, None, fused=self.fused)
-            normal = layer.norm2(x)
-            x = x + layer.cross_attn_image(normal, keys, values, here, past, bias, fused=self.fused)
+            x = x + recall(layer.cross_attn_image, layer.norm2(x))
             x = x + layer.linear2(F.relu(layer.linear1(layer.norm3(x))))
         return self.attention.norm(x)
 
@@ -147,14 +166,9 @@ class Recall(nn.Module):
         age = self.age_projection(encoded).to(cells.dtype).repeat_interleave(POINTER_TOKENS, 0)
         each = [len(some) for some in memories], [POINTER_TOKENS * len(some) for some in pointers]
         values, keys = Packed(cells, tokens, *each), Packed(placed, tokens + age, *each)
-        here = self.rotations.cosine, self.rotations.sine
-        x = embedding + self.start
-        for layer in self.attention.layers:
-            normal = layer.norm1(x)
-            x = x + layer.self_attn(normal, normal, normal, here, here, None, fused=True)
-            x = x + layer.cross_attn_image.packed(layer.norm2(x), values, keys, here)
-            x = x + layer.linear2(F.relu(layer.linear1(layer.norm3(x))))
-        return self.attention.norm(x)
+        return self.through_layers(
+            embedding, lambda attention, x: attention.packed(x, values, keys, self.turns)
+        )
 
 
 class MemoryDecoder(nn.Module):
