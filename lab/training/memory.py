@@ -1,6 +1,6 @@
 """Trains a memory for the compact model on rendered drives: `python -m lab.training.memory`.
 
-    python -m lab.training.memory --out FOLDER --minutes 6 [--size 512] [--start FILE]
+    python -m lab.training.memory --out FOLDER --minutes 6 [--size 1024] [--start FILE]
 
 The image path stays as it is, so that masks without `--follow` do: only memory attention, memory
 encoder, pointers and places in time learn. Each object is prompted with a box on a clip's first
@@ -120,7 +120,8 @@ class Clips:
                 image, owner = image.flip(2), owner.flip(2)
             light = float(random.uniform(0.6, 1.4))
             image = (image.float() * light).clamp(0, 255)
-            chosen = random.choice(there, min(objects, len(there)), replace=False)
+            # Always so many, some of them twice: compiled code knows one number of objects only.
+            chosen = random.choice(there, objects, replace=len(there) < objects)
             names += chosen.tolist()
             places += [len(images)] * len(chosen)
             images.append(image)
@@ -144,7 +145,7 @@ class Learner(nn.Module):
             Recall(model, memory, fused=True),
             Remember(model, memory),
         )
-        self.pointer = token_side(memory.obj_ptr_proj)
+        self.pointer, self.judge = token_side(memory.obj_ptr_proj), judge
         self.tracking = memory.tracking_decoder
         self.requires_grad_(False)
         self.no_pointer = nn.Parameter(memory.no_obj_ptr.detach().clone())
@@ -234,7 +235,7 @@ class Learner(nn.Module):
             logits, predicted, score, tokens = self.decode(image, (fine[0], fine[1]), *prompt)
             judged = logits[:, :1] if now == 0 else logits[:, 1:]
             guesses = predicted[:, :1] if now == 0 else predicted[:, 1:]
-            loss, iou = judge(judged, guesses, score, truth[:, now], there[:, now])
+            loss, iou = self.judge(judged, guesses, score, truth[:, now], there[:, now])
             best = guesses.argmax(1)
             rows = torch.arange(len(name), device=best.device)
             losses.append(loss if now else PROMPTED * loss)
@@ -251,6 +252,14 @@ class Learner(nn.Module):
             "loss": torch.stack(losses).mean(), "iou": torch.stack(ious), "there": there.t(),
             "logits": torch.stack(kept),
         }  # fmt: skip
+
+    def compile_on_gpu(self) -> None:
+        """Compile what is large, on a GPU; attention to any number of memories is one kernel."""
+        if not self.no_pointer.is_cuda:
+            return
+        for name in ("features", "decode", "judge"):
+            setattr(self, name, torch.compile(getattr(self, name), dynamic=False))
+        self.remembering.compile(dynamic=False)
 
 
 def noisy_boxes(masks: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -364,10 +373,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--model", default="compact")
-    parser.add_argument("--size", type=int, default=512, help="of the model's input")
+    parser.add_argument("--size", type=int, default=1024, help="of the model's input")
     parser.add_argument("--clips", type=int, default=16, help="in a batch")
     parser.add_argument("--objects", type=int, default=3, help="of each clip, at most")
-    parser.add_argument("--frames", default="2,4,8", help="of each clip, for equal times")
+    parser.add_argument("--frames", default="4,8", help="of each clip, for equal times")
     parser.add_argument("--held", type=int, default=600, help="clips on the device")
     parser.add_argument("--held-out", type=int, default=96, help="clips that are judged at the end")
     parser.add_argument("--first-clip", type=int, default=0, help="to go on with unseen ones")
@@ -408,6 +417,7 @@ def main() -> None:
     random, generator = np.random.default_rng(1), torch.Generator(given.device).manual_seed(1)
     if not given.start:
         as_embedding(learner, clips.sample(given.clips, 1, random, 1)["images"].flatten(0, 1))
+    learner.compile_on_gpu()
     lengths = [int(one) for one in given.frames.split(",")]
     started, step, told = time.monotonic(), 0, 0.0
     while (progress := (time.monotonic() - started) / (60 * given.minutes)) < 1:
