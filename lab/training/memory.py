@@ -120,8 +120,8 @@ class Clips:
                 image, owner = image.flip(2), owner.flip(2)
             light = float(random.uniform(0.6, 1.4))
             image = (image.float() * light).clamp(0, 255)
-            # Always so many, some of them twice: compiled code knows one number of objects only.
-            chosen = random.choice(there, objects, replace=len(there) < objects)
+            # Few ones again and again: compiled code knows one number of objects only.
+            chosen = np.resize(random.permutation(there), objects)
             names += chosen.tolist()
             places += [len(images)] * len(chosen)
             images.append(image)
@@ -145,7 +145,8 @@ class Learner(nn.Module):
             Recall(model, memory, fused=True),
             Remember(model, memory),
         )
-        self.pointer, self.judge = token_side(memory.obj_ptr_proj), judge
+        self.pointer = token_side(memory.obj_ptr_proj)
+        self.judge = judge  # what `compile_on_gpu` replaces
         self.tracking = memory.tracking_decoder
         self.requires_grad_(False)
         self.no_pointer = nn.Parameter(memory.no_obj_ptr.detach().clone())
@@ -353,7 +354,9 @@ def held_out(learner: Learner, clips: Clips, given: argparse.Namespace) -> dict[
         batch = clips.sample(given.clips, given.objects, random)
         with torch.no_grad(), torch.autocast(given.device.split(":")[0], torch.bfloat16):
             found = learner(batch, generator)
-        there = found["there"].float().cpu()
+        rows = list(zip(batch["clip"].tolist(), batch["name"].tolist(), strict=True))
+        once = torch.tensor([rows.index(one) == row for row, one in enumerate(rows)])
+        there = found["there"].float().cpu() * once
         owned = batch["ids"][batch["clip"]] == batch["name"][:, None, None, None]
         shared = (owned & owned[:, :1]).flatten(2).sum(2)
         unmoved = (shared / (owned | owned[:, :1]).flatten(2).sum(2)).t().cpu()
@@ -375,7 +378,7 @@ def main() -> None:
     parser.add_argument("--model", default="compact")
     parser.add_argument("--size", type=int, default=1024, help="of the model's input")
     parser.add_argument("--clips", type=int, default=16, help="in a batch")
-    parser.add_argument("--objects", type=int, default=3, help="of each clip, at most")
+    parser.add_argument("--objects", type=int, default=3, help="of each clip")
     parser.add_argument("--frames", default="4,8", help="of each clip, for equal times")
     parser.add_argument("--held", type=int, default=600, help="clips on the device")
     parser.add_argument("--held-out", type=int, default=96, help="clips that are judged at the end")
