@@ -130,9 +130,10 @@ lock: | $(OWN_UV) ## Resolve the dependencies again
 		$$(while IFS='=[ ' read -r name rest; do case $$name in [a-z]*) printf ' --no-emit-package %s' "$$name";; esac; done < requirements.lock)
 
 clean: ## Remove what was built
-	@$(or $(PYTHON),python3) -c 'import shutil, sys; [shutil.rmtree(one, True) for one in sys.argv[1:]]' \
-		$(VENV) .uv build dist .pytest_cache .mypy_cache .ruff_cache
+	@# The folders last: where .venv is active, this Python is the one in it.
 	@$(or $(PYTHON),python3) -c 'import os; from os.path import expanduser, isdir, join; \
 		base = os.environ.get("XDG_CACHE_HOME") or expanduser("~/.cache"); \
 		cache = expanduser(os.environ.get("AUTOLABEL_CACHE") or join(base, "autolabel")); \
 		isdir(cache) and print("the cache stays, datasets in it: " + cache)'
+	@$(or $(PYTHON),python3) -c 'import shutil, sys; [shutil.rmtree(one, True) for one in sys.argv[1:]]' \
+		$(VENV) .uv build dist .pytest_cache .mypy_cache .ruff_cache

@@ -11,17 +11,16 @@ from prefect.runtime import flow_run
 
 from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill, plan_markdown
-from flows.plan.names import keep_names
+from flows.plan.plan import begin
 from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import add_to_name, dated, run_name, short_sources
 from flows.server.client import connected
 from flows.server.fleet import decided
 from flows.server.runs import sequences_in_flight, signs_of_life
 from flows.server.submit import ensure_queue, submit, turn_of, workers_online
-from tasks.dataset.schema import refuse_before_labeling
 from tasks.errors import redacted_errors
+from tasks.frames.naming import Names
 from tasks.store import quarantine
-from tasks.store.manifests import declare_again
 from tasks.wording import counted
 
 
@@ -38,20 +37,14 @@ def backfill(params: BackfillParams) -> dict[str, Any]:
     that another submission had meanwhile.
     """
     with redacted_errors(), signs_of_life():
-        planned = submit_step("plan", "", plan_patiently, params)
+        planned = submit_step("plan", "", patiently, partial(plan_in_flight, params), "planning")
         plan: BackfillPlan = planned.result()
+        key = plan.stamp.run_key
+        create_markdown_artifact(plan_markdown(plan), key="backfill-plan", description=key)
         get_run_logger().info("%s", plan.as_json())
         add_to_name(counted(plan.sequences, "sequence"))
         submitted: dict[str, int] = submit_step("submit", "", submit_plan, planned).result()
         return plan.as_json() | submitted
-
-
-def plan_patiently(params: BackfillParams) -> BackfillPlan:
-    """Compare sources with labels, once storage answers."""
-    plan = patiently(lambda: plan_in_flight(params), "planning")
-    key = plan.stamp.run_key
-    create_markdown_artifact(plan_markdown(plan), key="backfill-plan", description=key)
-    return plan
 
 
 def plan_in_flight(params: BackfillParams) -> BackfillPlan:
@@ -75,11 +68,7 @@ def submit_plan(
     Returns how many shards were `submitted`, and of how many sequences another was `met`.
     """
     params, run_key = plan.params, plan.stamp.run_key
-    if params.label.dataset_name:
-        refuse_before_labeling(params.label.dataset_name, params.label.out)
-    if plan.sequences:
-        keep_names(params.label.out, plan.known)
-    declare_again(params.label.out, plan.again)
+    begin(params.label, plan.known if plan.sequences else Names(), plan.again)
     if not plan.shards:
         return {"submitted": 0, "met": 0}
     queue = None
@@ -92,7 +81,7 @@ def submit_plan(
         planned = {work.key for work in plan.works}
         met = planned & sequences_in_flight(run_key, params.label.out)
         if params.retry_quarantined:  # workers begin them again
-            for key in quarantine.given_up(params.label.out, run_key) & (planned - met):
+            for key in quarantine.given_up(params.label.out, run_key).keys() & (planned - met):
                 quarantine.release(quarantine.Case(params.label.out, run_key, *key))
         shards = plan.cut([one for one in plan.works if one.key not in met]) if met else plan.shards
         submit(shards, _name_of(plan), queue=queue, on_submitted=on_submitted)

@@ -10,20 +10,19 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.label_sequences import THREADS, label_sequences
 from flows.params import LabelParams
-from flows.plan.plan import Plan, job_of, make_plan, summary_of
+from flows.plan.plan import Plan, begin, make_plan, summary_of
 from flows.prefect_tasks import submit_step
-from flows.server.artifacts import dated, frames_counted, publish
+from flows.server.artifacts import add_to_name, dated, frames_counted, publish
 from flows.server.runs import signs_of_life
 from tasks.errors import redacted_errors
-from tasks.pipeline.ready import ready
-from tasks.pipeline.run_context import Job, RunContext
+from tasks.pipeline.device_processes import ready
 from tasks.processes import handling
 
 LabelFlow = Flow[[LabelParams], dict[str, Any]]
 
 
-def label_flow(plan: Plan | None = None, job: Job | None = None) -> LabelFlow:
-    """Make the flow; of a plan that is made already, with its job, where the command made them."""
+def label_flow(plan: Plan | None = None) -> LabelFlow:
+    """Make the flow; of a plan that is made already, where a command made it."""
 
     def label(params: LabelParams) -> dict[str, Any]:
         """Label every sequence of the sources that is not labeled yet, and load them into FiftyOne.
@@ -32,9 +31,21 @@ def label_flow(plan: Plan | None = None, job: Job | None = None) -> LabelFlow:
         and never fail the flow.
         """
         with redacted_errors(), signs_of_life(), contextlib.ExitStack() as stack:
-            if job:  # of a command: Prefect takes SIGTERM to wait for tasks, which may take minutes
+            if plan:  # of a command: Prefect takes SIGTERM to wait for tasks, perhaps minutes
                 stack.enter_context(handling(signal.getsignal(signal.SIGINT), signal.SIGTERM))
-            return _label(params, plan, job)
+            started = time.perf_counter()
+            made = plan or make_plan(params)
+            if plan is None:
+                begin(params, made.names, made.again)
+            job = made.job
+            key, planned = f"run-{job.stamp.run_key}", made.frames_to_label
+            with ready(job), frames_counted(job.context, key, planned):
+                outcomes = label_sequences(job, made.sequences, submit_step, made.cameras)
+            summary = summary_of(made, outcomes, time.perf_counter() - started)
+            if summary["failed"]:
+                add_to_name(f"{len(summary['failed'])} failed")
+            publish(summary)
+            return summary
 
     label.__qualname__ = label.__name__  # where Prefect looks for the flow of a deployment
     as_flow = flow(
@@ -45,23 +56,6 @@ def label_flow(plan: Plan | None = None, job: Job | None = None) -> LabelFlow:
         persist_result=False,
     )
     return as_flow(label)
-
-
-def _label(params: LabelParams, plan: Plan | None, job: Job | None) -> dict[str, Any]:
-    started = time.perf_counter()
-    context = RunContext()
-    if plan is None:
-        plan = make_plan(params, context)
-        plan.begin()
-    job = job or job_of(plan, context)
-    key, planned = f"run-{plan.stamp.run_key}", plan.frames_to_label
-    with ready(job), frames_counted(job.context, key, planned) as count:
-        outcomes = label_sequences(
-            job, plan.sequences, submit_step, plan.cameras, on_open=count.opened
-        )
-    summary = summary_of(plan, outcomes, time.perf_counter() - started)
-    publish(summary)
-    return summary
 
 
 label = label_flow()

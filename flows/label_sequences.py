@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flows.pipeline import Handle, Submit, do_now, run_sequence
@@ -61,14 +61,6 @@ class SequenceRun:
         except Exception as error:  # noqa: BLE001 - one sequence fails, not the run
             self._error = error
 
-    @property
-    def frames(self) -> int | None:
-        """How many frames it has, labeled by now or not; None when it was not opened."""
-        with contextlib.suppress(Exception):
-            opened = self.tasks[0][1].result() if self.tasks else None
-            return opened.frames if isinstance(opened, Opened) else None
-        return None
-
     def outcome(self) -> SequenceOutcome:
         """Wait for its end, report it, and sum it up."""
         results: list[tuple[str, Any]] = []
@@ -89,15 +81,14 @@ class SequenceRun:
         else:
             states = [state for stage, one in results if stage == LABEL for state in one]
             outcome = outcome_so_far(self.part.name, states, opened.failures if opened else ())
-        killed_a_process = False
+        cause = None
         if failures:
             failed_in, cause = failures[0]
             where = _stage_of_labeling(cause) if failed_in == LABEL else failed_in
             outcome = with_error(outcome, where, cause)
-            # Twice, the second time alone in it.
-            killed_a_process = isinstance(cause, ProcessDiedError)
-            killed_a_process &= not isinstance(cause, ProcessKilledError)
-        if opened and opened.attempt_uri and not killed_a_process:
+        # Of a process that died it was tried twice, the second time alone in it.
+        died = isinstance(cause, ProcessDiedError) and not isinstance(cause, ProcessKilledError)
+        if opened and opened.attempt_uri and not died:
             quarantine.end(opened.attempt_uri)
         self._job.context.progress.finish(self.part.name, outcome.text, good=outcome.good)
         return outcome
@@ -117,7 +108,6 @@ def label_sequences(
     *,
     prepared: Handle | None = None,
     in_shard: bool = False,
-    on_open: Callable[[int, int], object] = lambda *_: None,
 ) -> list[SequenceOutcome]:
     """Label and load sequences; those that failed for a temporary reason again.
 
@@ -132,7 +122,6 @@ def label_sequences(
         cameras: every camera of the dataset.
         prepared: the dataset's preparation, where it is submitted already.
         in_shard: whether this is a shard, which nobody waits for.
-        on_open: called with a part's number and how many frames it turned out to have.
 
     Returns:
         The outcomes of those that were started, in order.
@@ -144,9 +133,11 @@ def label_sequences(
     under_way = 0 if submit is do_now else UNDER_WAY * processes
     todo = list(range(len(parts)))
     for tried in range(1, MOST_TRIES + 1):
-        if job.dataset and (prepared is None or tried > 1):
+        if job.params.dataset_name and (prepared is None or tried > 1):
             # FiftyOne takes seconds to import: behind the first chunks, not before them.
-            prepared = submit("prepare", job.dataset, prepare_dataset, job, list(cameras))
+            prepared = submit(
+                "prepare", job.params.dataset_name, prepare_dataset, job, list(cameras)
+            )
         waiting, submitted = deque(todo), deque[SequenceRun]()
         opened = deque[tuple[SequenceRun, Iterator[tuple[str, Handle]]]]()
         while waiting or opened or submitted:
@@ -164,22 +155,18 @@ def label_sequences(
                 submitted.append(one)
                 with one.failing_alone():
                     one.tasks += steps
-                if (frames := one.frames) is not None:
-                    on_open(one.number, frames)
             else:
                 one = submitted.popleft()
                 outcomes[one.number] = one.outcome()
-        again = {
+        todo = [
             number
-            for number, one in outcomes.items()
-            if (one.worth_another_try if in_shard else one.met_busy_server)
-        }
-        todo = [number for number in todo if number in again]
+            for number, one in sorted(outcomes.items())
+            if number in todo and (one.worth_another_try if in_shard else one.met_busy_server)
+        ]
         if not todo or tried == MOST_TRIES or context.stop.is_set() or context.lost:
             break
-        jitter = random.uniform(1, 1.2)  # noqa: S311 - workers are not to come back all at once
-        pauses = (1 if in_shard else COMMAND_PAUSES) * 2 ** (tried - 1)
-        pause_s = FIRST_PAUSE_S * pauses * jitter
+        pause_s = FIRST_PAUSE_S * (1 if in_shard else COMMAND_PAUSES) * 2 ** (tried - 1)
+        pause_s *= random.uniform(1, 1.2)  # noqa: S311 - workers are not to come back all at once
         log.warning(
             "%s failed for now; trying again in %.0f s", counted(len(todo), "sequence"), pause_s
         )

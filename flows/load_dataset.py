@@ -1,5 +1,6 @@
 """The flow `load-dataset`: bring a FiftyOne dataset up to date, or rebuild it."""
 
+from functools import partial
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -9,9 +10,10 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import dated
 from flows.server.runs import signs_of_life
+from tasks.dataset.schema import missing_manifests
 from tasks.errors import error_text, redacted_errors
+from tasks.load.into_fiftyone import load_sequence, prepare_dataset, rebuild
 from tasks.observe.progress import LOAD
-from tasks.pipeline.sequence import load_labels, prepare_load
 from tasks.store.manifests import Manifest
 from tasks.wording import counted
 
@@ -43,9 +45,9 @@ def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool 
     with redacted_errors(), signs_of_life():
         result: dict[str, Any] = {"dataset": dataset}
         if anew:
-            rebuilding = submit_step("rebuild", "", rebuild_dataset, dataset, out, run_key or "")
-            frames, failed = rebuilding.result()
-            result |= {"rebuilt": True, "frames": frames}
+            report = submit_step("rebuild", "", rebuild, dataset, out, run_key or "").result()
+            failed = [f"{name}: {error}" for name, error in report.unreadable.items()]
+            result |= {"rebuilt": True, "frames": report.frames}
             text = f"{dataset} rebuilt without {counted(len(failed), 'sequence')}: "
         else:
             loaded, failed = _load_missing(dataset, out, run_key or "")
@@ -61,9 +63,10 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
 
     Returns how many were loaded, and why the others were not.
     """
-    todo, failed = submit_step("find", "", find_missing, dataset, out_uri, run_key).result()
+    find = partial(missing_manifests, dataset, out_uri, run_key)
+    todo, failed = submit_step("find", "", patiently, find, "looking for labels").result()
     cameras = dict.fromkeys(chunk.camera for one in todo for chunk in one.chunks)
-    prepared = submit_step("prepare", dataset, prepare_load, dataset, list(cameras), out_uri)
+    prepared = submit_step("prepare", dataset, prepare_dataset, dataset, list(cameras), out_uri)
     submitted = [
         submit_step(LOAD, one.sequence_id, load_unless_held, dataset, out_uri, one, prepared)
         for one in todo
@@ -83,19 +86,4 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
 
 def load_unless_held(dataset: str, out_uri: str, manifest: Manifest, held: frozenset[str]) -> Any:
     """Load a labeled sequence, unless the dataset got it since it was looked for."""
-    return None if manifest.version in held else load_labels(dataset, out_uri, manifest)
-
-
-def rebuild_dataset(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[str]]:
-    """Load the dataset from its artifacts alone; returns its frames, and what is left out."""
-    from tasks.load.into_fiftyone import rebuild
-
-    report = rebuild(dataset, out_uri, run_key)
-    return report.frames, [f"{name}: {error}" for name, error in report.unreadable.items()]
-
-
-def find_missing(dataset: str, out_uri: str, run_key: str) -> tuple[list[Manifest], list[str]]:
-    """Find out what the dataset lacks; see `missing_manifests`."""
-    from tasks.dataset.schema import missing_manifests
-
-    return patiently(lambda: missing_manifests(dataset, out_uri, run_key), "looking for labels")
+    return None if manifest.version in held else load_sequence(dataset, out_uri, manifest)

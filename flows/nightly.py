@@ -1,7 +1,8 @@
 """The flow `nightly`: label whatever has no labels yet, load it, and say how it went."""
 
+import math
 import time
-from datetime import datetime
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from flows.backfill import backfill
 from flows.load_dataset import load_dataset
 from flows.params import BackfillParams
 from flows.plan.backfill import plan_backfill
-from flows.plan.plan import stamp_of
+from flows.plan.plan import job_of
 from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import INTERRUPTED, ProgressArtifact, dated
 from flows.server.client import connected
@@ -22,6 +23,7 @@ from flows.server.fleet import decided
 from flows.server.runs import MOST_STARTS, TAG, shard_of, signs_of_life, watch
 from tasks.errors import redacted_errors
 from tasks.store import quarantine
+from tasks.store.manifests import Key
 from tasks.store.private_files import remove_abandoned
 from tasks.wording import counted
 
@@ -50,50 +52,49 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
 
     """
     with redacted_errors(), signs_of_life(), tags(TAG):
-        return _nightly(params, wait_hours)
+        if flow_run.run_count > MOST_STARTS:
+            return Failed(
+                message=f"its workers died {MOST_STARTS} times: not started again by itself"
+            )
+        deadline, out_uri = time.monotonic() + wait_hours * 3600, params.label.out
+        label = decided(params.label, wait_s=min(WORKERS_WAIT_S, wait_hours * 3600))
+        params = params.model_copy(update={"label": label})
+        began_s = math.inf  # what this night gave up before its worker died is its own
+        if flow_run.run_count > 1:
+            with connected() as client:
+                started = client.read_flow_run(UUID(flow_run.id)).start_time
+                began_s = started.timestamp() if started else math.inf
+        found = _given_up(out_uri, job_of(params.label).stamp.run_key)
+        given_up_before = {key for key, at_s in found.items() if at_s < began_s}
+        again = partial(plan_backfill, params)
+        for card in ROUNDS:
+            planned = backfill(params)
+            ended = submit_step("wait", "", wait_for_shards, planned, deadline, card).result()
+            left = submit_step("look", "", patiently, again, "looking again").result().as_json()
+            if not ended or not left["to_label"]:
+                break
+        remove_abandoned(out_uri)
+        message = f"{left['up_to_date']} of {counted(left['sequences'], 'sequence')} labeled"
+        loaded, dataset = True, params.label.dataset_name
+        if dataset:
+            load = load_dataset(dataset, out_uri, planned["run_key"], return_state=True)
+            state = cast("State[Any]", load)
+            loaded = state.is_completed()
+            message += "" if loaded else f"; {state.message}"
+        others = {
+            "kept": "kept as people reviewed them", "quarantined": "given up",
+            "hidden": "without labels outside the dates",
+        }  # fmt: skip
+        message += "".join(f", {left[name]} {text}" for name, text in others.items() if left[name])
+        if left["to_label"] or not ended:
+            return Failed(message=f"{message}; `autolabel status` tells why the others are not")
+        if _given_up(out_uri, planned["run_key"]).keys() - given_up_before:
+            return Failed(message=f"{message}, some of them this night: see `autolabel status`")
+        return Completed(message=message) if loaded else Failed(message=message)
 
 
-def _nightly(params: BackfillParams, wait_hours: float) -> Any:
-    if flow_run.run_count > MOST_STARTS:
-        return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")
-    deadline, out_uri = time.monotonic() + wait_hours * 3600, params.label.out
-    label = decided(params.label, wait_s=min(WORKERS_WAIT_S, wait_hours * 3600))
-    params = params.model_copy(update={"label": label})
-    began = None  # what this night gave up before its worker died is its own
-    if flow_run.run_count > 1:
-        with connected() as client:
-            began = client.read_flow_run(UUID(flow_run.id)).start_time
-    given_up_before = _given_up(out_uri, stamp_of(params.label).run_key, before=began)
-    for card in ROUNDS:
-        planned = backfill(params)
-        ended = submit_step("wait", "", wait_for_shards, planned, deadline, card).result()
-        left = submit_step("look", "", look_again, params).result()
-        if not ended or not left["to_label"]:
-            break
-    remove_abandoned(out_uri)
-    message = f"{left['up_to_date']} of {counted(left['sequences'], 'sequence')} labeled"
-    loaded, dataset = True, params.label.dataset_name
-    if dataset:
-        load = load_dataset(dataset, out_uri, planned["run_key"], return_state=True)
-        state = cast("State[Any]", load)
-        loaded = state.is_completed()
-        message += "" if loaded else f"; {state.message}"
-    others = {
-        "kept": "kept as people reviewed them", "quarantined": "given up",
-        "hidden": "without labels outside the dates",
-    }  # fmt: skip
-    message += "".join(f", {left[name]} {text}" for name, text in others.items() if left[name])
-    if left["to_label"] or not ended:
-        return Failed(message=f"{message}; `autolabel status` tells why the others are not")
-    if _given_up(out_uri, planned["run_key"]) - given_up_before:
-        return Failed(message=f"{message}, some of them this night: see `autolabel status`")
-    return Completed(message=message) if loaded else Failed(message=message)
-
-
-def _given_up(out_uri: str, run_key: str, before: datetime | None = None) -> set[tuple[str, str]]:
-    return patiently(
-        lambda: quarantine.given_up(out_uri, run_key, before=before), "looking at what was given up"
-    )
+def _given_up(out_uri: str, run_key: str) -> dict[Key, float]:
+    return patiently(lambda: quarantine.given_up(out_uri, run_key), "looking at what was given up")
 
 
 def wait_for_shards(planned: dict[str, Any], deadline: float, key: str) -> bool:
@@ -114,8 +115,3 @@ def wait_for_shards(planned: dict[str, Any], deadline: float, key: str) -> bool:
         return True
     finally:
         card.tell(done, total, how, ended=not how)
-
-
-def look_again(params: BackfillParams) -> dict[str, Any]:
-    """Compare sources with labels again."""
-    return patiently(lambda: plan_backfill(params), "looking again").as_json()

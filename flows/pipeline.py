@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol
 
@@ -76,7 +77,7 @@ def run_sequence(
             yield LABEL, labeled[-1]
         outcome = submit(CHECK, name, check_sequence, job, opened, labeled)
         yield CHECK, outcome
-    if job.tracks and not part.tracked:
+    if job.params.tracks and part.tracks_made is None:
         outcome = submit(TRACK, name, track_sequence, job, outcome)
         yield TRACK, outcome
     if prepared and not _is_loaded(outcome, prepared):
@@ -97,9 +98,13 @@ def label_block(job: Job, opened: Opened, first: int, stop: int) -> list[ChunkSt
 
 
 def label_chunks(job: Job, states: Sequence[ChunkState]) -> list[ChunkState]:
-    """Detect and segment chunks: one is detected while another one is segmented."""
+    """Detect and segment chunks: one is detected while another one is segmented.
+
+    Each in a copy of this thread's context: Prefect shows what they log with their run.
+    """
+    steps = [partial(copy_context().run, detect_and_segment, job, one) for one in states]
     with ThreadPoolExecutor(CHUNKS_AT_ONCE, "chunk") as pool:
-        return list(pool.map(partial(detect_and_segment, job), states))
+        return list(pool.map(lambda step: step(), steps))
 
 
 def detect_and_segment(job: Job, state: ChunkState) -> ChunkState:

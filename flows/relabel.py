@@ -32,24 +32,17 @@ def relabel(dataset: str, out: str = "", request_id: str = "", backend: str = "a
 
     """
     with redacted_errors(), signs_of_life():
-        return _relabel(dataset, out, request_id, backend)
-
-
-def _relabel(dataset: str, out: str, request_id: str, backend: str) -> int:
-    segmenters = Segmenters()
-    out, waiting = waiting_requests(dataset, out, request_id)
-    submitted = [
-        submit_step(SEGMENT, one.request_id, remake, one, out, segmenters, backend)
-        for one in waiting
-    ]
-    remade = [one.result() for one in submitted]
-    labels: int = sum(count for count, _ in remade)
-    create_markdown_artifact(
-        key="relabel",
-        markdown=f"{counted(labels, 'label')} of {counted(len(waiting), 'request')} made again in "
-        + plain(dataset),
-    )
-    for _, error in remade:
-        if error:
-            raise error
-    return labels
+        segmenters = Segmenters()
+        out, waiting = waiting_requests(dataset, out, request_id)
+        submitted = [
+            submit_step(SEGMENT, one.request_id, remake, one, out, segmenters, backend)
+            for one in waiting
+        ]
+        remade = [one.result() for one in submitted]
+        labels: int = sum(count for count, _ in remade)
+        told = f"{counted(labels, 'label')} of {counted(len(waiting), 'request')} made again in "
+        create_markdown_artifact(key="relabel", markdown=told + plain(dataset))
+        for _, error in remade:
+            if error:
+                raise error
+        return labels

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -16,9 +17,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.label_sequences import THREADS, label_sequences
 from flows.machine.launched import tie_to_parent
 from flows.machine.self_test import NOTE_VARIABLE, note_sick, noted_sick
-from flows.plan.backfill import refuse_other_run
 from flows.plan.names import names_of
-from flows.plan.plan import Plan, job_of, model_of, stamp_of, summary_of
+from flows.plan.plan import Plan, job_of, model_of, summary_of
 from flows.plan.shards import Piece, ShardParams
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import frames_counted, publish, readable_key
@@ -30,18 +30,17 @@ from tasks.dataset.schema import refuse_before_labeling
 from tasks.errors import error_text, redacted_errors
 from tasks.frames.discover import Discovered, discover
 from tasks.observe import metrics_server, tracing
+from tasks.pipeline.device_processes import ready
 from tasks.pipeline.outcome import (
     SequenceOutcome,
     SequencePart,
     is_absent_server,
     is_this_machines,
 )
-from tasks.pipeline.ready import ready
-from tasks.pipeline.run_context import RunContext
 from tasks.processes import collect_seldom, handling
 from tasks.store import quarantine
 from tasks.store.storage import StorageError
-from tasks.types import FrameSelection, SequenceRef
+from tasks.types import SequenceRef
 from tasks.wording import counted
 
 tracing.install()  # Prefect's span of the flow run begins before the flow's own code
@@ -64,8 +63,8 @@ def label_shard(params: ShardParams) -> Any:
     for name in ("flows", "tasks", "sam2_core"):  # Prefect's extra loggers have no level of theirs
         logging.getLogger(name).setLevel(logging.INFO)
     collect_seldom()  # its worker waits for this process's end
-    if NOTE_VARIABLE in os.environ:  # its worker is killed: another one gets the device
-        tie_to_parent()
+    if NOTE_VARIABLE in os.environ:  # its worker was killed: the next one gets the device
+        tie_to_parent(signal.SIGKILL)
     with redacted_errors(), signs_of_life():
         try:
             return _label_shard(params)
@@ -86,21 +85,21 @@ def _label_shard(params: ShardParams) -> Any:
         hand_on(why)
     model = model_of(params.label)
     refuse_unless_offered(model.backend, model.precision)
-    context = RunContext()
-    stamp = stamp_of(params.label, model, context)
-    refuse_other_run(params, stamp.run_key)
-    plan = Plan(params.label, stamp, model, ())
+    job = replace(job_of(params.label, model=model), counts_attempts=True)
+    stamp, context = job.stamp, job.context
+    if params.run_key != stamp.run_key:
+        raise AutolabelError(
+            f"this shard was planned as run {params.run_key}, but this worker's model, detector "
+            f"and parameters make run {stamp.run_key}: give every worker the same model files and "
+            "version"
+        )
     if params.label.dataset_name:
         refuse_before_labeling(params.label.dataset_name, params.label.out)
-    job = job_of(plan, context, counts_attempts=True)
-    planned = [piece.frames for piece in params.pieces]
     with (
         handling(lambda *_: context.stop.set(), signal.SIGTERM),
         ready(job),
         metrics_server.serving(context.progress),
-        frames_counted(
-            context, readable_key("shard", params.pieces[0].sequence_id), planned
-        ) as count,
+        frames_counted(context, readable_key("shard", params.pieces[0].sequence_id), params.frames),
     ):
         outcomes = label_sequences(
             job,
@@ -108,7 +107,6 @@ def _label_shard(params: ShardParams) -> Any:
             submit_step,
             params.cameras,
             in_shard=True,
-            on_open=count.opened,
         )
         if context.lost is not None:
             machine_failed(str(context.lost))
@@ -121,7 +119,7 @@ def _label_shard(params: ShardParams) -> Any:
             if one.for_another_worker:
                 why = f"{one.sequence_id}: {one.error}"
                 hand_on(why) if one.server_absent else machine_failed(why)
-    summary = summary_of(plan, outcomes, time.perf_counter() - started)
+    summary = summary_of(Plan(job, ()), outcomes, time.perf_counter() - started)
     publish(summary)
     given_up = note_failures(params, outcomes, str(flow_run.id))
     text = f"{counted(summary['frames'], 'frame')}, {counted(summary['instances'], 'mask')}"
@@ -163,11 +161,10 @@ def parts_of(shard: ShardParams) -> list[SequencePart]:
     Pictures that were named one by one are found as they were when this was planned.
     """
     label = shard.label
-    selection = FrameSelection.parse(label.frames)
     named: dict[str, Discovered] = {}
     if any(piece.picked for piece in shard.pieces):
         names = names_of(label)
-        found = discover(label.sources, selection, label.sequence, label.format, names)
+        found = discover(label.sources, label.selection, label.sequence, label.format, names)
         named = {one.sequence.sequence_id: one for one in found if one.picked}
 
     def sequence_of(piece: Piece) -> Discovered:
@@ -177,15 +174,7 @@ def parts_of(shard: ShardParams) -> list[SequencePart]:
             raise AutolabelError(f"{piece.sequence_id}: none of its pictures is there any more")
         return named[piece.sequence_id]
 
-    return [
-        SequencePart(
-            sequence_of(piece),
-            selection,
-            label.chunk_frames,
-            piece.chunks,
-        )
-        for piece in shard.pieces
-    ]
+    return [SequencePart(sequence_of(one), one.chunks, one.frames) for one in shard.pieces]
 
 
 def note_failures(shard: ShardParams, outcomes: Sequence[SequenceOutcome], run_id: str) -> int:

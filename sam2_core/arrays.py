@@ -7,8 +7,10 @@ must agree among all fields of a value. Besides numpy's dtypes, `float` is any f
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -58,14 +60,64 @@ def own_arrays(owner: object, **forms: str) -> None:
     """As `freeze_arrays`, of copies in the forms' dtypes: for values that callers make by hand.
 
     Whatever numpy makes an array of passes, as long as no value changes its kind: whole numbers may
-    become floats, not the other way round.
+    become floats, not the other way round. Other sequences become tuples.
     """
     for name, form in forms.items():
         _, dtype, shape = _parsed(form)
         value = getattr(owner, name)
-        if value is not None and dtype is not None:
-            object.__setattr__(owner, name, _converted(value, dtype, shape))
+        if value is not None:
+            own = tuple(value) if dtype is None else _converted(value, dtype, shape)
+            object.__setattr__(owner, name, own)
     freeze_arrays(owner, **forms)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Base of dataclasses with a row for each of N things in every field that has a form.
+
+    Attributes:
+        forms: of these fields; fields that are None have no rows.
+        by_hand: whether callers make them by hand, see `own_arrays`.
+
+    """
+
+    forms: ClassVar[Mapping[str, str]]
+    by_hand: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        (own_arrays if self.by_hand else freeze_arrays)(self, **self.forms)
+
+    def __len__(self) -> int:
+        return len(getattr(self, next(iter(self.forms))))
+
+    def chosen(self, rows: slice | Sequence[int] | npt.NDArray[np.int64]) -> Self:
+        """Return some rows, in this order; arrays are views where rows are a slice."""
+        return replace(self, **{name: _rows_of(one, rows) for name, one in self._filled().items()})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Put parts, one at least, one behind the other; what has no rows is the first one's."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        found = {name: [getattr(part, name) for part in parts] for name in first._filled()}
+        return replace(first, **{name: _concatenated(values) for name, values in found.items()})
+
+    def _filled(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self.forms}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _rows_of(value: Any, rows: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(value[row] for row in np.arange(len(value))[rows])
+    return value[rows]
+
+
+def _concatenated(values: list[Any]) -> Any:
+    if isinstance(values[0], tuple):
+        return tuple(one for value in values for one in value)
+    return np.concatenate(values)
 
 
 def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

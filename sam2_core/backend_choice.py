@@ -59,10 +59,9 @@ def preload_cuda() -> None:
     """Load CUDA's and cuDNN's libraries from their Python packages, where these are installed."""
     import onnxruntime
 
-    if hasattr(onnxruntime, "preload_dlls"):
-        # It prints what it does not find, to the stream that `--json` is written to.
-        with contextlib.redirect_stdout(io.StringIO()):
-            onnxruntime.preload_dlls()
+    # It prints what it does not find, to the stream that `--json` is written to.
+    with contextlib.redirect_stdout(io.StringIO()):
+        onnxruntime.preload_dlls()
 
 
 def cuda_devices() -> int:
@@ -158,8 +157,6 @@ def choose_backend(backend: str) -> tuple[str, str]:
 
 def _passed_over(taken: str, asked: str) -> str:
     """Say why TensorRT is installed and not taken."""
-    from sam2_core.backends.tensorrt_backend import has_tensorrt
-
     if (taken, asked) != ("onnxruntime-cuda", "auto") or not has_tensorrt():
         return ""
     return f"; not tensorrt: {tensorrt_problem() or 'it is taken where --backend names it'}"
@@ -197,13 +194,6 @@ def offered_backends() -> tuple[str, ...]:
     return (*on_gpu, "onnxruntime-cpu")
 
 
-def _loads_tensorrt() -> bool:
-    """Whether TensorRT is installed and its libraries load, whatever the GPU."""
-    from sam2_core.backends.tensorrt_backend import has_tensorrt, runtime_problem
-
-    return has_tensorrt() and not runtime_problem("")
-
-
 def refuse_unless_usable(name: str) -> None:
     """Refuse a backend that cannot run on this machine; trying a provider takes seconds.
 
@@ -229,7 +219,7 @@ def refuse_unless_usable(name: str) -> None:
         return
     problem = cuda_provider_problem() if name == "onnxruntime-cuda" else tensorrt_problem()
     remedy = f"To use it: {how_to_install(EXTRAS[name])}"
-    if name == "tensorrt" and _has("cuda") and _loads_tensorrt():
+    if name == "tensorrt" and _has("cuda") and has_tensorrt() and not runtime_problem(""):
         remedy = "Choose --backend torch or onnxruntime-cuda"  # this GPU is none of its own
     raise AutolabelError(f"{name} cannot run here: {problem}. {remedy}")
 
@@ -261,10 +251,39 @@ def _usable(name: str) -> bool:
     return not (tensorrt_problem() if name == "tensorrt" else cuda_provider_problem())
 
 
+def has_tensorrt() -> bool:
+    """Whether one of the two libraries is installed."""
+    return any(importlib.util.find_spec(one) for one in ("tensorrt", "tensorrt_rtx_bindings"))
+
+
+def require_tensorrt() -> None:
+    """Raise `AutolabelError` where TensorRT is not installed, or cannot be loaded."""
+    problem = runtime_problem("") if has_tensorrt() else "TensorRT is not installed"
+    if problem:
+        raise AutolabelError(
+            f"{problem}: {how_to_install('tensorrt')} (Linux x86_64, NVIDIA GPU), "
+            "or use another backend, which needs no engines"
+        )
+
+
+@functools.cache
+def runtime_problem(capability: str) -> str:
+    """Say why TensorRT, which is installed, runs nothing on a GPU here; "" where it can.
+
+    Args:
+        capability: the GPU's, such as sm89; "": whether the library loads at all.
+
+    """
+    try:
+        from sam2_core.backends.tensorrt_engines import opens_on
+
+        return opens_on(capability)
+    except Exception as error:  # noqa: BLE001 - whatever it is, another backend serves
+        return f"TensorRT opens no runtime ({first_line(error)})"
+
+
 def tensorrt_problem() -> str:
     """Say why TensorRT cannot run on the GPU; "" when it can."""
-    from sam2_core.backends.tensorrt_backend import has_tensorrt, runtime_problem
-
     if not (has_tensorrt() and _has("cuda")):
         return "TensorRT or cuda-bindings are not installed"
     return runtime_problem(compute_capability())

@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib.util
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sam2_core.machine import how_to_install
 from sam2_core.machine_errors import first_line
@@ -20,6 +20,7 @@ from sam2_core.types import AutolabelError
 if TYPE_CHECKING:
     from sam2_core.architecture import Memory, Sam2
 
+Model = TypeVar("Model", "Sam2", "Memory")
 _HEADS = (
     r"(output_hypernetworks_mlps\.\d+|iou_prediction_head|pred_obj_score_head|object_pointer_proj)"
 )
@@ -110,26 +111,40 @@ def from_hugging_face(state: Mapping[str, Any]) -> dict[str, Any]:
 PYTORCH = how_to_install("export", "torch")
 
 
-def need_torch(what: str, instead: str = "") -> None:
-    """Raise `AutolabelError` where PyTorch is not installed; `instead` says how to do without."""
-    if importlib.util.find_spec("torch") is None:
-        raise AutolabelError(f"{what} needs PyTorch: {PYTORCH}{instead}")
+# What an export needs beside PyTorch.
+EXPORTING = ("onnx", "onnxscript")
+
+
+def need_torch(what: str, instead: str = "", also: Sequence[str] = ()) -> None:
+    """Refuse what needs packages that are not installed.
+
+    Args:
+        what: is to be done.
+        instead: says how to do without.
+        also: packages beside PyTorch.
+
+    Raises:
+        AutolabelError: one is not installed.
+
+    """
+    missing = [one for one in ("torch", *also) if importlib.util.find_spec(one) is None]
+    if missing:
+        named = "PyTorch" if missing[0] == "torch" else f"the package {missing[0]}"
+        raise AutolabelError(f"{what} needs {named}: {PYTORCH}{instead}")
 
 
 class NoMemoryError(AutolabelError):
-    """A checkpoint segments images only."""
+    """A model segments images only."""
 
 
-def read_weights(path: Path, *, memory: bool = False) -> dict[str, Any]:
+def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read a checkpoint file of either form: Meta's names to tensors.
 
-    Args:
-        path: the file.
-        memory: read the memory of video, not the image path.
+    Returns:
+        The image path, and the memory of video; one of them may be empty.
 
     Raises:
-        NoMemoryError: its memory is wanted, and it has none.
-        AutolabelError: no such file, or it holds no such weights of SAM 2.
+        AutolabelError: no such file, or it holds no weights of SAM 2.
 
     """
     if not path.is_file():
@@ -154,7 +169,10 @@ def read_weights(path: Path, *, memory: bool = False) -> dict[str, Any]:
     except Exception as error:  # torch and safetensors each raise their own
         why = first_line(error)
         raise AutolabelError(f"cannot read the checkpoint {path}: {why}") from error
-    state = state if _of_tensors(state) else {}
+    weights = isinstance(state, dict) and all(
+        isinstance(key, str) and hasattr(value, "shape") for key, value in state.items()
+    )
+    state = state if weights else {}
     if is_hugging_face(state):
         state = from_hugging_face(state)
     if not {"no_mem_embed", "no_obj_ptr"} & state.keys():
@@ -164,20 +182,17 @@ def read_weights(path: Path, *, memory: bool = False) -> dict[str, Any]:
     parts = {key: part_of(key) for key in state if key != _UNUSED}
     if unknown := sorted(key for key, part in parts.items() if part not in _IMAGE_PATH | _MEMORY):
         raise AutolabelError(f"{path} holds what no SAM 2 has: {unknown[0]}")
-    wanted = _MEMORY if memory else _IMAGE_PATH
-    if not wanted.intersection(parts.values()):
-        raise NoMemoryError(f"{path} has no memory of video: it segments images only")
-    return {key: state[key] for key, part in parts.items() if part in wanted}
-
-
-def _of_tensors(state: Any) -> bool:
-    return isinstance(state, dict) and all(
-        isinstance(key, str) and hasattr(value, "shape") for key, value in state.items()
+    images, memory = (
+        {key: state[key] for key, part in parts.items() if part in some}
+        for some in (_IMAGE_PATH, _MEMORY)
     )
+    return images, memory
 
 
 def preset_of(state: dict[str, Any], path: Path) -> Preset:
-    """Tell a checkpoint's preset by its shapes; `AutolabelError` when none fits."""
+    """Tell a checkpoint's preset by the shapes of its image path; `AutolabelError` if none fits."""
+    if not state:
+        raise AutolabelError(f"{path} holds a memory of video alone: name the whole checkpoint")
     dim = state["image_encoder.trunk.patch_embed.proj.bias"].shape[0]
     blocks = 1 + max(int(key.split(".")[3]) for key in state if ".trunk.blocks." in key)
     width = state["no_mem_embed"].shape[-1]
@@ -187,10 +202,6 @@ def preset_of(state: dict[str, Any], path: Path) -> Preset:
     raise AutolabelError(
         f"{path} fits no preset: {blocks} trunk blocks, {dim} channels, width {width}"
     )
-
-
-def _finite(values: Any) -> bool:
-    return not values.is_complex() and bool(values.isfinite().all())
 
 
 def load_checkpoint(path: Path, preset: Preset | None = None) -> Sam2:
@@ -206,37 +217,38 @@ def load_checkpoint(path: Path, preset: Preset | None = None) -> Sam2:
     """
     from sam2_core.architecture import build_model
 
-    state = read_weights(path)
-    preset = preset or preset_of(state, path)
-    model = build_model(preset)
-    _fill(model, state, path)
-    return model
+    state, _ = read_weights(path)
+    return _filled(build_model(preset or preset_of(state, path)), state, path)
 
 
-def load_memory(path: Path, preset: Preset) -> Memory:
-    """Build the memory of a checkpoint file, in evaluation mode.
+def load_memory(path: Path, preset: Preset | None = None) -> Memory | None:
+    """Build the memory of a checkpoint file, in evaluation mode; None: it segments images only.
 
     Args:
-        path: Meta's .pt, or safetensors of either naming.
-        preset: of the model that `load_checkpoint` returns.
+        path: as for `load_checkpoint`.
+        preset: of the model that `load_checkpoint` returns; told by its shapes when None.
 
     Raises:
-        AutolabelError: unreadable, it has no memory, or its weights do not fit.
+        AutolabelError: unreadable, or its weights do not fit.
 
     """
     from sam2_core.architecture import build_memory
 
-    memory = build_memory(preset)
-    _fill(memory, read_weights(path, memory=True), path)
-    return memory
+    images, state = read_weights(path)
+    if not state:
+        return None
+    return _filled(build_memory(preset or preset_of(images, path)), state, path)
 
 
-def _fill(model: Any, state: dict[str, Any], path: Path) -> None:
+def _filled(model: Model, state: dict[str, Any], path: Path) -> Model:
     wanted = model.state_dict()
     missing = sorted(set(wanted) - set(state))
     unknown = sorted(set(state) - set(wanted))
     misshapen = [key for key in wanted if key in state and wanted[key].shape != state[key].shape]
-    odd = [key for key in wanted if key in state and not _finite(state[key])]
+    odd = [
+        key for key in wanted
+        if key in state and (state[key].is_complex() or not state[key].isfinite().all())
+    ]  # fmt: skip
     for text, keys in (
         ("lacks", missing), ("has unknown", unknown), ("has misshapen", misshapen),
         ("has values that are no finite real numbers in", odd),
@@ -247,3 +259,4 @@ def _fill(model: Any, state: dict[str, Any], path: Path) -> None:
                 + (f" and {len(keys) - 1} more" if len(keys) > 1 else "")
             )
     model.load_state_dict({key: value.float() for key, value in state.items()})
+    return model

@@ -20,11 +20,11 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
 from sam2_core.backends.protocol import Backend
-from sam2_core.batching import gather, slice_prompts
 from sam2_core.postprocess import finish
 from sam2_core.preprocess import (
     LEAST_MARGIN_PX,
@@ -34,11 +34,13 @@ from sam2_core.preprocess import (
     resize_square,
 )
 from sam2_core.prompts import PointPrompts, point_prompts
+from sam2_core.segmenter import Segmenter
 from sam2_core.types import (
     POINT_NEGATIVE,
     POINT_PADDING,
     POINT_POSITIVE,
     AutolabelError,
+    Boxes,
     EncoderImage,
     Features,
     FloatArray,
@@ -62,6 +64,7 @@ _LEAST_WEIGHT, _PINNED = 1e-3, 1e3
 _REACH, _ALIKE = 0.8, 20.0
 _FOUR = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])
 Grid = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 def hold_clicks(
@@ -83,8 +86,6 @@ def hold_clicks(
         matters to nothing but its sign.
 
     """
-    import cv2
-
     size = (SIDE, SIDE)
     typical = float(np.median(np.abs(logits))) or 1.0
     prior = cv2.resize(logits / typical, size, interpolation=cv2.INTER_LINEAR).clip(-1, 1)
@@ -128,8 +129,6 @@ def _around(agreeing: Grid, colours: Grid, click: Grid) -> npt.NDArray[np.bool_]
         click: x, y in cells.
 
     """
-    import cv2
-
     wrong = np.pad((agreeing < 0).astype(np.uint8), 1)  # the region's border is a change, too
     x, y = (int(one) for one in click.clip(0, SIDE - 1))
     reach = float(cv2.distanceTransform(wrong, cv2.DIST_L2, 3)[y + 1, x + 1]) * _REACH
@@ -213,30 +212,38 @@ class OpenImage:
                 "earlier masks are prompts of whole frames, and this model was loaded for "
                 "close-ups: load it with close_ups=False"
             )
+        plain = (given.labels == POINT_PADDING).all(1)
+        if info.close_ups and given.xyxy_px is not None and plain.sum() > KEPT_REGIONS:
+            return self._many(given, given.xyxy_px[plain], plain)
         given = _grown(given)
         prompts, rows, reasons = point_prompts(given, self.size_hw, info.image_size)
         if info.close_ups and given.xyxy_px is None:
             reasons = tuple(reason or NO_BOX for reason in reasons)
             prompts, rows = _some(prompts, slice(0, 0)), rows[:0]
         around = self._surroundings(given, rows)
-        plain = self._without_clicks(prompts)
         decoded = [
-            (np.array([row]), self._decode(_some(prompts, slice(row, row + 1)), around[row]))
-            for row in np.flatnonzero(~plain)
+            self._decode(_some(prompts, slice(row, row + 1)), around[row])
+            for row in range(len(prompts))
         ]
-        boxes = np.flatnonzero(plain)
-        for start in range(0, len(boxes), TOGETHER):
-            some = boxes[start : start + TOGETHER]
-            decoded.append((some, self._decode_boxes(prompts, some, around)))
-        low_res = gather(decoded, info.image_size // 4)
+        low_res = LowResMasks.joined(decoded) if decoded else LowResMasks.empty()
         return finish(low_res, self.size_hw, rows, reasons, around if info.close_ups else None)
+
+    def _many(self, given: PointPrompts, xyxy_px: FloatArray, plain: BoolArray) -> Masks:
+        """Segment boxes without clicks as labeling does: they share calls, and are not kept."""
+        boxes = Boxes(xyxy_px, np.ones(len(xyxy_px), np.float32), ("object",) * len(xyxy_px))
+        segmenter, clicked = Segmenter(self.backend), np.flatnonzero(~plain)
+        frame = segmenter.prepare(self._staged or self._image, boxes)
+        masks = [segmenter.finish(frame, *segmenter.start([frame]))]
+        if len(clicked):
+            masks.append(self.segment(given.chosen(clicked)))
+        order = np.argsort(np.concatenate([np.flatnonzero(plain), clicked]))
+        return Masks.joined(masks).chosen(order.tolist())
 
     def look_at(self, box_xyxy_px: FloatArray) -> None:
         """Encode what a click on this box would look at, float32 (4,), ahead of the click."""
-        box = np.asarray(box_xyxy_px, np.float32).reshape(1, 4)
-        nothing = PointPrompts(np.zeros((1, 0, 2), np.float32), np.zeros((1, 0), np.int32), box)
-        _, rows, _ = point_prompts(nothing, self.size_hw, self.backend.info.image_size)
-        for around in self._surroundings(nothing, rows):
+        box = PointPrompts.of([box_xyxy_px])
+        _, rows, _ = point_prompts(box, self.size_hw, self.backend.info.image_size)
+        for around in self._surroundings(box, rows):
             self._features(around)
 
     def _surroundings(self, given: PointPrompts, rows: IntArray) -> IntArray:
@@ -256,22 +263,6 @@ class OpenImage:
         low = np.minimum(regions[:, :2], np.floor(low).clip(0, size))
         high = np.maximum(regions[:, 2:], np.ceil(high).clip(0, size))
         return np.concatenate([low, high], 1).astype(np.int64)
-
-    def _without_clicks(self, prompts: Prompts) -> npt.NDArray[np.bool_]:
-        """Return which of many boxes have no clicks: they share calls, and are not kept."""
-        kinds = np.isin(prompts.labels, (POINT_POSITIVE, POINT_NEGATIVE))
-        clicked: npt.NDArray[np.bool_] = np.asarray(kinds.any(axis=1), np.bool_)
-        if not self.backend.info.close_ups or (~clicked).sum() <= KEPT_REGIONS:
-            return np.zeros(len(clicked), bool)
-        return ~clicked
-
-    def _decode_boxes(self, prompts: Prompts, rows: IntArray, around: IntArray) -> LowResMasks:
-        """Decode boxes without clicks, each in its close-up, in one call."""
-        size, regions = self.backend.info.image_size, around[rows]
-        moved = _in_region(_some(prompts, rows), regions, self.size_hw, size)
-        together = replace(moved, image_index=np.arange(len(rows), dtype=np.int64))
-        views = [self._seen(tuple(region)) for region in regions.tolist()]
-        return self.backend.decode(self.backend.encode(views), together)
 
     def _decode(self, prompt: Prompts, around: IntArray) -> LowResMasks:
         """Decode one prompt and hold its clicks."""
@@ -335,10 +326,10 @@ def _grown(given: PointPrompts) -> PointPrompts:
     return replace(given, xyxy_px=grown)
 
 
-def _some(prompts: Prompts, rows: slice | IntArray) -> Prompts:
+def _some(prompts: Prompts, rows: slice) -> Prompts:
     """Return some prompts of one image, without padding beyond the one point that is part of it."""
     real = (prompts.labels[rows] != POINT_PADDING).sum(1)
-    some = slice_prompts(prompts, rows, int(real.max(initial=0)) + 1)
+    some = prompts.chosen(rows).first_points(int(real.max(initial=0)) + 1)
     return replace(some, image_index=np.zeros(len(real), np.int64))
 
 
@@ -368,8 +359,6 @@ def drawn(mask: npt.NDArray[np.bool_], left: int, top: int, colour: BGRA = MADE)
         colour: blue, green, red, and the opacity inside the rim; 0 to 255.
 
     """
-    import cv2
-
     height, width = mask.shape
     place = {"x": left, "y": top, "width": width, "height": height}
     if not mask.any():

@@ -8,11 +8,13 @@ really imports.
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import io
 import tokenize
 from pathlib import Path
+from typing import TypeGuard
 
 from sam2_core.types import AutolabelError
 
@@ -28,42 +30,37 @@ def source_digest(modules: tuple[str, ...]) -> str:
 
     """
     total = hashlib.sha256()
-    for text in sorted(decisive_source(_source(module)) for module in modules):
-        total.update(hashlib.sha256(text.encode()).digest())
-    return total.hexdigest()[:12]
-
-
-def _source(module: str) -> str:
-    path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    paths = [ROOT.joinpath(*module.split(".")).with_suffix(".py") for module in modules]
     try:
-        return path.read_text(encoding="utf-8")
+        texts = sorted(decisive_source(path.read_text(encoding="utf-8")) for path in paths)
     except OSError as error:
         raise AutolabelError(
-            f"cannot read {path}, which decides labels and is part of their key: install the "
-            "package with its sources"
+            f"cannot read {error.filename}, which decides labels and is part of their key: install "
+            "the package with its sources"
         ) from error
+    for text in texts:
+        total.update(hashlib.sha256(text.encode()).digest())
+    return total.hexdigest()[:12]
 
 
 def decisive_source(text: str) -> str:
     """Return source without comments, docstrings, imports and blank lines."""
     lines = text.split("\n")
-    statement: list[tokenize.TokenInfo] = []
-    first_of_block = True
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-        elif token.type == tokenize.INDENT:
-            first_of_block = True
-        elif token.type == tokenize.NEWLINE:
-            is_text = {one.type for one in statement} == {tokenize.STRING}
-            if statement[0].string in {"import", "from"} or (first_of_block and is_text):
-                for row in range(statement[0].start[0] - 1, statement[-1].end[0]):
-                    lines[row] = ""
-            statement, first_of_block = [], False
-        elif token.type not in {tokenize.NL, tokenize.DEDENT}:
-            statement.append(token)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom) or _is_text(node):
+            rows = slice(node.lineno - 1, node.end_lineno)
+            lines[rows] = [""] * len(lines[rows])
     return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _is_text(node: ast.AST) -> TypeGuard[ast.Expr]:
+    """Whether a statement is a text and no more, such as a docstring."""
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 _EVERYWHERE = (
@@ -92,7 +89,8 @@ _BACKENDS = {
 
 # What follows objects, beside what makes masks.
 _FOLLOWING = (
-    "follow", "backends.follow_backends", "architecture.memory", "architecture.memory_graphs",
+    "follow", "backends.follow_backends", "backends.torch_follow", "architecture.memory",
+    "architecture.memory_graphs", "architecture.memory_kernels",
 )  # fmt: skip
 
 

@@ -1,11 +1,10 @@
-"""PyTorch modules to a folder of ONNX graphs, as docs/MODELS.md describes. Needs torch.
+"""PyTorch modules to a folder of ONNX graphs, as docs/MODELS.md describes.
 
-Nothing of torch is imported until a model is exported.
+Importing this needs torch and onnx.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import shutil
@@ -13,16 +12,36 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from sam2_core.cache import cache_folder, file_sha256, make_folder
-from sam2_core.checkpoints import PYTORCH
-from sam2_core.presets import Preset, preset_named
+import onnx
+import torch
+from onnx.utils import Extractor
+
+from sam2_core.architecture import Memory, Sam2, cast
+from sam2_core.architecture.lean_decoder import LeanDecoder
+from sam2_core.architecture.lean_encoder import LeanEncoder
+from sam2_core.architecture.memory_graphs import MaskPrompt, MemoryDecoder, Recall, Remember
+from sam2_core.architecture.model import at_size
+from sam2_core.architecture.published import Finished, PublishedEncoder
+from sam2_core.backends.model_folder import (
+    GRAPHS,
+    MEMORY_OUTPUTS,
+    METADATA,
+    PRECISIONS,
+    close_up_size,
+    is_current,
+)
+from sam2_core.cache import file_sha256, make_folder
+from sam2_core.presets import Preset
+from sam2_core.trust.calibration import (
+    MEMORY_ANSWERS,
+    bundled_calibration,
+    file_name,
+)
+from sam2_core.trust.following import torch_follows
+from sam2_core.trust.torch_judge import torch_answers
 from sam2_core.types import CLOSE_UP, DECODED, FEATURES, FORMAT_VERSION, AutolabelError
-
-if TYPE_CHECKING:
-    from sam2_core.architecture import Memory, Sam2
-
 
 OPSET = 20  # the first with a native Gelu
 # Of all four masks; in decoder_multi.onnx they carry the names above.
@@ -35,13 +54,6 @@ DYNAMIC = {
     "labels": {0: "P", 1: "K"},
     "image_index": {0: "P"},
     "mask_input": {0: "P"},
-}
-# Graphs beside a restructured encoder, for following objects through video.
-MEMORY_OUTPUTS = {
-    "memory_attention": ("conditioned",),
-    "memory_decoder": ("logits", "predicted_iou", "object_score", "pointers"),
-    "memory_mask": ("conditioned", "logits", "mask_input"),
-    "memory_encoder": ("memories",),
 }
 # O objects of one image, C conditioned maps, M memories and R pointers of each object.
 _MEMORY_DYNAMIC = {
@@ -76,13 +88,6 @@ class Job(NamedTuple):
 
 def graph_jobs(model: Sam2, graph: str, dtype: Any) -> Iterator[Job]:
     """Yield the modules of a graph, published or restructured; the model is cast to `dtype`."""
-    import torch
-
-    from sam2_core.architecture.lean_decoder import LeanDecoder
-    from sam2_core.architecture.lean_encoder import LeanEncoder
-    from sam2_core.architecture.model import at_size, cast
-    from sam2_core.architecture.published import Finished, PublishedEncoder
-
     preset, early = model.preset, dtype == torch.float16
     lean = graph == "restructured"
     close_up = at_size(model, preset.close_up_size) if lean and preset.close_up_size else None
@@ -115,16 +120,12 @@ def graph_jobs(model: Sam2, graph: str, dtype: Any) -> Iterator[Job]:
 
 
 def _encoder_job(preset: Preset, module: Any, name: str) -> Job:
-    import torch
-
     inputs = {"image": torch.zeros(2, 3, preset.image_size, preset.image_size)}
     return Job(name, module, inputs, FEATURES, ((name, FEATURES, False),))
 
 
 def _decoder_inputs(preset: Preset, dtype: Any, *, lean: bool) -> dict[str, Any]:
     """Return example inputs of a decoder: two images, three prompts of four points."""
-    import torch
-
     grid, width, cells = preset.grid, preset.width, preset.embedding_grid**2
     shapes: Any = (width, grid // 4, grid // 4), (width // 8, grid, grid), (
         width // 4, grid // 2, grid // 2,
@@ -144,11 +145,6 @@ def _decoder_inputs(preset: Preset, dtype: Any, *, lean: bool) -> dict[str, Any]
 
 def memory_jobs(model: Sam2, memory: Memory, dtype: Any) -> Iterator[Job]:
     """Yield the modules of a memory, restructured, in `dtype`."""
-    import torch
-
-    from sam2_core.architecture.memory_graphs import MaskPrompt, MemoryDecoder, Recall, Remember
-    from sam2_core.architecture.model import cast
-
     preset = model.preset
     cells, width, grid = preset.embedding_grid**2, preset.width, preset.grid
     embedding = torch.randn(1, cells, width, dtype=dtype)
@@ -158,9 +154,9 @@ def memory_jobs(model: Sam2, memory: Memory, dtype: Any) -> Iterator[Job]:
             {
                 "embedding": embedding,
                 "memories": torch.randn(2, 3, cells, preset.memory_width, dtype=dtype),
-                "memory_places": torch.tensor([[6, 0, 1], [6, 0, -1]]),
+                "memory_places": torch.tensor([[6, 0, 1], [6, 0, 2]]),
                 "pointers": torch.randn(2, 5, width),
-                "pointer_ages": torch.tensor([[2.0, 1, 3, 4, -1]] * 2),
+                "pointer_ages": torch.tensor([[2.0, 1, 3, 4, 5]] * 2),
             },
         ),
         "memory_decoder": (
@@ -196,23 +192,8 @@ def memory_jobs(model: Sam2, memory: Memory, dtype: Any) -> Iterator[Job]:
         yield Job(name, cast(module, dtype), inputs, outputs, ((name, outputs, False),))
 
 
-@contextlib.contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Silence the exporter's notes about packages and operators that are not used here."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
-
-
-def traced(job: Job, folder: Path) -> Any:
-    """Export a job's module and return the ONNX model; `folder` is for a file that is removed."""
-    import onnx
-    import torch
-
+def traced(job: Job) -> Any:
+    """Export a job's module and return the ONNX model."""
     example = job.inputs
     dynamic = _MEMORY_DYNAMIC if job.name in MEMORY_OUTPUTS else DYNAMIC
     symbols: dict[str, Any] = {}
@@ -223,33 +204,29 @@ def traced(job: Job, folder: Path) -> Any:
         }
         for name in example
     }
-    path = folder / "traced.onnx"
-    with _quiet_exporter(), torch.no_grad():
-        torch.onnx.export(
-            # eval() on the wrapper itself: an exporter that restores training mode would switch
-            # the single-mask choice off.
-            job.module.eval(),
-            (),
-            str(path),
-            kwargs=example,
-            input_names=list(example),
-            output_names=list(job.outputs),
-            opset_version=OPSET,
-            dynamo=True,
-            dynamic_shapes=shapes,
-            external_data=False,
-            verbose=False,
-        )
+    logging.disable(logging.WARNING)  # notes about packages and operators that are not used here
     try:
-        return onnx.load(str(path))
+        with warnings.catch_warnings(action="ignore"), torch.no_grad():
+            program = torch.onnx.export(
+                # eval() on the wrapper itself: an exporter that restores training mode would switch
+                # the single-mask choice off.
+                job.module.eval(),
+                (),
+                kwargs=example,
+                input_names=list(example),
+                output_names=list(job.outputs),
+                opset_version=OPSET,
+                dynamo=True,
+                dynamic_shapes=shapes,
+                verbose=False,
+            )
     finally:
-        path.unlink()
+        logging.disable(logging.NOTSET)
+    return program.model_proto
 
 
 def extract(graph: Any, inputs: list[str], outputs: tuple[str, ...]) -> Any:
     """Return the part of a graph that some outputs need; `x_multi` is renamed to `x`."""
-    from onnx.utils import Extractor
-
     part = Extractor(graph).extract_model(inputs, list(outputs))
     renames = {name: name.removesuffix("_multi") for name in outputs}
     for node in part.graph.node:
@@ -263,8 +240,6 @@ def extract(graph: Any, inputs: list[str], outputs: tuple[str, ...]) -> Any:
 
 def save(graph: Any, path: Path, metadata: dict[str, str]) -> None:
     """Write a graph with its metadata and without what it does not need."""
-    import onnx
-
     onnx.helper.set_model_props(graph, metadata)
     del graph.graph.value_info[:]  # sizes are inferred again; they double a small file
     for node in graph.graph.node:  # the exporter's stack traces hold paths of this machine
@@ -301,27 +276,6 @@ def single_image(graph: Any) -> Any:
     return graph
 
 
-GRAPHS = ("restructured", "published")
-PRECISIONS = ("fp32", "fp16")
-# Facts of model.json that every graph carries too.
-METADATA = (
-    "preset", "image_size", "checkpoint_sha256", "graph", "precision", "format_version",
-)  # fmt: skip
-
-
-def close_up_size(preset: Preset, graph: str) -> int:
-    """Return the input size of the close-ups that an export can take, 0 for none."""
-    return preset.close_up_size if graph == "restructured" else 0
-
-
-def exported_folder(
-    preset: Preset, checkpoint_sha256: str, graph: str, precision: str, cache: Path | None = None
-) -> Path:
-    """Return where the exported model of a checkpoint belongs in the cache."""
-    models = cache_folder(cache) / "models" / preset.name
-    return models / checkpoint_sha256[:12] / f"{graph}-{precision}"
-
-
 def export_model(
     model: Sam2,
     folder: Path,
@@ -352,17 +306,12 @@ def export_model(
         The folder.
 
     Raises:
-        AutolabelError: the folder cannot be written, or export packages are missing.
+        AutolabelError: the folder cannot be written.
 
     """
     for what, one, known in (("graph", graph, GRAPHS), ("precision", precision, PRECISIONS)):
         if one not in known:
             raise AutolabelError(f"unknown {what} {one!r}: one of {', '.join(known)}")
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise AutolabelError(f"exporting needs the package {error.name}: {PYTORCH}") from error
     preset = model.preset
     partly = only and f"encoder{CLOSE_UP}" not in only
     facts: dict[str, Any] = {
@@ -415,26 +364,22 @@ def export_memory(model: Sam2, memory: Memory, folder: Path, *, precision: str =
         precision: "fp32" or "fp16".
 
     """
-    import torch
-
     dtype = torch.float16 if precision == "fp16" else torch.float32
     metadata = {"preset": model.preset.name, "image_size": str(model.preset.image_size)}
     for job in memory_jobs(model, memory, dtype):
-        save(traced(job, folder), folder / f"{job.name}.onnx", metadata | {"precision": precision})
+        save(traced(job), folder / f"{job.name}.onnx", metadata | {"precision": precision})
 
 
 def _write_graphs(
     model: Sam2, folder: Path, only: Sequence[str], facts: dict[str, Any], progress: Any
 ) -> None:
-    import torch
-
     dtype = torch.float16 if facts["precision"] == "fp16" else torch.float32
     metadata = {key: str(facts[key]) for key in METADATA}
     for job in graph_jobs(model.eval(), facts["graph"], dtype):
         if only and job.name not in only:
             continue
         progress(job.name)
-        graph = traced(job, folder)
+        graph = traced(job)
         for file, outputs, single in job.files:
             part = extract(graph, list(job.inputs), outputs)
             part = single_image(part) if single else part
@@ -446,13 +391,6 @@ def _write_graphs(
 
 def _write_answers(model: Sam2, memory: Memory | None, folder: Path, facts: dict[str, Any]) -> None:
     """Record what engines of this export have to compute; see `sam2_core.trust`."""
-    from sam2_core.trust.calibration import (
-        MEMORY_ANSWERS,
-        bundled_calibration,
-        file_name,
-        torch_answers,
-    )
-
     for close_ups in (False, True) if facts["close_up_size"] else (False,):
         answers = torch_answers(
             model, bundled_calibration(), close_ups=close_ups,
@@ -460,21 +398,5 @@ def _write_answers(model: Sam2, memory: Memory | None, folder: Path, facts: dict
         )  # fmt: skip
         answers.write(folder / file_name(close_ups=close_ups))
     if memory:
-        from sam2_core.trust.following import torch_follows
-
         answers = torch_follows(model, memory, facts["checkpoint_sha256"])
         answers.write(folder / MEMORY_ANSWERS)
-
-
-def is_current(folder: Path) -> bool:
-    """Whether a folder holds a complete exported model of this format."""
-    try:
-        facts = json.loads((folder / "model.json").read_text())
-        files = facts["files"]
-        size = close_up_size(preset_named(facts["preset"]), facts["graph"])
-        current = (facts["format_version"], facts.get("close_up_size", 0)) == (FORMAT_VERSION, size)
-        return current and all(
-            (folder / name).stat().st_size == file["bytes"] for name, file in files.items()
-        )
-    except (OSError, ValueError, KeyError, TypeError, AutolabelError):
-        return False

@@ -11,8 +11,8 @@ frames before the last eight, which it never drops.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from sam2_core.backends.follow_backends import (
     RECENT_POINTERS,
     FollowBackend,
 )
-from sam2_core.prompts import BoxPrompts, box_prompts
-from sam2_core.types import POINT_PADDING, FloatArray, ImageArray, IntArray, LowResMasks
+from sam2_core.prompts import box_prompts
+from sam2_core.types import POINT_PADDING, FloatArray, ImageArray, IntArray, LowResMasks, Prompts
 
 CORRECTED_LOGIT = 32.0  # previous logits are clamped to this where a mask is corrected
 
@@ -47,7 +47,7 @@ class Shown:
     predicted_iou: float
     object_score: float
     pointer: Any
-    tracked: bool  # by memory, and not by a prompt alone
+    tracked: bool  # remembered as a frame between prompts, not as a prompt's
 
 
 @dataclass
@@ -58,6 +58,7 @@ class Track:
         conditioning: moments of prompts, by frame.
         recent: moments of tracked frames, by frame.
         shown: its mask on the current frame, None before it was tracked there.
+        before: logits of its mask on an earlier frame, the last one with a mask.
         detection: row of the detection that joined it on the current frame, -1 without one.
         last_detected: frame.
         last_present: frame on which its object score was last positive.
@@ -67,6 +68,7 @@ class Track:
     conditioning: dict[int, Moment] = field(default_factory=dict)
     recent: dict[int, Moment] = field(default_factory=dict)
     shown: Shown | None = None
+    before: Any = None
     detection: int = -1
     last_detected: int = 0
     last_present: int = 0
@@ -90,7 +92,9 @@ class FollowRules:
     """When detections join objects, and when objects end.
 
     Attributes:
-        joins_iou: least IoU of a detection's mask with a followed one to be the same object.
+        still_iou: from this IoU with an object's mask on the frame before on, a detection is that
+            object, which is not tracked then.
+        joins_iou: least IoU of a detection's mask with a tracked one to be the same object.
         agrees_iou: from this IoU on a detection confirms an object, and does not condition it.
         refresh_frames: a detection conditions its object again after so many frames.
         absent_frames: an object ends after so many frames without detection and without presence.
@@ -99,6 +103,7 @@ class FollowRules:
 
     """
 
+    still_iou: float = 0.7
     joins_iou: float = 0.5
     agrees_iou: float = 0.8
     refresh_frames: int = 16
@@ -164,11 +169,13 @@ class Follower:
         self._features: dict[str, Any] = {}
 
     def step(self, image: ImageArray, boxes_xyxy_px: FloatArray | None = None) -> Followed:
-        """Go to the next frame, track all objects, and join detections with them.
+        """Go to the next frame, join detections with objects, and track the others.
 
-        A detection's mask is decoded without memory. It joins the object whose mask it overlaps
-        most, and is that object's mask where it conditions it again. Detections that join none
-        begin objects, except for those whose mask is empty and invalid boxes.
+        A detection's mask is decoded without memory. It joins the object whose mask on the frame
+        before it nearly covers, and is that object's mask. Objects that nothing joined are tracked,
+        and detections that are left join those whose tracked masks they overlap most; they are
+        the masks of objects that they condition again. Detections that join none begin objects,
+        except for those whose mask is empty and invalid boxes.
 
         Args:
             image: uint8 (H, W, 3) RGB.
@@ -179,9 +186,12 @@ class Follower:
 
     def _step(self, image: ImageArray, boxes_xyxy_px: FloatArray | None) -> Followed:
         self.see(image)
-        self.track()
-        if boxes_xyxy_px is not None:
-            self._join(box_prompts(boxes_xyxy_px, image.shape[:2], self.backend.image_size))
+        if boxes_xyxy_px is None:
+            self.track()
+        else:
+            size = self.backend.image_size
+            prompts, rows, _ = box_prompts(boxes_xyxy_px, image.shape[:2], size)
+            self._detect(prompts, rows)
         self._end()
         return self.followed()
 
@@ -194,16 +204,23 @@ class Follower:
         """Go past a frame that there is no picture of."""
         self.frame += 1
         for track in self.tracks.values():
+            track.before = track.shown.logits if track.shown else track.before
             track.shown, track.detection = None, -1
             track.forget(self.frame)
 
     def track(self) -> None:
         """Track all objects that have no mask on this frame yet."""
+        tracked = self._tracked()
+        self._remember(tracked, [False] * len(tracked))
+
+    def _tracked(self) -> dict[int, Shown]:
+        """Return masks by memory of objects that have none on this frame yet, by name."""
         names = [name for name, track in self.tracks.items() if track.shown is None]
         points = np.zeros((len(names), 2, 2), np.float32)
         labels = np.full((len(names), 2), POINT_PADDING, np.int32)
-        decoded = self._decode(points, labels, [self.tracks[name] for name in names], recalled=True)
-        self._remember(names, decoded, prompted=False)
+        tracks = [self.tracks[name] for name in names]
+        decoded = self._decode(points, labels, tracks, recalled=True)
+        return dict(zip(names, decoded, strict=True))
 
     def condition(
         self,
@@ -234,7 +251,7 @@ class Follower:
             some = [known[row] for row in rows]
             tracks = [self.tracks[name] for name in some]
             decoded = self._decode(points[rows], padded[rows], tracks, recalled=corrected)
-            self._remember(some, decoded, prompted=True)
+            self._remember(dict(zip(some, decoded, strict=True)), [True] * len(some))
         return known
 
     def condition_on_masks(
@@ -278,7 +295,7 @@ class Follower:
             Shown(one, 1.0, 10.0, pointer, tracked=self.tracks[name].was_tracked)
             for name, one, pointer in zip(known, logits, pointers, strict=True)
         ]
-        self._remember(known, shown, prompted=True)
+        self._remember(dict(zip(known, shown, strict=True)), [True] * len(known))
         return known
 
     def followed(self) -> Followed:
@@ -313,12 +330,14 @@ class Follower:
         recalled: bool,
     ) -> list[Shown]:
         """Decode a prompt for each object, with its memory if `recalled`."""
-        buckets: dict[int, list[int]] = {}
+        alike: dict[tuple[int, int], list[int]] = {}
         for row, track in enumerate(tracks):
-            held = len(self._memories(track)) if recalled else 0
-            buckets.setdefault(self.backend.bucket(held), []).append(row)
+            counts = (0, 0)
+            if recalled and not self.backend.unequal:
+                counts = len(self._memories(track)), len(self._pointers(track))
+            alike.setdefault(counts, []).append(row)
         result: dict[int, Shown] = {}
-        for members in buckets.values():
+        for members in alike.values():
             for start in range(0, len(members), self.backend.objects_at_once):
                 rows = members[start : start + self.backend.objects_at_once]
                 chosen = [tracks[row] for row in rows]
@@ -332,8 +351,8 @@ class Follower:
                 if recalled:
                     inputs["conditioned"] = self._recall(chosen)
                     inputs["conditioned_index"] = np.arange(len(rows))
-                for row, *one in zip(rows, *self._run_decoder(inputs), strict=True):
-                    logits, iou, score, pointer = one
+                for row, *decoded in zip(rows, *self._run_decoder(inputs), strict=True):
+                    logits, iou, score, pointer = decoded
                     result[row] = Shown(logits, float(iou), float(score), pointer, recalled)
         return [result[row] for row in range(len(tracks))]
 
@@ -363,33 +382,39 @@ class Follower:
         recent = [(age - 1, memory) for age, memory in ages if 1 <= age <= RECENT_MEMORIES]
         return conditioning + recent
 
+    def _pointers(self, track: Track) -> list[tuple[float, Any]]:
+        """Return the pointers that are read on this frame, each with its age in frames."""
+        moments = (*track.conditioning.items(), *track.recent.items())
+        ages = [(self.frame - frame, moment.pointer) for frame, moment in moments]
+        return [(float(age), pointer) for age, pointer in ages if age > 0]
+
     def _recall(self, tracks: Sequence[Track]) -> Any:
-        """Condition the frame on the memories of O objects."""
+        """Condition the frame on what is remembered of O objects."""
         memories = [self._memories(track) for track in tracks]
-        moments = [[*track.conditioning.items(), *track.recent.items()] for track in tracks]
-        past = [[(f, moment) for f, moment in some if f < self.frame] for some in moments]
+        pointers = [self._pointers(track) for track in tracks]
         return self.backend.recall(
             self._features["embedding"],
             [[memory for _, memory in some] for some in memories],
             [[place for place, _ in some] for some in memories],
-            [[moment.pointer for _, moment in some] for some in past],
-            [[float(self.frame - frame) for frame, _ in some] for some in past],
+            [[pointer for _, pointer in some] for some in pointers],
+            [[age for age, _ in some] for some in pointers],
         )
 
-    def _remember(self, names: Sequence[int], decoded: Sequence[Shown], *, prompted: bool) -> None:
-        """Encode masks of this frame into memory, and let them be those of their objects."""
-        for start in range(0, len(names), self.backend.objects_at_once):
-            some = list(decoded[start : start + self.backend.objects_at_once])
+    def _remember(self, masks: Mapping[int, Shown], prompted: Sequence[bool]) -> None:
+        """Let masks of this frame, by name, be those of their objects, and encode them."""
+        for start in range(0, len(masks), self.backend.objects_at_once):
+            part = slice(start, start + self.backend.objects_at_once)
+            names, some = list(masks)[part], list(masks.values())[part]
             (memories,) = self.backend.run(
                 "memory_encoder",
                 {
                     "embedding": self._features["embedding"],
                     "logits": self.backend.stacked([shown.logits for shown in some]),
                     "object_score": np.array([one.object_score for one in some], np.float32),
-                    "prompted": np.full(len(some), prompted),
+                    "prompted": np.array(prompted[part]),
                 },
             )
-            for name, shown, memory in zip(names[start:], some, memories, strict=False):
+            for name, shown, memory in zip(names, some, memories, strict=True):
                 track = self.tracks[name]
                 track.shown = shown
                 if shown.tracked:  # for a few frames: with the others of its batch
@@ -403,30 +428,52 @@ class Follower:
                 if shown.object_score > 0:
                     track.last_present = self.frame
 
-    def _join(self, prompts: BoxPrompts) -> None:
-        """Join detections with objects; see `step`."""
-        nobody = [Track() for _ in prompts.rows]
+    def _detect(self, prompts: Prompts, rows: IntArray) -> None:
+        """Join detections, `rows` of the detector, with objects, and track the others."""
+        nobody = [Track() for _ in rows]
         detected = self._decode(prompts.points_model, prompts.labels, nobody, recalled=False)
-        names = [name for name, track in self.tracks.items() if track.shown]
-        grids = [self.tracks[name].shown for name in names]
-        logits = [one.logits for one in grids if one]
-        iou, there = self.backend.compared([one.logits for one in detected], logits)
-        joined: dict[int, tuple[int, float]] = {}
-        while iou.size and iou.max() >= self.rules.joins_iou:
-            row, column = divmod(int(iou.argmax()), iou.shape[1])
-            joined[row] = names[column], float(iou[row, column])
-            iou[row], iou[:, column] = 0, 0
-        conditioning: dict[int, Shown] = {}
-        for row, shown in enumerate(detected):
+        before = {name: one.before for name, one in self.tracks.items() if one.before is not None}
+        still, there = self._joined(detected, before, self.rules.still_iou)
+        shown: dict[int, Shown] = {}
+        for row, (name, _) in still.items():
+            self.tracks[name].shown = shown[name] = detected[row]
+        tracked = self._tracked()
+        left = [row for row in range(len(detected)) if row not in still]
+        logits = {name: one.logits for name, one in tracked.items()}
+        moved, _ = self._joined([detected[row] for row in left], logits, self.rules.joins_iou)
+        joined = still | {left[row]: found for row, found in moved.items()}
+        for row, one in enumerate(detected):
             if row not in joined and not there[row]:
                 continue
             name, agreement = joined[row] if row in joined else (self._begin(), 0.0)
             track = self.tracks[name]
-            track.detection, track.last_detected = int(prompts.rows[row]), self.frame
-            age = self.frame - max(track.conditioning, default=self.frame)
-            if agreement < self.rules.agrees_iou or age >= self.rules.refresh_frames:
-                conditioning[name] = shown
-        self._remember(list(conditioning), list(conditioning.values()), prompted=True)
+            track.detection, track.last_detected = int(rows[row]), self.frame
+            late = self.frame - max(track.conditioning, default=self.frame)
+            again = late >= self.rules.refresh_frames
+            if row in still:
+                shown[name] = replace(one, tracked=not again)
+            elif again or agreement < self.rules.agrees_iou:
+                shown[name] = one
+        masks = tracked | shown
+        self._remember(masks, [name in shown for name in masks])
+
+    def _joined(
+        self, detected: Sequence[Shown], objects: Mapping[int, Any], least_iou: float
+    ) -> tuple[dict[int, tuple[int, float]], npt.NDArray[np.bool_]]:
+        """Join masks with those of objects, the most alike first.
+
+        Returns:
+            Object and IoU by row of `detected`, and whether there is anything on each of these.
+
+        """
+        names, joined = list(objects), dict[int, tuple[int, float]]()
+        logits = [one.logits for one in detected]
+        iou, there = self.backend.compared(logits, list(objects.values()))
+        while iou.size and iou.max() >= least_iou:
+            row, column = divmod(int(iou.argmax()), iou.shape[1])
+            joined[row] = names[column], float(iou[row, column])
+            iou[row], iou[:, column] = 0, 0
+        return joined, there
 
     def _end(self) -> None:
         """End objects that are absent, undetected or too many."""

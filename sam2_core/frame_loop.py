@@ -19,8 +19,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from sam2_core.machine import usable_cores
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.preprocess import PreparedFrame, StagedFrame
@@ -64,9 +62,6 @@ class FrameResult:
     stage: str = ""
     error: Exception | None = None
 
-
-# A frame that nothing is wrong with, to see whether the device works.
-_PROBE_PX = 64
 
 # How to wait for a frame's low-resolution masks, or why there are none.
 _Outcome = Callable[[], LowResMasks | Masks] | Exception
@@ -202,12 +197,8 @@ class FrameLoop:
 
     def _probe(self, error: Exception) -> None:
         """Blame a frame only where the device still segments one that nothing is wrong with."""
-        plain = np.zeros((_PROBE_PX, _PROBE_PX, 3), np.uint8)
-        corners = np.array([[0.25, 0.25, 0.75, 0.75]], np.float32) * _PROBE_PX
-        frame = self.segmenter.prepare(plain, Boxes(corners, np.ones(1, np.float32), ("probe",)))
         try:
-            (later,) = self.segmenter.start([frame])
-            later()
+            self.segmenter.probe()
         except Exception:  # noqa: BLE001 - whatever it is, it is no frame's
             raise as_machine_error(error, "segmenting") from error
 

@@ -14,10 +14,17 @@ from sam2_core.backend_choice import (
     cuda_devices,
     precision_for,
     refuse_if_gone,
+    require_tensorrt,
 )
-from sam2_core.backends.model_folder import MEMORY_WEIGHTS, ModelFolder
+from sam2_core.backends.model_folder import (
+    MEMORY_WEIGHTS,
+    ModelFolder,
+    exported_folder,
+    is_current,
+)
 from sam2_core.cache import cache_folder, file_identity, file_sha256
-from sam2_core.checkpoints import NoMemoryError, need_torch
+from sam2_core.checkpoints import EXPORTING, NoMemoryError, load_checkpoint, load_memory, need_torch
+from sam2_core.model_download import checkpoint_path, fetch_checkpoint, record, verify
 from sam2_core.presets import PRESETS, Preset, preset_named
 from sam2_core.types import AutolabelError
 
@@ -61,8 +68,6 @@ class Wanted:
 
     def exported(self, preset: str, checkpoint: str) -> list[Path]:
         """Return complete exports in the cache, newest first; `*` matches any."""
-        from sam2_core.export import is_current
-
         found = (cache_folder(self.cache) / "models").glob(
             f"{preset}/{checkpoint[:12]}/{self.variant}/model.json"
         )
@@ -112,8 +117,6 @@ def bundled_checkpoint(preset: Preset) -> Path | None:
 
 def _to_fetch(preset: Preset, wanted: Wanted) -> str:
     """Say what fetches a preset's checkpoint, where that is not here."""
-    from sam2_core.model_download import checkpoint_path
-
     name = preset.name
     if not preset.checkpoint or checkpoint_path(preset, cache=wanted.cache).is_file():
         return ""
@@ -130,6 +133,7 @@ def _need_torch_to_export(
         f"{before}exporting {label} in {wanted.precision}{beside}",
         "; or export the model on another machine with `autolabel models export` and name its "
         "folder",
+        EXPORTING,
     )
 
 
@@ -197,9 +201,6 @@ def _random(preset: Preset) -> Weights:
 
 
 def _checkpoint(path: Path, wanted: Wanted) -> Weights:
-    from sam2_core.checkpoints import load_checkpoint
-    from sam2_core.model_download import record, verify
-
     if not path.is_file():
         raise AutolabelError(f"there is no checkpoint {path}")
     identity, sha256 = file_identity(path), verify(path, cache=wanted.cache)
@@ -214,36 +215,15 @@ def _checkpoint(path: Path, wanted: Wanted) -> Weights:
         record(path, sha256)
         return model
 
-    return Weights(sha256, path.name, "*", load, lambda: memory_in(path), sha256)
-
-
-def memory_in(path: Path, preset: Preset | None = None) -> Memory | None:
-    """Build the memory of a checkpoint file; None where it segments images only.
-
-    Args:
-        path: of a model that can be loaded.
-        preset: of that model; told by its shapes when None.
-
-    Raises:
-        AutolabelError: its weights do not fit.
-
-    """
-    from sam2_core.checkpoints import load_memory, preset_of, read_weights
-
-    try:
-        return load_memory(path, preset or preset_of(read_weights(path), path))
-    except NoMemoryError:
-        return None
+    return Weights(sha256, path.name, "*", load, lambda: load_memory(path), sha256)
 
 
 def _published(preset: Preset, wanted: Wanted) -> Weights:
-    from sam2_core.model_download import fetch_checkpoint
-
     bundled = bundled_checkpoint(preset)
     if bundled:
         own = bundled.with_name(MEMORY_WEIGHTS)
         return replace(
-            _checkpoint(bundled, wanted), load_memory=lambda: memory_in(own, preset),
+            _checkpoint(bundled, wanted), load_memory=lambda: load_memory(own, preset),
             memory_sha256=file_sha256(own, wanted.cache),
         )  # fmt: skip
     if not preset.checkpoint:
@@ -262,7 +242,7 @@ def _exported(weights: Weights, wanted: Wanted) -> ModelFolder:
     if there:
         return ModelFolder.open(there[0], wanted.cache)
     _need_torch_to_export(weights.label, weights.preset, weights.sha256, wanted)
-    from sam2_core.export import export_model, exported_folder
+    from sam2_core.export import export_model
 
     model = weights.load()
     form = {"graph": wanted.graph, "precision": wanted.precision}
@@ -327,6 +307,7 @@ def load_backend(
 
         return OnnxRuntimeBackend(folder, threads)
     if chosen == "tensorrt":
+        require_tensorrt()
         from sam2_core.backends.tensorrt_backend import load_tensorrt
 
         return load_tensorrt(folder)
@@ -387,10 +368,11 @@ def load_follow_backend(
         AutolabelError: it is not there, or cannot be used.
 
     """
-    from sam2_core.backends.follow_backends import OnnxFollowBackend, TorchFollowBackend
-
     wanted = Wanted(precision)
     if backend == "torch":
+        need_torch("the torch backend")
+        from sam2_core.backends.torch_follow import TorchFollowBackend
+
         weights = resolve_weights(model, wanted)
         memory = weights.load_memory()
         if memory is None:
@@ -399,6 +381,8 @@ def load_follow_backend(
         in_torch = TorchFollowBackend(weights.load(), memory, device, precision)
         in_torch.memory_sha256 = weights.memory_sha256
         return in_torch
+    from sam2_core.backends.follow_backends import OnnxFollowBackend
+
     # Refuses other backends, and models without one.
     sha256 = memory_sha256(model, backend, precision)
     folder = resolve_model(model, wanted)
@@ -406,7 +390,7 @@ def load_follow_backend(
     in_graphs = OnnxFollowBackend(
         folder.path, preset_named(folder.facts["preset"]).sized(**sizes), threads
     )
-    for name, metadata in in_graphs.metadata().items():
-        folder.hold_against(metadata, name)
+    for name, session in in_graphs.sessions.items():
+        folder.hold_against(session.get_modelmeta().custom_metadata_map, name)
     in_graphs.memory_sha256 = sha256
     return in_graphs

@@ -99,13 +99,10 @@ def share_of(cores: int, environment: Mapping[str, str] = os.environ) -> dict[st
     """
     wanted = dict.fromkeys(_OF_LIBRARIES, cores)
     wanted[_WAITING] = min(max(cores, _FEWEST_WAITING), _MOST_WAITING)
-    return {CORES.name: str(cores)} | {
-        name: str(_least(count, environment.get(name, ""))) for name, count in wanted.items()
-    }
-
-
-def _least(count: int, set_before: str) -> int:
-    return min(count, int(set_before)) if set_before.isdigit() and int(set_before) else count
+    for name, count in wanted.items():
+        before = environment.get(name, "")
+        wanted[name] = min(count, int(before)) if before.isdigit() and int(before) else count
+    return {name: str(count) for name, count in ({CORES.name: cores} | wanted).items()}
 
 
 def how_to_install(extra: str, target: str = "") -> str:

@@ -75,12 +75,9 @@ def _is_one(error: BaseException) -> bool:
     if library and kind.__name__ in _KINDS:
         return True
     # Not by the text of just any error: a message of ours may quote the name of a file.
-    return (library or isinstance(error, RuntimeError)) and _tells(error)
-
-
-def _tells(error: BaseException) -> bool:
     text = str(error).lower()
-    return any(word in text for word in _WORDS)
+    told = any(word in text for word in _WORDS)
+    return told and (library or isinstance(error, RuntimeError))
 
 
 def as_machine_error(error: Exception, doing: str) -> MachineError:
@@ -93,5 +90,4 @@ def as_machine_error(error: Exception, doing: str) -> MachineError:
     """
     if isinstance(error, MachineError):
         return error
-    text = str(error).strip() or type(error).__name__
-    return MachineError(f"{doing}: {text.splitlines()[0]} (this machine's fault, not the frame's)")
+    return MachineError(f"{doing}: {first_line(error)} (this machine's fault, not the frame's)")

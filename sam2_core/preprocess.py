@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.arrays import freeze_arrays
-from sam2_core.prompts import box_prompts
+from sam2_core.prompts import box_prompts, clip_boxes
 from sam2_core.types import EncoderImage, FloatArray, ImageArray, IntArray, Prompts, SquareArray
 
 
@@ -75,12 +75,6 @@ class View:
 
     frame: StagedFrame
     region_xyxy_px: tuple[int, int, int, int]
-
-    @property
-    def size_hw(self) -> tuple[int, int]:
-        """Height and width in pixels."""
-        left, top, right, bottom = self.region_xyxy_px
-        return bottom - top, right - left
 
     def cut(self) -> ImageArray:
         """Return its pixels."""
@@ -180,27 +174,25 @@ def regions_xyxy_px(boxes_xyxy_px: FloatArray, size_hw: tuple[int, int]) -> IntA
     return np.concatenate([low, high], 1).astype(np.int64)
 
 
-def close_ups(size_hw: tuple[int, int], xyxy_px: FloatArray, image_size: int) -> PreparedFrame:
-    """Prepare a frame as close-ups of the surroundings of each valid box, still without images.
+def prompted_frame(
+    size_hw: tuple[int, int], xyxy_px: FloatArray, image_size: int, *, close_ups: bool
+) -> PreparedFrame:
+    """Prepare a frame's boxes; its images are still to be made.
 
     Args:
         size_hw: (H, W) of the frame.
         xyxy_px: float32 (N, 4) in the frame's pixels; may be anything.
-        image_size: S, side of a close-up as the model sees it.
+        image_size: S, side of the whole frame, or of a close-up, as the model sees it.
+        close_ups: show the surroundings of each valid box, not the whole frame.
 
     """
-    found = box_prompts(xyxy_px, size_hw, image_size)
-    boxes = found.clipped_xyxy_px[found.rows]
+    prompts, rows, reasons = box_prompts(xyxy_px, size_hw, image_size)
+    if not close_ups:
+        return PreparedFrame((), size_hw, prompts, rows, reasons)
+    boxes, _ = clip_boxes(xyxy_px[rows], size_hw)
     regions = regions_xyxy_px(boxes, size_hw)
     low, sides = regions[:, None, :2], regions[:, None, 2:] - regions[:, None, :2]
-    points = found.points_model.copy()
+    points = prompts.points_model.copy()
     points[:, :2] = (boxes.reshape(-1, 2, 2) - low) * (image_size / sides)
-    prompts = Prompts(points, found.labels, np.arange(len(boxes)))
-    return PreparedFrame((), size_hw, prompts, found.rows, found.reasons, regions)
-
-
-def whole_frame(size_hw: tuple[int, int], xyxy_px: FloatArray, image_size: int) -> PreparedFrame:
-    """Prepare a frame whose boxes are all segmented in its one image; as `close_ups`."""
-    found = box_prompts(xyxy_px, size_hw, image_size)
-    prompts = Prompts(found.points_model, found.labels, np.zeros(len(found.rows), np.int64))
-    return PreparedFrame((), size_hw, prompts, found.rows, found.reasons)
+    prompts = Prompts(points, prompts.labels, np.arange(len(rows)))
+    return PreparedFrame((), size_hw, prompts, rows, reasons, regions)

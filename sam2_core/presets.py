@@ -28,7 +28,7 @@ class Preset:
         position_grid_hw: size of the learned background position embedding.
         image_size: side S of the square input, pixels; divisible by 32 and by 4 * window_sizes[0],
             as close_up_size is.
-        close_up_size: the same of a close-up (see `close_ups`), 0 where boxes are segmented in
+        close_up_size: the same of a close-up (see `prompted_frame`), 0 where boxes are segmented in
             whole frames only: its weights were not trained for crops.
         width: channels of neck and decoder.
         decoder_mlp_dim: hidden size of the two-way transformer's MLPs.

@@ -99,7 +99,8 @@ def _is_no_host(scheme: str, authority: str) -> bool:
 
 def _link_redacted(start: str, rest: str) -> str:
     scheme = start.partition(":")[0].lower()
-    rest, closing = _without_closing(rest)
+    whole, rest = rest, rest.rstrip(":,.;!)]}'")  # the sentence around the address
+    closing = whole[len(rest) :]
     end = credentials_end(scheme, rest)
     if end:
         rest = HIDDEN + ("@" if rest[end - 1] == "@" else "") + rest[end:]
@@ -113,12 +114,6 @@ def _link_redacted(start: str, rest: str) -> str:
         place += mark + "&".join(_value_redacted(part) for part in query.split("&"))
         mark = ""
     return place + mark + hash_ + fragment + closing
-
-
-def _without_closing(text: str) -> tuple[str, str]:
-    """Split off what belongs to the sentence around an address."""
-    bare = text.rstrip(":,.;!)]}'")
-    return bare, text[len(bare) :]
 
 
 def _value_redacted(part: str) -> str:
@@ -171,17 +166,14 @@ class RedactedRecord(logging.LogRecord):
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
         if self.exc_info and self.exc_info[0]:
-            if not getattr(self.exc_info[1], "explains_itself", False) or _debugs(self.name):
+            debugs = logging.getLogger(self.name).isEnabledFor(logging.DEBUG)
+            if debugs or not getattr(self.exc_info[1], "explains_itself", False):
                 self.exc_text = redact("".join(traceback.format_exception(*self.exc_info)).rstrip())
             self.exc_info = None  # a handler of its own mind would print it as it is
 
     def getMessage(self) -> str:  # noqa: N802 - logging's name
         """Return the message."""
         return redact(super().getMessage())
-
-
-def _debugs(logger: str) -> bool:
-    return logging.getLogger(logger).isEnabledFor(logging.DEBUG)
 
 
 def install() -> None:

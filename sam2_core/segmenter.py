@@ -9,22 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.backends.protocol import Backend, PendingMasks
-from sam2_core.batching import collect, group_prompts, joined, slice_low_res, slice_prompts
+from sam2_core.backends.protocol import Backend, Later
+from sam2_core.batching import gather, group_prompts
 from sam2_core.postprocess import finish
 from sam2_core.preprocess import (
     PreparedFrame,
     StagedFrame,
     View,
-    close_ups,
+    prompted_frame,
     resize_square,
-    whole_frame,
 )
 from sam2_core.types import (
     AutolabelError,
@@ -48,16 +48,18 @@ _FRAMES_CPU, _FRAMES_GPU = 1, 4
 _CLOSE_UPS_CPU, _CLOSE_UPS_GPU = 32, 64
 
 
+_PROBE_PX = 64
 # Rows of a decoded batch that belong to a frame.
-_Part = tuple[PendingMasks, slice]
+_Part = tuple[Later, slice]
 
 
-def _joined(parts: Sequence[_Part], grid: int) -> LowResMasks:
+def _joined(parts: Sequence[_Part]) -> LowResMasks:
     """Wait for a frame's rows and put them together."""
-    return joined([slice_low_res(pending.wait(), rows) for pending, rows in parts], grid)
+    found = [later().chosen(rows) for later, rows in parts]
+    return LowResMasks.joined(found) if found else LowResMasks.empty()
 
 
-class Segmenter:
+class Segmenter(AbstractContextManager["Segmenter"]):
     """Batched SAM 2 over a loaded backend.
 
     Args:
@@ -78,11 +80,9 @@ class Segmenter:
         self.backend = backend
         on_cpu = backend.info.device == "cpu"
         self.image_size, self.close_ups = backend.info.image_size, backend.info.close_ups
-        if self.close_ups:
-            default = _CLOSE_UPS_CPU if on_cpu else _CLOSE_UPS_GPU
-        else:
-            default = _FRAMES_CPU if on_cpu else _FRAMES_GPU
-        self.encoder_batch = encoder_batch or default
+        self._frames = _FRAMES_CPU if on_cpu else _FRAMES_GPU
+        crops = _CLOSE_UPS_CPU if on_cpu else _CLOSE_UPS_GPU
+        self.encoder_batch = encoder_batch or (crops if self.close_ups else self._frames)
         self._pool = ThreadPoolExecutor(2, "sam2-masks")
         self.decoder_chunk = decoder_chunk or _CHUNK
         if self.decoder_chunk < 1 or self.encoder_batch < 1:
@@ -91,16 +91,11 @@ class Segmenter:
     @property
     def frame_batch(self) -> int:
         """Frames that are worth handing to `start` at once, so that encoder calls are full."""
-        if not self.close_ups:
-            return self.encoder_batch
-        return _FRAMES_CPU if self.backend.info.device == "cpu" else _FRAMES_GPU
+        return self._frames if self.close_ups else self.encoder_batch
 
     def close(self) -> None:
         """Stop the threads that encode masks."""
         self._pool.shutdown(wait=True)
-
-    def __enter__(self) -> Segmenter:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -118,8 +113,9 @@ class Segmenter:
         else:
             staged = self.backend.stage(image)
         height, width = image.shape[:2]
-        make = close_ups if self.close_ups else whole_frame
-        frame = make((height, width), boxes.xyxy_px, self.image_size)
+        frame = prompted_frame(
+            (height, width), boxes.xyxy_px, self.image_size, close_ups=self.close_ups
+        )
         regions = [(0, 0, width, height)]
         if frame.regions_xyxy_px is not None:
             regions = [tuple(one) for one in frame.regions_xyxy_px.tolist()]
@@ -178,7 +174,7 @@ class Segmenter:
             prompts = []
             for frame, image in zip(frames, image_of, strict=True):
                 rows = slice(*np.searchsorted(image, [start, stop]))
-                some = slice_prompts(frame.prompts, rows)
+                some = frame.prompts.chosen(rows)
                 prompts.append(replace(some, image_index=image[rows] - start))
             decoded = self.decode(features, prompts)
             first = 0
@@ -187,9 +183,9 @@ class Segmenter:
                     found.append((decoded, slice(first, first + len(some))))
                 first += len(some)
             start = stop
-        return [partial(_joined, found, self.image_size // 4) for found in parts]
+        return [partial(_joined, found) for found in parts]
 
-    def decode(self, features: Features, frames: Sequence[Prompts]) -> PendingMasks:
+    def decode(self, features: Features, frames: Sequence[Prompts]) -> Later:
         """Queue the prompts of several frames on encoded images, in chunks of what fits.
 
         Args:
@@ -200,21 +196,25 @@ class Segmenter:
             Masks of all prompts, one frame's after another's.
 
         """
-        parts: list[tuple[npt.NDArray[np.int64], PendingMasks]] = []
+        parts: list[tuple[npt.NDArray[np.int64], Later]] = []
         for rows, prompts in group_prompts(frames):
             start = 0
             while start < len(rows):
                 chosen = slice(start, start + self.decoder_chunk)
+                some = prompts.chosen(chosen)
                 try:
-                    decoded = self.backend.decode_later(features, slice_prompts(prompts, chosen))
+                    decoded = self.backend.decode_later(features, some)
                 except DeviceMemoryError as error:
-                    tried = len(rows[chosen])
-                    self.decoder_chunk = self._halved("decoder_chunk", tried, error)
+                    self.decoder_chunk = self._halved("decoder_chunk", len(some), error)
                     continue
                 parts.append((rows[chosen], decoded))
-                start += len(decoded)
-        total = sum(len(prompts) for prompts in frames)
-        return PendingMasks(total, partial(collect, parts, self.image_size // 4))
+                start += len(some)
+
+        @cache  # for each of the frames
+        def together() -> LowResMasks:
+            return gather([(rows, part()) for rows, part in parts])
+
+        return together
 
     def _halved(self, name: str, tried: int, error: DeviceMemoryError) -> int:
         """Return half of a size that was too much for the device; raise if it was 1."""
@@ -224,6 +224,12 @@ class Segmenter:
         logger.warning("out of memory on %s with %s %d: halving it", device, name, tried)
         now: int = getattr(self, name)  # another thread may have halved it meanwhile
         return min(now, tried // 2)
+
+    def probe(self) -> None:
+        """Segment a plain frame that nothing is wrong with, to see whether the device works."""
+        plain = np.zeros((_PROBE_PX, _PROBE_PX, 3), np.uint8)
+        corners = np.array([[0.25, 0.25, 0.75, 0.75]], np.float32) * _PROBE_PX
+        self.segment([plain], [Boxes(corners, np.ones(1, np.float32), ("probe",))])
 
     @staticmethod
     def finish(

@@ -7,14 +7,13 @@ Row i of everything belongs to prompt i, in the caller's order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.arrays import freeze_arrays, own_arrays
+from sam2_core.arrays import Rows
 from sam2_core.redaction import redact
 
 FloatArray = npt.NDArray[np.float32]
@@ -74,7 +73,7 @@ class DeviceLostError(MachineError):
 
 
 @dataclass(frozen=True, eq=False)
-class Boxes:
+class Boxes(Rows):
     """N boxes of one image, in original pixels; arrays are copied.
 
     Attributes:
@@ -91,29 +90,17 @@ class Boxes:
 
     """
 
+    forms: ClassVar = {
+        "labels": "tuple (N)", "xyxy_px": "float32 (N, 4)", "scores": "float32 (N)",
+        "track_ids": "int64 (N)",
+    }  # fmt: skip
+    by_hand: ClassVar = True
+
     xyxy_px: FloatArray
     scores: FloatArray
     labels: tuple[str, ...]
     track_ids: IntArray | None = None
     source: str = "manual"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))
-        own_arrays(
-            self, labels="tuple (N)", xyxy_px="float32 (N, 4)", scores="float32 (N)",
-            track_ids="int64 (N)",
-        )  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def chosen(self, rows: Sequence[int]) -> Boxes:
-        """Return some of them, in this order."""
-        kept = list(rows)
-        return Boxes(
-            self.xyxy_px[kept], self.scores[kept], tuple(self.labels[row] for row in kept),
-            None if self.track_ids is None else self.track_ids[kept], self.source,
-        )  # fmt: skip
 
     @staticmethod
     def empty(source: str = "manual") -> Boxes:
@@ -123,7 +110,7 @@ class Boxes:
 
 
 @dataclass(frozen=True, eq=False)
-class Masks:
+class Masks(Rows):
     """N instance masks of one image; row i belongs to box i, rejected ones included.
 
     Attributes:
@@ -140,6 +127,12 @@ class Masks:
 
     """
 
+    forms: ClassVar = {
+        "rle": "tuple (N)", "predicted_iou": "float32 (N)", "stability": "float32 (N)",
+        "object_score": "float32 (N)", "area_px": "int64 (N)", "reasons": "tuple (N)",
+    }  # fmt: skip
+    by_hand: ClassVar = True
+
     rle: tuple[bytes, ...]
     size_hw: tuple[int, int]
     predicted_iou: FloatArray
@@ -148,39 +141,8 @@ class Masks:
     area_px: IntArray
     reasons: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        for name in ("rle", "reasons"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        own_arrays(
-            self, rle="tuple (N)", predicted_iou="float32 (N)", stability="float32 (N)",
-            object_score="float32 (N)", area_px="int64 (N)", reasons="tuple (N)",
-        )  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self.rle)
-
     def __repr__(self) -> str:
         return f"Masks({len(self)} of {self.size_hw[1]}x{self.size_hw[0]} px)"
-
-    def chosen(self, rows: Sequence[int]) -> Masks:
-        """Return some of them, in this order."""
-        kept = list(rows)
-        return Masks(
-            tuple(self.rle[row] for row in kept), self.size_hw, self.predicted_iou[kept],
-            self.stability[kept], self.object_score[kept], self.area_px[kept],
-            tuple(self.reasons[row] for row in kept),
-        )  # fmt: skip
-
-    @staticmethod
-    def joined(parts: Sequence[Masks]) -> Masks:
-        """Put masks of one image, one part at least, into one."""
-        iou, stability, score, area_px = (
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("predicted_iou", "stability", "object_score", "area_px")
-        )
-        rle = tuple(one for part in parts for one in part.rle)
-        reasons = tuple(one for part in parts for one in part.reasons)
-        return Masks(rle, parts[0].size_hw, iou, stability, score, area_px, reasons)
 
     def to_array(self, row: int) -> npt.NDArray[np.bool_]:
         """Pixels of one mask: bool (H, W)."""
@@ -212,7 +174,7 @@ class ModelStamp:
 
 
 @dataclass(frozen=True, eq=False)
-class Prompts:
+class Prompts(Rows):
     """P prompts over the B images of one `Features`.
 
     Attributes:
@@ -224,19 +186,20 @@ class Prompts:
 
     """
 
+    forms: ClassVar = {
+        "points_model": "float32 (P, K, 2)", "labels": "int32 (P, K)", "image_index": "int64 (P)",
+        "mask_logits": "float32 (P, G, G)",
+    }  # fmt: skip
+
     points_model: FloatArray
     labels: npt.NDArray[np.int32]
     image_index: IntArray
     mask_logits: FloatArray | None = None
 
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, points_model="float32 (P, K, 2)", labels="int32 (P, K)",
-            image_index="int64 (P)", mask_logits="float32 (P, G, G)",
-        )  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self.labels)
+    def first_points(self, count: int) -> Prompts:
+        """Return the prompts without what is behind their first points."""
+        points, labels = self.points_model[:, :count], self.labels[:, :count]
+        return replace(self, points_model=points, labels=labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +211,7 @@ class Features:
 
 
 @dataclass(frozen=True, eq=False)
-class LowResMasks:
+class LowResMasks(Rows):
     """Decoder output for P prompts.
 
     Attributes:
@@ -257,16 +220,18 @@ class LowResMasks:
 
     """
 
+    forms: ClassVar = {
+        "logits": "float (P, G, G)", "predicted_iou": "float32 (P)", "object_score": "float32 (P)",
+        "stability": "float32 (P)",
+    }  # fmt: skip
+
     logits: FloatArray
     predicted_iou: FloatArray
     object_score: FloatArray
     stability: FloatArray
 
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, logits="float (P, G, G)", predicted_iou="float32 (P)",
-            object_score="float32 (P)", stability="float32 (P)",
-        )  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self.logits)
+    @staticmethod
+    def empty() -> LowResMasks:
+        """No masks, of any grid."""
+        nothing = np.zeros(0, np.float32)
+        return LowResMasks(nothing.reshape(0, 0, 0), nothing, nothing, nothing)

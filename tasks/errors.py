@@ -13,6 +13,8 @@ def error_text(error: BaseException) -> str:
     """Return what a person needs to know; errors of libraries need their type, ours do not."""
     if isinstance(error, AutolabelError):
         return str(error)
+    if isinstance(error, BaseExceptionGroup):  # its own words name no reason
+        return "; ".join(map(error_text, error.exceptions))
     words = redact(str(error))
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 

@@ -69,6 +69,17 @@ def test_clean_needs_python_alone(checkout):
     assert (checkout / "Makefile").exists()
 
 
+def test_an_active_environment_removes_itself(checkout):
+    programs = checkout / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "python3").symlink_to(sys._base_executable)
+    (checkout / "bin").rmdir()
+    (checkout / "bin").symlink_to(programs)
+    done = make(checkout, "clean")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not programs.exists()
+
+
 def test_what_takes_minutes_is_told_before_it_begins(checkout):
     (checkout / "bin" / "python3").symlink_to(sys._base_executable)
     lines = make(checkout, "-n", "demo").stdout.splitlines()

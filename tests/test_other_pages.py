@@ -132,11 +132,11 @@ def serve(folder, picture):
                 ("trace/setting", "POST", {"trace_level": ["TIMESTAMPS"]}),
                 (f"{model}/trace/setting", "GET", None),
                 (f"{model}/config", "GET", None),
+                (f"{model}/infer", "POST", describe),
                 (f"{model}/../../repository/index", "POST", {}),
             ]
         ]
         asked = [
-            (f"{told['http']}/v2/{model}/infer", "POST", describe),
             (f"{told['http']}/v2/{model}/stats", "GET", None),
             (told["metrics"], "GET", None),
             (f"{page}mask?{token}", "POST", {"box": [1, 1, 9, 9], "points": []}),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -35,9 +34,9 @@ from flows.server.runs import (
     shard_of,
 )
 from sam2_core.types import AutolabelError
-from tasks.store import manifests, storage
+from tasks.store import storage
 from tasks.store.private_files import remove_abandoned
-from tasks.store.retry import is_transient, until_answered
+from tasks.store.retry import until_answered
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
 POLL_S, LOAD_POLL_S = 5.0, 2.0
 NAMES_SHOWN = 20
 PACE_OVER_S = 300.0  # what is left is told by the pace of the last minutes
-
-log = logging.getLogger(__name__)
 
 
 def run_backfill(
@@ -237,8 +234,8 @@ def _say_what_is_left(console: Console, left: BackfillPlan, result: dict[str, An
         console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
     frames = result["failed_frames"]
     for one in frames[:10]:
-        where = f"{one['uri']}: {one['reason']} (in {one['stage']})"
-        console.print(f"  [red]no labels[/] {escape(where)}")
+        where = escape(f"{one['uri']}: {one['reason']} (in {one['stage']})")
+        console.print(f"  [red]no labels[/] {where}")
     if len(frames) > 10:
         console.print(f"  and {len(frames) - 10} more; --json lists all")
     dataset = left.params.label.dataset_name
@@ -247,12 +244,8 @@ def _say_what_is_left(console: Console, left: BackfillPlan, result: dict[str, An
 
 
 def _failure(run: FlowRun) -> dict[str, str]:
-    state = run.state
-    return {
-        "shard": run.name,
-        "state": (state and state.name) or "",
-        "reason": (state and state.message) or "",
-    }
+    state, reason = (run.state.name, run.state.message) if run.state else ("", "")
+    return {"shard": run.name, "state": state or "", "reason": reason or ""}
 
 
 def _await_load(console: Console, run: FlowRun) -> list[dict[str, str]]:
@@ -267,58 +260,34 @@ def _await_load(console: Console, run: FlowRun) -> list[dict[str, str]]:
 
 
 def watch_shards(console: Console, plan: BackfillPlan, warn: Callable[[str], object]) -> None:
-    """Show how far it is until all have ended: on a terminal always, in a log now and then."""
-    progress = BackfillProgress(plan)
+    """Show how far it is until all have ended: on a terminal always, in a log now and then.
+
+    What is through is what the shards under way have no longer before them, as they report.
+    """
+    run_key, out_uri = plan.stamp.run_key, plan.params.label.out
+    about = "about " if plan.frames_estimated else ""
+    percent: dict[UUID, float] = {}
+    sequences: set[str] = set()
+    total = done = 0
+    looks: deque[tuple[float, int]] = deque(maxlen=round(PACE_OVER_S / POLL_S))
     with telling(console, "watching the shards") as tell:
-        for active in runs.watch(progress.run_key, progress.out_uri, POLL_S, warn):
+        for active in runs.watch(run_key, out_uri, POLL_S, warn):
+            with contextlib.suppress(ServerAwayError), asked_once():  # the watcher reports it
+                percent |= percent_done([one.id for one in active if one.state_name == "Running"])
+            shards = {one.id: shard_of(one) for one in active}
+            left = sum(one.frames * (1 - percent.get(key, 0) / 100) for key, one in shards.items())
+            waiting = {piece.sequence_id for one in shards.values() for piece in one.pieces}
+            sequences |= waiting
+            total = max(total, round(left))  # shards of other submissions, too
+            done = max(done, total - round(left))  # a shard that is lost reports less again
+            now = time.monotonic()
+            looks.append((now, done))
+            first_s, before = looks[0]
+            pace_s = (now - first_s) / (done - before) if done > before else 0
+            time_left = f", about {clock(pace_s * (total - done))} left" if pace_s else ""
             if active:
-                tell(progress.text(active))
-
-
-class BackfillProgress:
-    """How far a backfill is: its sequences as storage has them, its frames as shards report."""
-
-    def __init__(self, plan: BackfillPlan) -> None:
-        self.run_key, self.out_uri = plan.stamp.run_key, plan.params.label.out
-        self._complete = manifests.list_complete(self.out_uri, self.run_key)
-        self._complete_before = len(self._complete)
-        self._sequences = plan.to_label + plan.in_flight
-        self._about = "about " if plan.frames_estimated else ""
-        self._frames = {one.key: one.frames for one in plan.works}
-        self._percent: dict[UUID, float] = {}
-        self._done = 0  # frames at the last look: shards may report less after one is lost
-        self._looks: deque[tuple[float, int]] = deque(maxlen=round(PACE_OVER_S / POLL_S))
-
-    def labeled(self) -> int:
-        """Sequences that are complete by now, as last seen: storage may be away for a while."""
-        try:
-            self._complete = manifests.list_complete(self.out_uri, self.run_key)
-        except storage.StorageError as error:
-            if not is_transient(error):
-                raise
-            log.warning("%s", error)
-        return min(len(self._complete) - self._complete_before, self._sequences)
-
-    def text(self, active: Sequence[FlowRun]) -> str:
-        """Say all of it in a line; `active` are the shards that have not ended."""
-        with contextlib.suppress(ServerAwayError), asked_once():  # the watcher reports it
-            self._percent |= percent_done([one.id for one in active if one.state_name == "Running"])
-        labeled = self.labeled()
-        shards = [(one.id, shard_of(one)) for one in active]
-        for _, shard in shards:  # those of earlier backfills, too
-            self._frames |= {piece.key: piece.frames for piece in shard.pieces}
-        done = sum(frames for key, frames in self._frames.items() if key in self._complete)
-        for run_id, shard in shards:  # of its sequences those that storage has are counted already
-            left = sum(piece.frames for piece in shard.pieces if piece.key not in self._complete)
-            through = shard.frames * self._percent.get(run_id, 0.0) / 100
-            done += max(0, round(through) - (shard.frames - left))
-        now, total = time.monotonic(), sum(self._frames.values())
-        self._done = max(self._done, min(done, total))
-        self._looks.append((now, self._done))
-        first_s, before = self._looks[0]
-        parts = [f"{self._about}{self._done:,} of {counted(total, 'frame')}"]
-        parts.append(f"{labeled:,} of {counted(self._sequences, 'sequence')} labeled")
-        if self._done > before:
-            pace = (now - first_s) / (self._done - before)
-            parts.append(f"about {clock(pace * (total - self._done))} left")
-        return f"{', '.join(parts)}; shards: {counted_states(counts(active))}"
+                through = f"{len(sequences - waiting):,} of {counted(len(sequences), 'sequence')}"
+                tell(
+                    f"{about}{done:,} of {counted(total, 'frame')}, {through} through{time_left}; "
+                    f"shards: {counted_states(counts(active))}"
+                )

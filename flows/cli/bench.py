@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import click
 import numpy as np
 
-from flows.cli.common_options import FILE, json_option, precision_option, print_json
+from flows.cli.common_options import FILE, check_writable, json_option, precision_option, print_json
 from flows.cli.display import print_table, stderr_console
 from flows.machine.programs import UnlistedError, gpu_ids
 from sam2_core.backend_choice import no_gpu
@@ -54,7 +55,6 @@ def command(
 
     Without a SOURCE: the frames of the demo.
     """
-    from flows.cli.common_options import check_writable
     from tasks.evaluate.evaluate import EXAMPLES
 
     if plot:
@@ -93,29 +93,23 @@ class Watch(Listener):
                 self.moments[stage].append((time.perf_counter() - self.started, frames))
 
     def __enter__(self) -> Watch:
-        smi, none = which("nvidia-smi"), no_gpu()
+        smi, self.unknown = which("nvidia-smi"), no_gpu()
         try:
-            gpus = gpu_ids()
+            gpus = [] if self.unknown else gpu_ids()
         except UnlistedError as error:
-            gpus, none = [], none or f"device's busy share unknown: {error}"
-        if none or not gpus:
-            self.unknown = none or "no NVIDIA GPU for this process"
-        elif gpus[0].startswith("MIG-"):
-            self.unknown = "device's busy share unknown: nvidia-smi reports none for MIG devices"
-        elif not smi:
-            self.unknown = "device's busy share unknown: no nvidia-smi here"
-        else:
-            self.unknown = f"device's busy share unknown: nvidia-smi reports none for GPU {gpus[0]}"
+            gpus, self.unknown = [], f"device's busy share unknown: {error}"
+        if gpus:
+            self.unknown = f"device's busy share unknown: nvidia-smi reports none for {gpus[0]}"
+        if smi and gpus and not gpus[0].startswith("MIG-"):
             # One run uses one GPU: the first that it sees.
             command = [smi, f"--id={gpus[0]}", "-lms", str(SAMPLE_MS),
                        "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]  # fmt: skip
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            threading.Thread(target=self._sample, daemon=True).start()
+            threading.Thread(target=self._sample, args=[self._process.stdout], daemon=True).start()
         return self
 
-    def _sample(self) -> None:
-        assert self._process is not None  # noqa: S101 - started before this thread
-        for line in self._process.stdout or ():
+    def _sample(self, lines: Iterable[str]) -> None:
+        for line in lines:
             if line.strip().isdigit():
                 self.busy.append((time.perf_counter() - self.started, int(line) / 100))
 
@@ -199,40 +193,34 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         "ms_per_frame": round(1000 / rate, 2) if rate else None,
         "whole_frames_per_s": watch.whole_rate(),
         "device_busy": round(sum(inside) / len(inside), 3) if inside else None,
-        "device_busy_unknown": None if inside else watch.unknown,
+        "device_busy_unknown": None
+        if inside
+        else watch.unknown or "no NVIDIA GPU for this process",
         "seconds": {
             stage: round(spent, 2)
             for stage, spent in summary["seconds"].items()
             if stage != "total"
         },
         "stages": stages,
-        "curves": {stage: _curve(watch.moments[stage]) for stage in stages},
-        "busy": [(round(second, 2), share) for second, share in watch.busy],
+        "curves": {stage: sorted(watch.moments[stage]) for stage in stages},
+        "busy": watch.busy,
     }
-
-
-def _curve(moments: list[tuple[float, int]]) -> list[tuple[float, int]]:
-    """Frames through a stage over time."""
-    seconds, counts = zip(*sorted(moments), strict=True)
-    passed = itertools.accumulate(counts)
-    return [(round(second, 2), total) for second, total in zip(seconds, passed, strict=True)]
 
 
 def plot_pipeline(results: dict[str, Any], path: Path) -> None:
     """Write a PNG: frames through each stage over time, and how busy the device was."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 6), layout="constrained", dpi=110)
-    FigureCanvasAgg(figure)
     ratios = (3, 1) if results["busy"] else (1,)
     curves, *below = figure.subplots(
         len(ratios), 1, height_ratios=ratios, sharex=True, squeeze=False
     )[:, 0]
     for stage, points in results["curves"].items():
+        seconds, counts = zip(*points, strict=True)
         # All at one moment are a point, not a line.
-        once = "o" if len(set(points)) == 1 else ""
-        curves.plot(*zip(*points, strict=True), marker=once, label=stage)
+        once = "o" if len(set(seconds)) == 1 else ""
+        curves.plot(seconds, list(itertools.accumulate(counts)), marker=once, label=stage)
     machine, rate = results["machine"], results["frames_per_s"]
     segmented = f"{rate_told(rate)} frames/s in segment, " if rate else ""
     where = machine["gpus"][0] if machine["gpus"] else machine["cpu"]

@@ -10,10 +10,12 @@ from pathlib import Path
 import click
 
 from flows.cli.common_options import json_option, print_json
+from flows.machine.services import running
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
+from tasks.dataset.database import database_folder, running_server
 
-# Names in the cache folder, as patterns, and what is lost with them.
+# What is lost with each part; it is the file or folder of that name, or what PATTERNS says.
 KINDS = {
     "frames": "downloaded frames that datasets show; `autolabel label` fetches them again",
     "videos": "frames of videos and recordings that datasets show; `label` extracts them again",
@@ -29,26 +31,20 @@ KINDS = {
     "risk": "drives rendered to fit the risk; rendered again",
     "hints": "which hints were given; given again",
     "matplotlib": "Matplotlib's list of fonts; made again",
-    "demo-*": "the demo's sequences and labels; `autolabel demo`",
-    "prefect*": "Prefect's database: the history of runs, and the nights of `autolabel nightly`",
+    "demo": "the demo's sequences and labels; `autolabel demo`",
+    "prefect": "Prefect's database: the history of runs, and the nights of `autolabel nightly`",
     "plugins": "links to the review plugin; made again",
     "services": "passwords and logs of `autolabel up`",
     "mongodb": "FiftyOne's datasets; rebuilt from labels by `autolabel review rebuild`",
 }
+PATTERNS = {"demo": "demo-*", "prefect": "prefect*"}
 
 
 def parts() -> dict[str, list[Path]]:
     """Return the files and folders of every part of the cache that is there."""
-    from tasks.dataset.database import database_folder
-
-    found = {_name(pattern): sorted(cache_folder().glob(pattern)) for pattern in KINDS}
+    found = {name: sorted(cache_folder().glob(PATTERNS.get(name, name))) for name in KINDS}
     found["mongodb"] = [one for one in (database_folder(),) if one.exists()]
     return {name: paths for name, paths in found.items() if paths}
-
-
-def _name(pattern: str) -> str:
-    """Return what a part is called where it is cleared."""
-    return pattern.rstrip("-*")
 
 
 def _size(path: Path) -> int:
@@ -65,9 +61,8 @@ def _sizes(chosen: Mapping[str, list[Path]]) -> dict[str, int]:
 
 
 def _show(sizes: Mapping[str, int]) -> None:
-    contents = {_name(pattern): text for pattern, text in KINDS.items()}
     for name, size in sizes.items():
-        click.echo(f"{_size_text(size)}  {name:<12} {contents[name]}", err=True)
+        click.echo(f"{_size_text(size)}  {name:<12} {KINDS[name]}", err=True)
 
 
 def _size_text(size: int) -> str:
@@ -83,9 +78,6 @@ def refuse_in_use(names: Collection[str]) -> None:
         AutolabelError: what is in use, and how to end that.
 
     """
-    from flows.machine.services import running
-    from tasks.dataset.database import running_server
-
     if {"services", "mongodb", "prefect"}.intersection(names) and running():
         raise AutolabelError("`autolabel up` is running: `autolabel down` first")
     if "mongodb" in names and running_server():
@@ -119,12 +111,11 @@ def list_(as_json: bool) -> None:
 @json_option
 def clear_(names: tuple[str, ...], everything: bool, dry_run: bool, as_json: bool) -> None:
     """Remove parts of the cache by the names of `autolabel cache list`; labels stay."""
-    known = set(map(_name, KINDS))
-    unknown = set(names) - known
+    unknown = set(names) - KINDS.keys()
     if unknown or bool(names) == everything:
         wrong = f"no {', '.join(sorted(unknown))}; " if unknown else ""
         raise click.UsageError(
-            f"{wrong}name what to clear ({', '.join(sorted(known))}), or give --all"
+            f"{wrong}name what to clear ({', '.join(sorted(KINDS))}), or give --all"
         )
     chosen = {name: paths for name, paths in parts().items() if everything or name in names}
     sizes = _sizes(chosen)

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,13 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 PRECISION = click.Choice(["auto", "fp32", "fp16"])
 GRAPH = click.Choice(["restructured", "published"])
 PORT = click.IntRange(1, 65535)
+
+
+def refuse(rules: Mapping[str, Any]) -> None:
+    """Refuse the usage for the first rule, a message, that is broken."""
+    for message, broken in rules.items():
+        if broken:
+            raise click.UsageError(message)
 
 
 def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -75,6 +82,12 @@ load_timeout_option = click.option(
     default=600,
     metavar="SECONDS",
     help="How long loading a model may take, including TensorRT engines.",
+)
+cache_mb_option = click.option(
+    "--cache-mb",
+    type=click.IntRange(16),
+    default=1024,
+    help="Memory for open images; the least recently used go first.",
 )
 precision_option = click.option(
     "--precision", type=PRECISION, default="auto", help="By default fp16 on a GPU, else fp32."

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from flows.cli.common_options import json_option, print_json
 from flows.cli.display import as_typed, spinning, stderr_console
-from tasks.evaluate.evaluate import EXAMPLES
+from tasks.evaluate.evaluate import EXAMPLES, evaluate, open_truth
 
 DATASET = "demo"
 REAL, PICTURES = "real-3-cameras", 6  # of each drive at least one
@@ -85,7 +85,6 @@ def run_demo(console: Console) -> dict[str, Any]:
 
 def compare(out_uri: str, run_key: str, folder: Path) -> dict[str, Any]:
     """Put the truth beside the labels in FiftyOne; `evaluate dataset:demo --run` says the same."""
-    from tasks.evaluate.evaluate import evaluate, open_truth
     from tasks.evaluate.stored_labels import StoredLabels
     from tasks.load.into_fiftyone import load_truth
 

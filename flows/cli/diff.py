@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from flows.cli.common_options import FOLDER, FloatRange, json_option, print_json
+from flows.cli.common_options import (
+    FOLDER,
+    FloatRange,
+    check_report,
+    json_option,
+    print_json,
+    refuse,
+)
 from flows.cli.display import print_table, results_console, stderr_console, telling
 from flows.plan.plan import Plan, make_plan
 from sam2_core.backend_choice import BACKENDS, PRECISIONS
@@ -22,7 +26,6 @@ from tasks.evaluate.run_diff import (
     FILES,
     MARK,
     PAGE,
-    Change,
     Side,
     change_line,
     diff_runs,
@@ -81,47 +84,40 @@ def command(
     compact:torch --images canary/`. Each labels the pictures as `label` does. With --report the
     labels stay in its folders a and b and are reused.
     """
-    from flows.cli.common_options import check_report
-
-    if boxes and not images:
-        raise click.UsageError("--boxes goes with --images; a run has its boxes")
-    if allow_uncertified and not images:
-        raise click.UsageError("--allow-uncertified goes with --images; a run has its labels")
+    refuse(
+        {
+            "--boxes goes with --images; a run has its boxes": boxes and not images,
+            "--allow-uncertified goes with --images; a run has its labels": (
+                allow_uncertified and not images
+            ),
+        }
+    )
     if report:
         check_report(report, PAGE, MARK, FILES)
-    runs: contextlib.AbstractContextManager[tuple[Side, Side]]
-    if images:
-        common = {"sources": (images,), "boxes": boxes, "allow_uncertified": allow_uncertified}
-        runs = _labeled((run_a, run_b), common, report)
-    else:
-        runs = contextlib.nullcontext((Side.parse(run_a), Side.parse(run_b)))
-    with (
-        runs as sides,
-        _changes_file(report) as note,
-        telling(stderr_console(), "comparing") as tell,
-    ):
-        for found, done, total in diff_runs(*sides, threshold, note):
-            last = found
-            tell(f"comparing sequences: {done} of {total}")
+    # Of a report what is there stays whole until there is another.
+    with tempfile.TemporaryDirectory(prefix="diff-", dir=report) as scratch:
+        if images:
+            common = {"sources": (images,), "boxes": boxes, "allow_uncertified": allow_uncertified}
+            first, second = _labeled((run_a, run_b), common, report or Path(scratch))
+        else:
+            first, second = Side.parse(run_a), Side.parse(run_b)
+        changes = Path(scratch) / CHANGES
+        with (
+            changes.open("w", encoding="utf-8") as file,
+            telling(stderr_console(), "comparing") as tell,
+        ):
+            for found, done, total in diff_runs(
+                first, second, threshold, lambda change: file.write(change_line(change))
+            ):
+                last = found
+                tell(f"comparing sequences: {done} of {total}")
+        if report:
+            changes.replace(report / CHANGES)
     result = {"run_a": run_a, "run_b": run_b, **last.result()}
     if report:
         write_report(report, result, last)
     if not print_json(as_json, result):
         _print(result, report)
-
-
-@contextlib.contextmanager
-def _changes_file(report: Path | None) -> Iterator[Callable[[Change], object]]:
-    """Return a function that writes a change to the report, if there is one."""
-    if report is None:
-        yield lambda _: None
-        return
-
-    with tempfile.TemporaryDirectory(dir=report) as folder:
-        new = Path(folder) / CHANGES  # an earlier report is whole until there is another
-        with new.open("w", encoding="utf-8") as file:
-            yield lambda change: file.write(change_line(change))
-        new.replace(report / CHANGES)
 
 
 def _print(result: dict[str, Any], report: Path | None) -> None:
@@ -145,81 +141,57 @@ def _print(result: dict[str, Any], report: Path | None) -> None:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Engine:
-    """A model, what runs it, and in which precision, as `label` takes them."""
-
-    model: str
-    backend: str = "auto"
-    precision: str = "auto"
-
-    @staticmethod
-    def parse(text: str) -> Engine:
-        """Read `MODEL[:BACKEND[:PRECISION]]`; a model may have colons itself, as random:tiny."""
-        found = {"backend": "auto", "precision": "auto"}
-        for name, words in (("precision", PRECISIONS), ("backend", BACKENDS)):
-            rest, _, last = text.rpartition(":")
-            if rest and last in words:
-                text, found[name] = rest, last
-        return Engine(text, **found)
+def engine_of(text: str) -> dict[str, str]:
+    """Read `MODEL[:BACKEND[:PRECISION]]`; a model may have colons itself, as random:tiny."""
+    found = {}
+    for name, words in (("precision", PRECISIONS), ("backend", BACKENDS)):
+        rest, _, last = text.rpartition(":")
+        if rest and last in words:
+            text, found[name] = rest, last
+    return {"model": text, **found}
 
 
-@contextlib.contextmanager
-def _labeled(
-    engines: tuple[str, str], common: dict[str, Any], report: Path | None
-) -> Iterator[tuple[Side, Side]]:
-    """Label pictures with both engines, and have the labels in the block.
+def _labeled(engines: tuple[str, str], common: dict[str, Any], folder: Path) -> tuple[Side, Side]:
+    """Label pictures with both engines, into `a` and `b`; what is there is not made again.
 
     Args:
-        engines: as `Engine.parse` takes them.
+        engines: as `engine_of` takes them.
         common: parameters of both runs.
-        report: the labels stay below it, as `a` and `b`, and are not made again; without one they
-            are gone after the block.
+        folder: where the labels go.
 
     Raises:
-        AutolabelError: an engine is not there, may not label here, or labels nothing.
-
-    """
-    with contextlib.ExitStack() as stack:
-        folder = report or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="diff-")))
-        plans = [
-            _plan(Engine.parse(one), common, folder / name)
-            for one, name in zip(engines, "ab", strict=True)
-        ]
-        _refuse_before_labeling(plans)
-        first, second = map(_label, plans)
-        yield first, second
-
-
-def _refuse_before_labeling(plans: Sequence[Plan]) -> None:
-    """Look at both engines before either of them labels for hours.
-
-    Raises:
-        AutolabelError: an engine is not there, cannot run or may not label, or both are the same.
+        AutolabelError: an engine is not there, may not label here, or labels nothing, or both are
+            the same.
 
     """
     from tasks.masks.model import Segmenters, verdict_on
 
-    if plans[0].stamp.run_key == plans[1].stamp.run_key:
-        model = plans[0].model
+    plans = [
+        _plan(engine_of(one), common, folder / name)
+        for one, name in zip(engines, "ab", strict=True)
+    ]
+    if plans[0].job.stamp.run_key == plans[1].job.stamp.run_key:
+        model = plans[0].job.model
         raise AutolabelError(
             f"both engines are the same here: {model.stamp.name} on {model.backend}, "
             f"{model.precision}. Name another as MODEL[:BACKEND[:PRECISION]]"
         )
-    for one in plans:
-        certain = one.model.allow_uncertified or verdict_on(one.model) == "passed"
+    for one in plans:  # both, before either of them labels for hours
+        model = one.job.model
+        certain = model.allow_uncertified or verdict_on(model) == "passed"
         if one.missing and not certain:
-            Segmenters().load(one.model).close()
+            Segmenters().load(model).close()
+    first, second = map(_label, plans)
+    return first, second
 
 
-def _plan(engine: Engine, common: dict[str, Any], out: Path) -> Plan:
+def _plan(engine: dict[str, str], common: dict[str, Any], out: Path) -> Plan:
     from flows.cli.options import validated
     from flows.params import LabelParams
 
     params = validated(
-        LabelParams, **common, out=str(out), model=engine.model, backend=engine.backend,
-        precision=engine.precision, load_dataset=False, tracks=False,
-    )  # fmt: skip
+        LabelParams, **common, **engine, out=str(out), load_dataset=False, tracks=False
+    )
     try:
         return make_plan(params)
     except AutolabelError as error:
@@ -234,7 +206,7 @@ def _plan(engine: Engine, common: dict[str, Any], out: Path) -> Plan:
 def _label(plan: Plan) -> Side:
     from flows.cli.label import run_label
 
-    params = plan.params
+    params = plan.job.params
     summary = run_label(params, plan=plan)
     if not summary["frames"]:
         reasons = [one["reason"] for one in summary["failed"]]

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 from rich.table import Column, Table
 
 from sam2_core.redaction import redact
@@ -73,16 +74,6 @@ def as_typed(*words: str) -> str:
     return shlex.join(["autolabel" if on_path else str(program), *words])
 
 
-@contextlib.contextmanager
-def _moves(stop: Callable[[], object]) -> Iterator[None]:
-    _moving.append(stop)
-    try:
-        yield
-    finally:
-        if stop in _moving:
-            _moving.remove(stop)
-
-
 def stop_moving() -> None:
     """Leave the terminal to the next output; draw nothing from now on."""
     while _moving:
@@ -90,17 +81,22 @@ def stop_moving() -> None:
 
 
 @contextlib.contextmanager
-def spinning(console: Console, text: str) -> Iterator[None]:
+def spinning(console: Console, text: str) -> Iterator[Status]:
     """Show that something is going on while the block runs."""
-    with console.status(text) as status, _moves(status.stop):
-        yield
+    with console.status(text) as status:
+        _moving.append(status.stop)
+        try:
+            yield status
+        finally:
+            if status.stop in _moving:
+                _moving.remove(status.stop)
 
 
 @contextlib.contextmanager
 def telling(console: Console, text: str) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows the current work, on a terminal in one place."""
     if console.is_terminal:
-        with console.status(text) as status, _moves(status.stop):
+        with spinning(console, text) as status:
             yield lambda words: status.update(escape(words))
         return
     logged = time.monotonic()

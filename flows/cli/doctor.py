@@ -17,6 +17,14 @@ import click
 from flows.cli.common_options import check_writable, json_option, print_json
 from flows.machine.services import running_api
 from flows.server.api import configured_api
+from sam2_core.backend_choice import (
+    compute_capability,
+    cuda_devices,
+    cuda_provider_problem,
+    has_tensorrt,
+    no_gpu,
+    tensorrt_problem,
+)
 from sam2_core.cache import cache_folder
 from sam2_core.machine import gpu_names, how_to_install, usable_cores
 from sam2_core.redaction import redact
@@ -49,8 +57,6 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Run every check; one that fails unexpectedly is a finding, too."""
-    from sam2_core.backends.tensorrt_backend import has_tensorrt
-
     looks: list[Callable[[], Finding]] = [
         _python, _processor, _onnxruntime, _gpu, *([_tensorrt] if has_tensorrt() else []), _models,
         _database, _prefect, _cache, _credentials,
@@ -87,24 +93,18 @@ def _onnxruntime() -> Finding:
 
 
 def _gpu() -> Finding:
-    from sam2_core.backend_choice import cuda_devices, cuda_provider_problem, no_gpu
-
     if not cuda_devices():
-        wrong = no_gpu()
-        return Finding("gpu", "note", wrong or "no NVIDIA GPU: the model runs on the CPU")
+        return Finding("gpu", "note", no_gpu() or "no NVIDIA GPU: the model runs on the CPU")
     names = "; ".join(gpu_names()) or f"{cuda_devices()} NVIDIA GPUs"
-    missing = cuda_provider_problem()
-    if missing:
+    if missing := cuda_provider_problem():
         return Finding("gpu", "note", f"{names}; {missing}", how_to_install("gpu"))
     return Finding("gpu", "ok", names)
 
 
 def _tensorrt() -> Finding:
-    from sam2_core.backend_choice import compute_capability, tensorrt_problem
-    from sam2_core.backends.tensorrt_backend import engines_folder
-
     if problem := tensorrt_problem():
         return Finding("tensorrt", "note", problem, "--backend auto takes another one")
+    from sam2_core.backends.tensorrt_backend import engines_folder
     from sam2_core.backends.tensorrt_engines import NAME_AND_VERSION, supported_capabilities
 
     folders = sorted({path.parent.name for path in engines_folder().glob("*/*.engine")})
@@ -155,9 +155,9 @@ def _prefect() -> Finding:
     installed, url = version("prefect"), configured_api()
     if not url:
         own, size = running_api(), f"{size_bytes() / 1e6:,.0f} MB"
-        runs = "no server set, every run starts its own; their"
-        if own:
-            runs = f"`autolabel up` runs a server at {own}, its"
+        runs = f"`autolabel up` runs a server at {own}, its" if own else (
+            "no server set, every run starts its own; their"
+        )  # fmt: skip
         return Finding("prefect", "ok", f"{installed}; {runs} database takes {size}")
     if answers(f"{url}/health"):
         return Finding("prefect", "ok", f"{installed}; server {url} answers")

@@ -42,6 +42,7 @@ def _prefect() -> list[str]:
         f"export PREFECT_API_URL={shlex.quote(api)}",
         f'unset {CLIENT_AUTH}; IFS= read -r {CLIENT_AUTH} < {file} || [ -n "${{{CLIENT_AUTH}-}}" ]',
         f"export {CLIENT_AUTH}",
+        'export DO_NOT_TRACK="${DO_NOT_TRACK-1}"',
     ]
 
 

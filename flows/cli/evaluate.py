@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -25,6 +25,7 @@ from flows.cli.common_options import (
     json_option,
     precision_option,
     print_json,
+    refuse,
 )
 from flows.cli.display import print_table, results_console, stderr_console, telling, tracked
 from sam2_core.machine import product_version
@@ -54,7 +55,7 @@ from tasks.evaluate.metrics import (
     against_named,
     headline,
     is_run,
-    match_boxes,
+    matched,
     paired,
     read_run,
     write_report,
@@ -71,6 +72,13 @@ miou: IoU of masks, on average over all true instances, 0 where none was found (
 found). boundary F: the same of their outlines, within 0.2% of the diagonal. recall: share that was
 found, by a box of its class with an IoU of 0.5. ap50: COCO's average precision at an IoU of 0.5."""
 FAILED_SHOWN = 10
+# What an evaluation records of its options, to compare it with others later.
+OF_A_RUN = ("truth", "first_frames", "limit")
+OF_PROMPT = {
+    "boxes": ("prompt", "whole_frames"), "jittered": ("prompt", "whole_frames"),
+    "points": ("prompt", "whole_frames", "clicks"),
+    "detector": ("prompt", "whole_frames", "detector", "min_score"),
+}  # fmt: skip
 # They say how masks are made, and mean nothing where the masks are there already.
 OF_A_MODEL = (
     "model", "backend", "precision", "prompt", "clicks", "detector", "min_score", "whole_frames"
@@ -144,14 +152,8 @@ def command(**options: Any) -> None:
     that the truth names must be in a frame's address. Exit code 1: some images could not be
     measured.
     """
-    sys.exit(1 if run_evaluation(options) else 0)
-
-
-def run_evaluation(options: dict[str, Any]) -> bool:
-    """Do what `autolabel evaluate` was asked; returns whether images could not be measured."""
     _refuse_wrong_options(options)
     other = read_run(options["against"]) if options["against"] else None
-    save, report = options["save"], options["report"]
     existing = options["run"] or options["dataset"]
     truth = open_truth(
         options["truth"], options["images"], first_frames=options["first_frames"],
@@ -171,24 +173,27 @@ def run_evaluation(options: dict[str, Any]) -> bool:
             f"no picture could be measured ({counted(len(last.failed), 'picture')}). The first, "
             f"{first.file_name}: {first.reason}"
         )
-    prompt = "the run's boxes" if existing else options["prompt"]
-    if prompt == "points":
-        prompt = counted(options["clicks"], "click")
-    run = {**_run_facts(options, bool(existing)), **measured.facts}
+    prompts = {"points": counted(options["clicks"], "click")}
+    prompt = "the run's boxes" if existing else prompts.get(options["prompt"], options["prompt"])
+    kept = [*OF_A_RUN, *([] if existing else OF_PROMPT[options["prompt"]])]
+    run = {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"), "version": product_version(),
+        **{name: options[name] for name in kept if options[name]}, **measured.facts,
+    }  # fmt: skip
     result = {"model": measured.model, "prompt": prompt, "run": run, **last.result()}
     if other:
         facts, records = other
         result["against"] = {name: facts.get(name) for name in ("model", "prompt", "run")}
         result["against"] |= paired(records, last.records)
-    if save:
-        write_run(save, result, last.records)
-    if report:
+    if options["save"]:
+        write_run(options["save"], result, last.records)
+    if options["report"]:
         draw = partial(_draw, truth, measured, by_row)
-        page = write_report(report, result, last.records, draw, result.get("against"))
+        page = write_report(options["report"], result, last.records, draw, result.get("against"))
         click.echo(f"report: {page}", err=True)
     if not print_json(options["as_json"], result):
         _print(result)
-    return bool(last.failed)
+    sys.exit(1 if last.failed else 0)
 
 
 def _refuse_wrong_options(options: dict[str, Any]) -> None:
@@ -200,41 +205,27 @@ def _refuse_wrong_options(options: dict[str, Any]) -> None:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
     existing = [f"--{name}" for name in ("run", "dataset") if options[name]]
-    if len(existing) == 2:
-        raise click.UsageError("give --run or --dataset, not both")
-    if existing and given:
-        raise click.UsageError(
-            f"{given[0]} says how masks are made; {existing[0]} scores those that exist"
-        )
-    for option, changed, prompt in (
-        ("--clicks", options["clicks"] != 1, "points"),
-        ("--detector", options["detector"] != "compact", "detector"),
-        ("--min-score", options["min_score"] != 0.05, "detector"),
-    ):
-        if changed and options["prompt"] != prompt:
-            raise click.UsageError(f"{option} applies only with --prompt {prompt}")
+    made, scored, prompt = "".join(given[:1]), "".join(existing[:1]), options["prompt"]
+    refuse(
+        {
+            "give --run or --dataset, not both": len(existing) == 2,
+            f"{made} says how masks are made; {scored} scores those that exist": made and scored,
+            "--clicks applies only with --prompt points": options["clicks"] != 1
+            and prompt != "points",
+            "--detector applies only with --prompt detector": (
+                options["detector"] != "compact" and prompt != "detector"
+            ),
+            "--min-score applies only with --prompt detector": (
+                options["min_score"] != 0.05 and prompt != "detector"
+            ),
+            "--save takes a file; with --json results go to stdout": str(options["save"]) == "-",
+        }
+    )
     if options["save"]:
-        if str(options["save"]) == "-":
-            raise click.UsageError("--save takes a file; with --json results go to stdout")
         check_writable(files=[options["save"]])
         check_own(options["save"], is_run, "evaluation that --save wrote")
     if options["report"]:
         check_report(options["report"], PAGE, MARK, FILES)
-
-
-def _run_facts(options: dict[str, Any], existing: bool) -> dict[str, Any]:
-    """Return what was measured, to compare evaluations later."""
-    kept: tuple[str, ...] = ("truth", "first_frames", "limit")
-    if not existing:
-        kept += ("prompt", "whole_frames")
-        kept += {"points": ("clicks",), "detector": ("detector", "min_score")}.get(
-            options["prompt"], ()
-        )
-    return {
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "version": product_version(),
-        **{name: options[name] for name in kept if options[name]},
-    }
 
 
 @dataclass(frozen=True)
@@ -261,7 +252,7 @@ def _stored(options: dict[str, Any], truth: Truth) -> Measured:
     from tasks.evaluate.stored_labels import StoredLabels
     from tasks.export.run import dataset_source
 
-    side, dataset = Side(""), None
+    dataset = None
     if options["dataset"]:
         out_uri, dataset = dataset_source(options["dataset"])
         side = Side(out_uri)
@@ -284,12 +275,13 @@ def _made(options: dict[str, Any], truth: Truth, folder: Path) -> Measured:
     from tasks.boxes.detectors import load_detector
     from tasks.masks.model import choose_model, load_segmenter
 
-    prompt, detector = options["prompt"], None
+    prompt = options["prompt"]
     close_ups = False if options["whole_frames"] or prompt == "points" else None
     choice = choose_model(
         options["model"], options["backend"], options["precision"], close_ups=close_ups
     )
-    if prompt == "detector":
+    detector = None
+    if prompt == "detector":  # first: a wrong name is told before a model is loaded
         detector = load_detector(options["detector"], backend=choice.backend)
     segmenter = load_segmenter(choice)
     if detector:
@@ -320,18 +312,10 @@ def _draw(truth: Truth, measured: Measured, by_row: bool, record: Record, path: 
     boxes, masks = prediction
     nothing = np.zeros((*image.size_hw, 3), np.uint8)  # its picture is gone
     pixels = nothing if file is None else read_rgb(file, image.size_hw)
-    row = record.row if by_row else match_boxes(image, boxes)[record.row]
+    row = record.row if by_row else matched(image, boxes, masks)[record.row]
     write_difference(
         path, pixels, masks.rle[row], image.rle[record.row], np.array(record.box_xyxy_px)
     )
-
-
-def _row(name: str, figures: dict[str, Any], left_out: Collection[str]) -> list[str]:
-    values = [
-        "-" if key in left_out or figures.get(key) is None else f"{figures[key]:.3f}"
-        for key in NUMBERS
-    ]
-    return [one_line(name), str(figures["instances"]), *values]
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -340,11 +324,12 @@ def _print(result: dict[str, Any]) -> None:
     groups = {"all": result, **result["by_size"], **result["by_class"], **result["by_occlusion"]}
     left_out = OF_BOXES if result["boxes_of_truth"] else ()
     first = Column("instances", overflow="fold", min_width=12)
-    print_table(
-        console,
-        [first, "count", *NUMBERS.values()],
-        (_row(name, figures, left_out) for name, figures in groups.items()),
-    )
+    rows = []
+    for name, figures in groups.items():
+        values = [None if key in left_out else figures.get(key) for key in NUMBERS]
+        told = ["-" if one is None else f"{one:.3f}" for one in values]
+        rows.append([one_line(name), str(figures["instances"]), *told])
+    print_table(console, [first, "count", *NUMBERS.values()], rows)
     console.print(TERMS)
     if result["miou_interval"]:
         low, high = result["miou_interval"]

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from flows.cli.common_options import FloatRange, json_option, print_json, split_names
+from flows.cli.common_options import FloatRange, json_option, print_json, refuse, split_names
+from flows.cli.display import as_typed, stderr_console
 from tasks.wording import counted
 
 FORMATS = (
@@ -32,20 +33,20 @@ def _shares(text: str | None) -> dict[str, float]:
     except ValueError as error:
         raise click.UsageError("--splits: expected shares such as train=0.8,val=0.2") from error
     whole = sum(shares.values())
-    rules = {
-        "shares must be positive": (
-            not all(0 <= share < math.inf for share in shares.values()) or (shares and not whole)
-        ),
-        f"the shares add up to {whole:g}, not to 1": (
-            any(share % 1 for share in shares.values()) and abs(whole - 1) > 1e-3
-        ),
-        "names may have letters, digits, - and _": not all(
-            name.replace("-", "").replace("_", "").isalnum() for name in shares
-        ),
-    }
-    for message, broken in rules.items():
-        if broken:
-            raise click.UsageError(f"--splits: {message}")
+    refuse(
+        {
+            "--splits: shares must be positive": (
+                not all(0 <= share < math.inf for share in shares.values())
+                or (shares and not whole)
+            ),
+            f"--splits: the shares add up to {whole:g}, not to 1": (
+                any(share % 1 for share in shares.values()) and abs(whole - 1) > 1e-3
+            ),
+            "--splits: names may have letters, digits, - and _": not all(
+                name.replace("-", "").replace("_", "").isalnum() for name in shares
+            ),
+        }
+    )
     return shares
 
 
@@ -69,7 +70,8 @@ def _shares(text: str | None) -> dict[str, float]:
 @click.option("--risk-below", type=FloatRange(0, 1), help="Only labels with a lower risk.")
 @click.option(
     "--reviewed", is_flag=True,
-    help="Only what people hold to be right, on frames they decided on: finish those first.",
+    help="Only what people hold to be right, on frames they decided on: finish "
+    "those first, label by label or by 'sequence done'.",
 )  # fmt: skip
 @click.option(
     "--decisions", metavar="A,B",
@@ -94,7 +96,6 @@ def command(
 
     Exit code 1: nothing was exported, or sequences were left out whose labels cannot be read.
     """
-    from flows.cli.display import stderr_console
     from tasks.export.run import STATES, Choice, export
 
     console = stderr_console()
@@ -133,7 +134,7 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
         f"[bold]{counted(report['instances'], 'label')}[/] of "
         f"{counted(report['sequences'], 'sequence')} as {report['format']}: {target}"
     )
-    for line in _of_dataset(report) if report["dataset"] else ():
+    for line in _of_dataset(report) if report["dataset"] else _of_folder(report, target):
         console.print(f"  {line}", markup=False)
     for reason, count in report["left_out"].items():
         if count:
@@ -160,12 +161,29 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
         console.print(f"[yellow]no label has the class {', '.join(report['classes_not_there'])}[/]")
 
 
+def _of_folder(report: Mapping[str, Any], target: str) -> Iterator[str]:
+    """Say that people have decided on labels, which a folder's own are without."""
+    from tasks.review.events import reviewed_datasets
+
+    for name in reviewed_datasets(report["source"]):
+        command = as_typed("export", name, "--format", report["format"], "--to", target)
+        yield (
+            f"without what people decided in the dataset {name}: to have that, empty {target} and "
+            f"run `{command}`"
+        )
+
+
 def _of_dataset(report: Mapping[str, Any]) -> Iterator[str]:
     """Say what people have to do with an export."""
+    from tasks.dataset.schema import open_dataset
+    from tasks.review.stats import unsettled
+
     yield (
         f"of dataset {report['dataset']}, with its decisions if there are any; labels in "
         f"{report['source']}"
     )
+    if count := unsettled(open_dataset(report["dataset"])):
+        yield f"{counted(count, 'disagreement')} of reviewers open: the latest decision is used"
     if count := report["frames_without_labels"]:
         confirmed = len(report["confirmed_empty"])
         yield f"without labels: {counted(count, 'frame')}, {confirmed} confirmed as empty by people"

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import click
@@ -23,20 +24,18 @@ from flows.label_sequences import label_sequences
 from flows.params import LabelParams
 from flows.pipeline import do_now
 from flows.plan.names import why_kept
-from flows.plan.plan import Plan, check_writable, job_of, make_plan, summary_of, tracks_told
+from flows.plan.plan import Plan, begin, check_writable, make_plan, summary_of, tracks_told
 from flows.server.api import Api, configured_api
 from sam2_core.cache import cache_folder, make_folder
 from tasks.dataset.database import ensure_database, release_database
 from tasks.masks.model import BUNDLED, NOT_CHECKED, verdict_on
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
+from tasks.pipeline.device_processes import ready
 from tasks.pipeline.outcome import SequenceOutcome, complete_before
-from tasks.pipeline.ready import ready
-from tasks.pipeline.run_context import Job, RunContext
+from tasks.pipeline.run_context import RunContext
 from tasks.pipeline.sequence import prepare_dataset
 from tasks.processes import handling
-from tasks.store import storage
 from tasks.store.private_files import remove_abandoned
-from tasks.types import FrameRef
 from tasks.wording import counted
 
 SHOW_CURSOR = "\x1b[?25h"
@@ -61,7 +60,7 @@ def run_label(
     Args:
         params: of the run.
         context: its own when None.
-        plan: where it was made already.
+        plan: where it was made already, with a context of its own.
         stopped: what Ctrl-C or SIGTERM says; "" where they are Python's own.
         clean_up: what either does at the end.
 
@@ -69,30 +68,32 @@ def run_label(
         AutolabelError: nothing could be started (missing source, unusable model, ...).
 
     """
-    console, started, context = stderr_console(), time.perf_counter(), context or RunContext()
+    console, started = stderr_console(), time.perf_counter()
     with contextlib.ExitStack() as beside:
         api = beside.enter_context(prefect_if_needed(console, stopped, clean_up))
         with spinning(console, "looking for sequences"):
             check_writable(params.out)
             plan = plan or make_plan(params, context)
-            job = job_of(plan, context)
+            job = plan.job
             if not plan.is_small:  # while the dataset's database starts
                 api.begin()
                 beside.enter_context(ready(job))
-            plan.begin()
-        remove_abandoned(params.out, plan.stamp.run_key, [one.name for one in plan.sequences])
+            begin(params, plan.names, plan.again)
+        remove_abandoned(params.out, job.stamp.run_key, [one.name for one in plan.sequences])
         announce(console, plan)
         printed = set(plan.matching.lines() if plan.matching else ())
+        stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if params.dataset_name else [])]
+        shown = showing(console, job.context.progress, stages, plan.frames_to_label)
         outcomes = _nothing_to_do(plan)
         if outcomes is None and plan.is_small and not configured_api():
-            with _ready_here(job, plan) as prepared, _shown(console, plan, job):
+            with _ready_here(plan) as prepared, shown:
                 outcomes = label_sequences(
                     job, plan.sequences, do_now, plan.cameras, prepared=prepared
                 )
         if outcomes is not None:
             summary = summary_of(plan, outcomes, time.perf_counter() - started)
         else:
-            summary = _under_prefect(console, plan, job, api)
+            summary = _under_prefect(console, plan, api, shown)
     conclude(console, summary)
     _say_what_does_not_fit(console, plan, printed)
     summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
@@ -100,38 +101,42 @@ def run_label(
 
 
 @contextlib.contextmanager
-def _ready_here(job: Job, plan: Plan) -> Iterator[Future[frozenset[str]] | None]:
+def _ready_here(plan: Plan) -> Iterator[Future[frozenset[str]] | None]:
     """Make the models and FiftyOne ready side by side; what fails fails again where it is used."""
-    with ThreadPoolExecutor(thread_name_prefix="ready") as pool:
-        if plan.missing:
-            if job.detector:
-                pool.submit(job.load_detector)
-            pool.submit(job.context.segmenters.load, job.model)
-        yield pool.submit(_prepared, job, plan.cameras) if job.dataset else None
-
-
-def _prepared(job: Job, cameras: list[str]) -> frozenset[str]:
     from tasks.dataset.lazy_imports import import_around_fiftyone
 
-    with ThreadPoolExecutor(1) as pool:
-        database = pool.submit(ensure_database)
+    job = plan.job
+
+    def prepared() -> frozenset[str]:
         import_around_fiftyone()
         database.result()
-    return prepare_dataset(job, cameras)
+        return prepare_dataset(job, plan.cameras)
+
+    with ThreadPoolExecutor(thread_name_prefix="ready") as pool:
+        if plan.missing:
+            if not job.params.boxes:
+                pool.submit(job.load_detector)
+            pool.submit(job.context.segmenters.load, job.model)
+        if job.params.dataset_name:
+            database = pool.submit(ensure_database)
+            yield pool.submit(prepared)
+        else:
+            yield None
 
 
-def _under_prefect(console: Console, plan: Plan, job: Job, api: Api) -> dict[str, Any]:
+def _under_prefect(
+    console: Console, plan: Plan, api: Api, shown: AbstractContextManager[None]
+) -> dict[str, Any]:
     api.begin()
-    with ready(job):
-        with spinning(console, "starting"):
-            flow = importlib.import_module("flows.label")  # seconds, beside the server's start
-            api.wait()
-        from prefect import tags
+    with spinning(console, "starting"):
+        flow = importlib.import_module("flows.label")  # seconds, beside the server's start
+        api.wait()
+    from prefect import tags
 
-        from flows.server.runs import TAG
+    from flows.server.runs import TAG
 
-        with api.settings(), tags(TAG), _shown(console, plan, job):
-            summary: dict[str, Any] = flow.label_flow(plan, job)(plan.params)
+    with api.settings(), tags(TAG), shown:
+        summary: dict[str, Any] = flow.label_flow(plan)(plan.job.params)
     return summary
 
 
@@ -144,11 +149,10 @@ def leave_overlays(summary: dict[str, Any], count: int) -> list[str]:
         drawn = write_overlays(out, run_key, count)
     text = "no overlays: no frame has both a picture and labels"
     if drawn:
-        where = overlays_uri(out, run_key)
-        older = len(storage.list_names(where)) - len(drawn)
-        beside = f", beside {older} of earlier commands" if older > 0 else ""
-        text = f"labels drawn over {counted(len(drawn), 'picture')}{beside}: "
-        text += f"[bold]{escape(where)}[/]"
+        text = (
+            f"{counted(len(drawn), 'picture')} with the labels drawn on, to look at: "
+            f"[bold]{escape(overlays_uri(out, run_key))}[/]"
+        )
     console.print(text)
     return drawn
 
@@ -181,19 +185,16 @@ def prefect_if_needed(
         yield api
 
 
-def _shown(console: Console, plan: Plan, job: Job) -> contextlib.AbstractContextManager[None]:
-    stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if plan.params.dataset_name else [])]
-    return showing(console, job.context.progress, stages, sum(plan.frames_to_label))
-
-
 def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
     """Return the outcomes of a plan whose every sequence is labeled, tracked and loaded."""
-    if plan.missing or (plan.params.tracks and not all(one.tracked for one in plan.sequences)):
+    if plan.missing or (
+        plan.job.params.tracks and any(one.tracks_made is None for one in plan.sequences)
+    ):
         return None
-    if plan.params.dataset_name:
+    if plan.job.params.dataset_name:
         from tasks.dataset.schema import loaded_manifests
 
-        loaded = loaded_manifests(plan.params.dataset_name)
+        loaded = loaded_manifests(plan.job.params.dataset_name)
         if any(one.manifest and one.manifest.version not in loaded for one in plan.sequences):
             return None
     return [complete_before(one) for one in plan.sequences]
@@ -201,7 +202,7 @@ def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
 
 def announce(console: Console, plan: Plan) -> None:
     """Say what will be labeled, and with what."""
-    stamp, done = plan.model.stamp, len(plan.sequences) - len(plan.missing)
+    stamp, done = plan.job.model.stamp, len(plan.sequences) - len(plan.missing)
     whole = len(plan.sequences) + len(plan.kept)
     console.print(
         f"[bold]{len(plan.missing)}[/] of {counted(whole, 'sequence')} to label"
@@ -211,15 +212,15 @@ def announce(console: Console, plan: Plan) -> None:
         console.print(f"[bold]{len(plan.kept)}[/] kept: {why_kept(sum(plan.kept.values()))}")
     console.print(
         f"masks  {escape(stamp.name)} on {stamp.backend}, {stamp.precision} "
-        f"[dim]({escape(plan.model.reason)})[/]"
+        f"[dim]({escape(plan.job.model.reason)})[/]"
     )
-    if plan.params.allow_uncertified:
-        verdict = verdict_on(plan.model)
+    if plan.job.params.allow_uncertified:
+        verdict = verdict_on(plan.job.model)
         words = f"its certificate says: {verdict}" if verdict != NOT_CHECKED else verdict
         console.print(f"       [yellow]--allow-uncertified: {words}; every label says so[/]")
-    roads = plan.params.wanted_classes != plan.params.classes == ()
+    roads = plan.job.params.wanted_classes != plan.job.params.classes == ()
     more = " [dim](classes on roads; --classes all takes every one)[/]" if roads else ""
-    console.print(f"boxes  {escape(plan.stamp.detector)}{more}")
+    console.print(f"boxes  {escape(plan.job.stamp.detector)}{more}")
     _offer_models(console, plan)
     _say_what_does_not_fit(console, plan)
 
@@ -227,10 +228,10 @@ def announce(console: Console, plan: Plan) -> None:
 def _offer_models(console: Console, plan: Plan) -> None:
     """Name better models, once on a machine, where nobody chose and the bundled ones are taken."""
     given = cache_folder() / "hints" / "models"
-    bundled = plan.model.stamp.name.startswith(BUNDLED) and plan.stamp.detector.startswith(
+    bundled = plan.job.model.stamp.name.startswith(BUNDLED) and plan.job.stamp.detector.startswith(
         "compact@"
     )
-    if plan.params.model != "auto" or not bundled or given.exists():
+    if plan.job.params.model != "auto" or not bundled or given.exists():
         return
     with contextlib.suppress(OSError):  # then it is said again
         make_folder(given.parent)
@@ -296,8 +297,8 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
     announce(console, plan)
     for one in plan.sequences:
         state = "up to date" if one.manifest else "to label"
-        frames = sum(isinstance(frame, FrameRef) for frame in one.found.frames)
-        size = f", {counted(frames, 'frame')}" if frames else ""  # those of videos are not known
+        # Those of videos are not known.
+        size = f", {counted(one.planned, 'frame')}" if one.planned else ""
         console.print(f"  {escape(one.name)}: {state}{size}")
     outcomes = [complete_before(one) for one in plan.sequences if one.manifest]
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
@@ -318,7 +319,7 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
 @click.option("--sequence", metavar="NAME", help="What to call the one sequence of SOURCE.")
 @click.option(
     "--overlays", type=click.IntRange(0), default=0, metavar="N",
-    help="Leave N pictures with their labels drawn over them beside the reports.",
+    help="Draw labels over N pictures of all that is labeled alike in --out, beside the reports.",
 )  # fmt: skip
 @click.option(
     "--dry-run", "only_planned", is_flag=True, help="Say what would be done, and do nothing."

@@ -146,7 +146,6 @@ def _limits() -> Iterator[str]:
 def main() -> None:
     """Console entry point: 0 all done, 1 some failed, 2 bad usage or a known error, 130 Ctrl-C."""
     collect_seldom()
-    os.environ.setdefault("DO_NOT_TRACK", "1")  # else importing Prefect sends what it counts
     absolute_places()
     # Else it writes its list of fonts beside our cache.
     os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))

@@ -1,4 +1,4 @@
-"""`autolabel models`: what models there are, fetch checkpoints, export them."""
+"""`autolabel models`: what models there are, fetch and export them, for a Triton server too."""
 
 from __future__ import annotations
 
@@ -8,14 +8,33 @@ from typing import Any
 import click
 from rich.console import Console
 
-from flows.cli.common_options import FILE, FOLDER, GRAPH, cache_option, json_option, print_json
-from flows.cli.display import stderr_console, telling
-from flows.cli.models_build import build, certify_model, triton_repository
-from sam2_core.checkpoints import PYTORCH, load_checkpoint
-from sam2_core.load import memory_in
+from flows.cli.common_options import (
+    FILE,
+    FOLDER,
+    GRAPH,
+    cache_mb_option,
+    cache_option,
+    json_option,
+    load_timeout_option,
+    numbers,
+    precision_option,
+    print_json,
+)
+from flows.cli.display import print_table, stderr_console, telling
+from flows.cli.models_engines import build, certify_model
+from sam2_core.backend_choice import precision_for
+from sam2_core.backends.model_folder import exported_folder, is_current
+from sam2_core.cache import cache_folder
+from sam2_core.checkpoints import EXPORTING, load_checkpoint, load_memory, need_torch
+from sam2_core.load import bundled_checkpoint
 from sam2_core.model_download import SOURCES, checkpoint_path, fetch_checkpoint, record, verify
 from sam2_core.presets import PRESETS, Preset, preset_named
+from sam2_core.serving.repository import RepositoryOptions, write_repository
+from sam2_core.serving.server_model import ModelSettings
+from sam2_core.trust.certify import certificates
 from sam2_core.types import AutolabelError
+from tasks.boxes.detectors import RELEASES, resolve_detector
+from tasks.masks.model import is_of_now
 from tasks.wording import counted, local_date
 
 
@@ -24,8 +43,9 @@ def command() -> None:
     """Download, export, build and certify models."""
 
 
-for _one in (build, certify_model, triton_repository):
+for _one in (build, certify_model):
     command.add_command(_one)
+
 
 _source_option = click.option(
     "--source",
@@ -57,13 +77,14 @@ def download(names: tuple[str, ...], source: str, cache: Path | None, as_json: b
 
     MODEL is one of Meta's, such as tiny, or a detector, such as yolox_s.
     """
-    from tasks.boxes.detectors import RELEASES, resolve_detector
-
     detectors = [name for name in names if name in RELEASES]
     if detectors and cache:
         raise click.UsageError("--cache is for Meta's models; detectors go to $AUTOLABEL_CACHE")
-    for name in set(names) - set(detectors):
-        preset_named(name)  # a wrong name is found before anything is downloaded
+    for name in set(names) - set(detectors):  # found before anything is downloaded
+        try:
+            preset_named(name)
+        except AutolabelError as error:
+            raise AutolabelError(f"{error}; or a detector: {', '.join(RELEASES)}") from None
     done = []
     for name in names:
         if name in detectors:
@@ -96,7 +117,7 @@ def _weights(
         raise AutolabelError(f"there is no checkpoint {checkpoint}")
     model = load_checkpoint(path, preset)
     record(path, sha256)
-    return model, memory_in(path, preset), sha256, path.name
+    return model, load_memory(path, preset), sha256, path.name
 
 
 @command.command("export")
@@ -131,16 +152,14 @@ def export(
     as_json: bool,
 ) -> None:
     """Export a checkpoint to ONNX graphs (needs the extra `export`)."""
-    from sam2_core.export import export_model, exported_folder, is_current
-
     if checkpoint is not None and seed is not None:
         raise click.UsageError("--checkpoint and --random-weights exclude each other")
     if checkpoint is None and seed is None:  # before PyTorch is asked for in vain
         checkpoint_path(preset_named(name), source, cache)
-    try:
-        model, memory, sha256, weights = _weights(name, checkpoint, seed, source, cache)
-    except ImportError as error:
-        raise AutolabelError(f"exporting needs the package {error.name}: {PYTORCH}") from error
+    need_torch("exporting", also=EXPORTING)
+    model, memory, sha256, weights = _weights(name, checkpoint, seed, source, cache)
+    from sam2_core.export import export_model
+
     wanted = [precision or "fp32"] if precision or out else ["fp32", "fp16"]
     folders: dict[str, str] = {}
     for one in wanted:  # fp16 last: the model is cast
@@ -177,14 +196,11 @@ def list_(cache: Path | None, as_json: bool) -> None:
         others = [one for one in others if one not in certificates]
         models.append(facts | {"certificates": certificates})
     if not print_json(as_json, {"models": models, "other_certificates": others}):
-        _print(models, others)
+        _print_models(models, others)
 
 
 def _facts(preset: Preset, cache: Path | None) -> tuple[dict[str, Any], list[str]]:
     """Return what is here of a model, and what names it in a certificate."""
-    from sam2_core.cache import cache_folder
-    from sam2_core.load import bundled_checkpoint
-
     places = [checkpoint_path(preset, s, cache) for s in SOURCES] if preset.checkpoint else []
     files = [path for path in places if path.is_file()]
     root = cache_folder(cache) / "models" / preset.name
@@ -205,9 +221,6 @@ def _facts(preset: Preset, cache: Path | None) -> tuple[dict[str, Any], list[str
 
 
 def _certificates(cache: Path | None) -> list[dict[str, Any]]:
-    from sam2_core.trust.certify import certificates
-    from tasks.masks.model import is_of_now
-
     return [
         {
             "engine": one.title, "id": one.path(cache).stem[:8], "verdict": one.verdict,
@@ -218,25 +231,25 @@ def _certificates(cache: Path | None) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _print(models: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table("model", "input", "checkpoint", "exported", "certificates", box=None)
+def _print_models(models: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
+    rows = []
     for model in models:
         state = f"to download, {model['bytes'] / 1e6:.0f} MB" if model["url"] else "of this project"
         if model["damaged"]:
             state = "[red]damaged: download again[/]"
         elif model["downloaded"]:
             state = "downloaded"
-        table.add_row(
-            str(model["name"]),
-            f"{model['image_size']} px",
-            state,
-            "\n".join(model["exported"]) or "-",
-            "\n".join(map(_certificate_line, model["certificates"])) or "-",
+        rows.append(
+            (
+                str(model["name"]),
+                f"{model['image_size']} px",
+                state,
+                "\n".join(model["exported"]) or "-",
+                "\n".join(map(_certificate_line, model["certificates"])) or "-",
+            )
         )
     console = Console()
-    console.print(table)
+    print_table(console, ("model", "input", "checkpoint", "exported", "certificates"), rows)
     if others:
         console.print("\ncertificates of other folders, or of what has been replaced since:")
     for one in others:
@@ -249,3 +262,55 @@ def _certificate_line(one: dict[str, Any]) -> str:
     pictures = counted(one["pictures"], "picture")
     made = local_date(one["made"]) if one["made"] else "date unknown"
     return f"{one['engine']}: {one['verdict']} on {pictures}, {made}"
+
+
+@command.command("triton-repository", short_help="Write a Triton model repository.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    required=True,
+    metavar="MODEL",
+    help="As for `autolabel label`; append `:whole` for whole frames. Repeat for several models.",
+)
+@click.option("--out", type=FOLDER, required=True, help="Folder to write.")
+@click.option(
+    "--backend",
+    type=click.Choice(["onnxruntime-cpu", "onnxruntime-cuda", "tensorrt", "torch"]),
+    default="onnxruntime-cpu",
+    help="What runs the model on the server.",
+)
+@precision_option
+@click.option("--gpus", callback=numbers, metavar="0,1", help="CUDA devices. Default: the CPU.")
+@click.option(
+    "--instances",
+    type=click.IntRange(1),
+    default=2,
+    help="Processes of a model per device; while one segments, another answers clicks.",
+)
+@cache_mb_option
+@load_timeout_option
+@click.option(
+    "--version",
+    type=click.IntRange(1),
+    default=1,
+    help="Number of this version; other versions stay.",
+)
+@json_option
+def triton_repository(models: tuple[str, ...], out: Path, **options: Any) -> None:
+    """Write a Triton model repository: the graphs, config.pbtxt and a line of Python for each.
+
+    The server needs sam2-autolabel installed, as the image of deploy/docker has.
+    """
+    precision = precision_for(options["backend"], options["precision"])
+    settings = ModelSettings(
+        backend=options["backend"], precision=precision, image_bytes=options["cache_mb"] << 20,
+        loading_s=options["load_timeout"],
+    )  # fmt: skip
+    names = write_repository(
+        out, models, RepositoryOptions(settings, options["gpus"], options["instances"]),
+        version=options["version"], with_graphs=True,
+    )  # fmt: skip
+    if not print_json(options["as_json"], {"folder": str(out), "models": names}):
+        for name in names:
+            click.echo(f"{name}: {out / name}")

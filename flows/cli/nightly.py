@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -13,17 +13,9 @@ from flows.cli.common_options import json_option, print_json
 from flows.cli.options import backfill_params, label_options
 from flows.params import LabelParams
 from flows.server.api import use_api
+from tasks.store import storage
 
 NIGHTS_SHOWN = 5
-_TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
-
-
-def _time_of_day(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
-    """Hour and minute of HH:MM."""
-    found = _TIME.fullmatch(value)
-    if not found:
-        raise click.BadParameter(f"{value!r} is not a time of day such as 01:00", ctx, param)
-    return int(found[1]), int(found[2])
 
 
 def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -42,7 +34,11 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @label_options
 @click.option("--sequences", metavar="GLOB", default="*", help="Only sequences whose names match.")
 @click.option(
-    "--at", metavar="HH:MM", default="01:00", callback=_time_of_day, help="When each night starts."
+    "--at",
+    metavar="HH:MM",
+    type=click.DateTime(["%H:%M"]),
+    default="01:00",
+    help="When each night starts.",
 )
 @click.option("--timezone", default="UTC", metavar="NAME", help="Its time zone.")
 @click.option(
@@ -50,7 +46,7 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     help="Turn the nights off; needs no SOURCE.",
 )  # fmt: skip
 @json_option
-def command(at: tuple[int, int], timezone: str, as_json: bool, **options: Any) -> None:
+def command(at: datetime, timezone: str, as_json: bool, **options: Any) -> None:
     """Label what is new in SOURCE every night, and load it.
 
     Sets the parameters and the schedule of the deployment nightly/nightly and prints the next runs.
@@ -65,12 +61,13 @@ def command(at: tuple[int, int], timezone: str, as_json: bool, **options: Any) -
 
     params = backfill_params(options)
     use_api()
+    for one in filter(storage.is_s3, (*params.label.sources, params.label.out)):
+        next(storage.s3_pages(one, Delimiter="/"))  # what would fail every night is refused now
     if params.label.dataset_name:
         refuse_before_labeling(params.label.dataset_name, params.label.out)
     refuse_other_names(params.label)
     refusal = doubt(params.label)
-    hour, minute = at
-    before = turn_on(params, f"{minute} {hour} * * *", timezone).get("label", {})
+    before = turn_on(params, f"{at.minute} {at.hour} * * *", timezone).get("label", {})
     instead = replaced(before, params.label)
     absent = absent_here(params.label.sources)
     nights = [one.astimezone(ZoneInfo(timezone)) for one in plan_nights(NIGHTS_SHOWN)]
@@ -82,7 +79,7 @@ def command(at: tuple[int, int], timezone: str, as_json: bool, **options: Any) -
     if refusal:
         click.echo(f"with the workers online now every night would fail: {refusal}", err=True)
     result = {
-        "at": f"{hour:02}:{minute:02}", "timezone": timezone,
+        "at": f"{at:%H:%M}", "timezone": timezone,
         "next_runs": [one.isoformat(timespec="minutes") for one in nights],
         "replaced": instead, "absent": absent, "worker_online": served, "refused": refusal,
     }  # fmt: skip
@@ -90,7 +87,7 @@ def command(at: tuple[int, int], timezone: str, as_json: bool, **options: Any) -
         return
     if instead:
         click.echo(f"no longer labeled every night: {instead}")
-    click.echo(f"every night at {hour:02}:{minute:02} {timezone}, the next:")
+    click.echo(f"every night at {at:%H:%M} {timezone}, the next:")
     for moment in nights:
         click.echo(f"  {moment:%a %Y-%m-%d %H:%M %Z}")
 
@@ -106,7 +103,6 @@ def replaced(before: Mapping[str, Any], now: LabelParams) -> str:
 def absent_here(sources: Sequence[str]) -> list[str]:
     """Return the sources on this machine that are not there; what a pattern fits may yet come."""
     from tasks.frames.discover import is_pattern
-    from tasks.store import storage
 
     local = [one for one in sources if storage.is_local(one) and not is_pattern(one)]
     return [one for one in local if not storage.local_path(one).exists()]

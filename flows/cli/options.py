@@ -45,14 +45,10 @@ def _option(name: str, field: dict[str, Any], *, required: bool) -> Any:
     if kind["type"] not in {"boolean", "array"} and default is not None:
         text += f"  [default: {default}]"
     choices = click.Choice(kind["enum"]) if "enum" in kind else None
-    metavar = None if choices else "A,B" if kind["type"] == "array" else _unit_of(name)
+    unit = name.partition("_per_")[0].rpartition("_")[2].upper()  # USD of `usd_per_gpu_hour`
+    metavar = None if choices else "A,B" if kind["type"] == "array" else unit
     type_ = choices or _TYPES.get(kind["type"], str)
     return click.option(flag, type=type_, metavar=metavar, required=required, help=text)
-
-
-def _unit_of(name: str) -> str:
-    """Return what an option's value is called: USD of `usd_per_gpu_hour`, MINUTES of others."""
-    return name.partition("_per_")[0].rpartition("_")[2].upper()
 
 
 def label_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,7 +81,10 @@ def _addresses(sources: Iterable[str], option: str = "SOURCE") -> Iterator[str]:
     for source in sources:
         found = [(option, source)]
         if source == "-" or source.startswith("@"):
-            lines = enumerate(map(str.strip, _text_of(source).splitlines()), 1)
+            text = sys.stdin.read() if source == "-" else (
+                storage.read_bytes(checked(source[1:])).decode("utf-8-sig", "replace")
+            )  # fmt: skip
+            lines = enumerate(map(str.strip, text.splitlines()), 1)
             found = [
                 (f"{option} {source}, line {number}", line)
                 for number, line in lines
@@ -100,12 +99,6 @@ def _addresses(sources: Iterable[str], option: str = "SOURCE") -> Iterator[str]:
             except AutolabelError as error:
                 raise click.UsageError(f"{where}: {error}") from error
             yield address
-
-
-def _text_of(source: str) -> str:
-    if source == "-":
-        return sys.stdin.read()
-    return storage.read_bytes(checked(source[1:])).decode("utf-8-sig", "replace")
 
 
 def label_params(options: dict[str, Any]) -> LabelParams:

@@ -5,49 +5,63 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 import click
 
 from flows.cli.common_options import FloatRange, json_option, print_json
+from flows.cli.display import as_typed
+from flows.machine.services import folder
+from flows.server.api import use_api
+from flows.server.sign_in import write_links
 from sam2_core.types import AutolabelError
-from tasks.dataset.database import DatabaseKeeper, running_server
-from tasks.dataset.schema import dataset_lock, open_dataset
+from tasks.dataset.database import DatabaseKeeper, end_without_waiting, running_server
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.schema import LOG_FIELD, dataset_lock, open_dataset
 from tasks.processes import handling
-from tasks.review.events import REVIEWER_VARIABLE
-from tasks.review.queue import DOUBLE, DOUBLE_VARIABLE, SHARE_VARIABLE, Share
+from tasks.review import stats
+from tasks.review.app import DEFAULT_PORT, App, open_in_browser, run_app
+from tasks.review.events import REVIEWER_VARIABLE, show_again
+from tasks.review.events import reviewer as signed_by
+from tasks.review.export import export_reviews
+from tasks.review.queue import (
+    CONTROL,
+    DISAGREEMENTS,
+    DOUBLE,
+    DOUBLE_VARIABLE,
+    LABEL_BY_LABEL,
+    NEEDS_REVIEW,
+    QUEUES,
+    SECOND_OPINIONS,
+    SHARE_VARIABLE,
+    Queue,
+    Share,
+    build_queue,
+    everything,
+    only_labels,
+    sequence_risks,
+)
+from tasks.review.relabel import relabel_dataset
 from tasks.review.set_aside import compare_files, count_set_aside
 from tasks.wording import counted
 
-if TYPE_CHECKING:
-    from tasks.review.app import App
-
 DEFAULT_BUDGET = 200
-LINK_FILE = "review-"
 
 
 @contextlib.contextmanager
-def _way_in(url: str, port: int) -> Iterator[str]:
+def _way_in(url: str, port: int, what: str) -> Iterator[str]:
     """Say where the queue is: its address on a terminal, to anything else a file that has it.
 
     The address signs a browser in, and a log may be read by others. The file goes with the App.
     """
     if sys.stdout.isatty():
-        yield f"the queue is at {url}"
+        yield f"the queue is at\n  {url}"
         return
-    from flows.machine.services import folder
-    from flows.server.sign_in import write_links
-
-    for left_over in folder().glob(f"{LINK_FILE}*.html"):  # of reviews that were killed
-        other = left_over.stem.removeprefix(LINK_FILE)
-        with socket.socket() as probe:
-            if not other.isdigit() or probe.connect_ex(("127.0.0.1", int(other))):
-                left_over.unlink(missing_ok=True)
-    file = write_links(folder(), {"FiftyOne": url}, f"{LINK_FILE}{port}.html")
+    file = write_links(folder(), {what: url}, f"review-{port}.html")
     try:
         yield f"the link in {file} leads to the queue; only you can read that file"
     finally:
@@ -61,9 +75,6 @@ def _serve(app: App, opened: Any) -> None:
         AutolabelError: the App has ended by itself, or the database is gone for good.
 
     """
-    from flows.cli.display import as_typed
-    from tasks.review.events import show_again
-
     database = DatabaseKeeper()
     while app.process.poll() is None:
         if done := database.look():
@@ -78,6 +89,28 @@ def _serve(app: App, opened: Any) -> None:
     raise AutolabelError(
         f"the App {how}: decisions are kept; run `{as_typed('review', opened.name)}` again"
     )
+
+
+def _advice(dataset: Any, share: Share, queue: Queue) -> Iterator[str]:
+    """Say what there is besides the queue, and how more of it is had."""
+    others = set(sample_collection(dataset).distinct(f"{LOG_FIELD}.by")) - {signed_by()}
+    if share.of > 1:
+        yield (
+            "a frame's name says whose share it is in, so few frames make uneven shares; labels of "
+            f"others come to the view '{share.named(SECOND_OPINIONS)}' once they are decided: "
+            "press 'Order the review queue again' above the grid"
+        )
+    elif others and not share.double:
+        yield (
+            f"{', '.join(sorted(others))} decided here, too: with --double 1 you give second "
+            f"opinions, without seeing what they said, in the view '{SECOND_OPINIONS}'"
+        )
+    control = (
+        f", {counted(queue.control, 'label')} in the view '{CONTROL}': drawn at random from what "
+        "nobody will look at, they tell how much of it is wrong"
+    )
+    frames = counted(everything(dataset).count(), "frame")
+    yield f"{frames} in all{control if queue.control else ''}"
 
 
 class DefaultGroup(click.Group):
@@ -103,15 +136,16 @@ def command() -> None:
               help="Who decides. Default: the login name.")  # fmt: skip
 @click.option("--share", metavar="N/OF", envvar=SHARE_VARIABLE,
               help="Your share of the queue: 2/3 is that of the second of three.")  # fmt: skip
-@click.option("--double", type=FloatRange(0, 1), default=DOUBLE, show_default=True,
-              envvar=DOUBLE_VARIABLE,
-              help="With --share: part of the frames that two reviewers decide on.")  # fmt: skip
+@click.option("--double", type=FloatRange(0, 1), envvar=DOUBLE_VARIABLE,
+              help="Part of the frames on which you decide after others, without seeing what they "
+              f"said. Default: {DOUBLE} with --share, else none.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=None,
               help="Default: 5151, or the next free port; 0 takes any.")  # fmt: skip
 @click.option("--browser/--no-browser", default=False, help="Open the address in a browser.")
 @handling(lambda number, _: sys.exit(128 + number), signal.SIGTERM, signal.SIGHUP)
 def open_(
-    dataset: str, budget: int, reviewer: str | None, share: str | None, double: float,
+    dataset: str, budget: int, reviewer: str | None, share: str | None,
+    double: float | None,
     port: int | None, browser: bool,
 ) -> None:  # fmt: skip
     """Open the queue in the App on this machine; Ctrl-C stops App and database.
@@ -122,22 +156,11 @@ def open_(
         mine = Share.parse(share or "", double)
     except AutolabelError as error:
         raise click.UsageError(f"--share: {error}") from error
-    os.environ |= {SHARE_VARIABLE: share or "", DOUBLE_VARIABLE: str(double)}  # for the App, too
+    # For the App, too.
+    os.environ |= {SHARE_VARIABLE: share or "", DOUBLE_VARIABLE: f"{mine.double}"}
     if reviewer:
         os.environ[REVIEWER_VARIABLE] = reviewer
-    from flows.server.api import use_api
-    from tasks.dataset.database import end_without_waiting
-    from tasks.review.app import DEFAULT_PORT, open_in_browser, run_app
-    from tasks.review.queue import (
-        LABEL_BY_LABEL,
-        NEEDS_REVIEW,
-        SECOND_OPINIONS,
-        build_queue,
-        everything,
-        sequence_risks,
-    )
-
-    opened = open_dataset(dataset)
+    opened, who = open_dataset(dataset), signed_by()
     end_without_waiting()
     aside = compare_files(opened)
     queue = build_queue(opened, budget, share=mine)
@@ -145,12 +168,8 @@ def open_(
     names += [SECOND_OPINIONS] if queue.second else []
     views = " and ".join(f"'{mine.named(one)}'" for one in names)
     click.echo(f"{dataset}: {queue.text()}{views and f'; see the views {views}'}", err=True)
-    frames = everything(opened).count()
-    click.echo(
-        f"{dataset}: {counted(frames, 'frame')} in all, "
-        f"{counted(queue.control, 'label')} in the control sample",
-        err=True,
-    )
+    for line in _advice(opened, mine, queue):
+        click.echo(f"{dataset}: {line}", err=True)
     risks = [f"{name} {risk:.2f}" for name, risk in sequence_risks(opened).items()]
     click.echo(f"{dataset}: riskiest sequences: {', '.join(risks[:5]) or 'all done'}", err=True)
     if aside.frames:
@@ -163,9 +182,11 @@ def open_(
             click.echo(f"port {DEFAULT_PORT} is taken: {app.port} is used", err=True)
         view = {"view": mine.named(names[0]).replace(" ", "-")} if names else {}
         url = app.link(opened.name, **view)
-        with _way_in(url, app.port) as way:
+        what = f"Review {dataset} as {who}"
+        with _way_in(url, app.port, what) as way:
             try:
-                click.echo(f"{dataset}: {way}  (Ctrl-C stops the App)")
+                click.echo(f"{what}: {way}")
+                click.echo("click the first picture there; Ctrl-C here stops the App", err=True)
                 if browser:
                     open_in_browser(url)
                 _serve(app, opened)
@@ -181,10 +202,6 @@ def open_(
 @json_option
 def export(dataset: str, out: str | None, as_json: bool) -> None:
     """Write decisions as a table and as COCO json with masks."""
-    from dataclasses import asdict
-
-    from tasks.review.export import export_reviews
-
     report = export_reviews(dataset, out or "")
     if print_json(as_json, asdict(report)):
         return
@@ -193,6 +210,8 @@ def export(dataset: str, out: str | None, as_json: bool) -> None:
     click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
     if report.set_aside_uri:
         click.echo(f"not in them: {report.set_aside.text()}\n  {report.set_aside_uri}")
+    if count := stats.unsettled(open_dataset(dataset)):
+        click.echo(f"{counted(count, 'disagreement')} open: the latest decision holds")
 
 
 @command.command("report")
@@ -204,32 +223,31 @@ def report(dataset: str, as_json: bool) -> None:
     The labels that two reviewers do not agree on are in the view `disagreements` afterwards, until
     somebody has decided on them once more.
     """
-    from dataclasses import asdict
-
-    from tasks.review.queue import DISAGREEMENTS, QUEUES, only_labels
-    from tasks.review.stats import agreements, review_stats, second_opinions_given
-
     opened = open_dataset(dataset)
-    stats, opinions = review_stats(opened), second_opinions_given(opened)
+    given, opinions = stats.review_stats(opened), stats.second_opinions_given(opened)
     differing = [one for one in opinions if not one.agree]
-    waiting = {one.label_id: one.frame_key for one in differing if not one.settled}
+    waiting = {one.label_id: one.frame_key for one in opinions if one.is_open}
     with dataset_lock(dataset):
         opened.reload()
-        opened.save_view(DISAGREEMENTS, only_labels(opened, waiting), overwrite=True)
+        text = "labels on which two reviewers differ"
+        view = only_labels(opened, waiting)
+        opened.save_view(DISAGREEMENTS, view, description=text, overwrite=True)
         opened.info[QUEUES] = {**opened.info.get(QUEUES, {}), DISAGREEMENTS: waiting}
         opened.save()
-    pairs = agreements(opinions)
+    pairs = stats.agreements(opinions)
     result = {
-        "labels": stats.labels, "decided": stats.decided, "by_reviewer": stats.by_reviewer,
+        "labels": given.labels, "decided": given.decided, "by_reviewer": given.by_reviewer,
         "second_opinions": [asdict(one) for one in pairs],
         "disagreements": [asdict(one) for one in differing],
     }  # fmt: skip
     if print_json(as_json, result):
         return
-    people = ", ".join(f"{who} {count}" for who, count in stats.by_reviewer.items())
-    click.echo(f"{dataset}: {stats.decided:,} of {counted(stats.labels, 'label')} decided")
-    click.echo(f"  decisions by: {people or 'nobody yet'}")
-    if not pairs:
+    people = ", ".join(f"{who} {count}" for who, count in given.by_reviewer.items())
+    click.echo(f"{dataset}: {given.decided:,} of {counted(given.labels, 'label')} decided")
+    again = sum(given.by_reviewer.values()) - given.decided
+    twice = f", {again} of them on labels that another had decided on" if again else ""
+    click.echo(f"  decisions by: {people or 'nobody yet'}{twice}")
+    if not opinions:
         click.echo("  no second opinion yet")
     for one in pairs:
         kappa = "says nothing: all verdicts are alike" if one.kappa is None else f"{one.kappa:.2f}"
@@ -258,9 +276,7 @@ def report(dataset: str, as_json: bool) -> None:
 @click.argument("dataset")
 def calibrate(dataset: str) -> None:
     """Fit the risk to your own decisions; needs 200 of them."""
-    from tasks.review.stats import calibrate as run
-
-    done = run(open_dataset(dataset))
+    done = stats.calibrate(open_dataset(dataset))
     click.echo(
         f"{dataset}: decisions on {counted(done.labels, 'label')} of "
         f"{counted(done.made.decisions, 'object')}, {done.wrong} of them wrong; the risk was "
@@ -290,8 +306,6 @@ def evaluate(dataset: str, iou: float, as_json: bool) -> None:
 @json_option
 def relabel(dataset: str, out: str | None, backend: str, as_json: bool) -> None:
     """Label again what reviewers sent back, on this machine."""
-    from tasks.review.relabel import relabel_dataset
-
     requests, labels = relabel_dataset(dataset, out or "", backend=backend)
     if not print_json(as_json, {"requests": requests, "labels": labels}):
         click.echo(

@@ -15,21 +15,27 @@ from typing import Any
 
 import click
 
-from flows.cli.common_options import FILE, load_timeout_option, numbers
+from flows.cli.common_options import FILE, cache_mb_option, load_timeout_option, numbers, refuse
+from flows.cli.display import stderr_console
+from sam2_core.images import open_image
+from sam2_core.serving.client import Sam2Client
+from sam2_core.serving.contract import WHOLE_FRAMES
 from sam2_core.serving.http_front import answering, demo_page, listen, triton_http
+from sam2_core.serving.repository import RepositoryOptions, models_in, write_repository
+from sam2_core.serving.server_model import ModelSettings
 from sam2_core.serving.server_process import (
-    RunningServer,
     ServerOptions,
-    SupervisedServer,
+    TritonServer,
     find_server,
     new_prefix,
     own_folder,
     remove_left_over,
     remove_shared_memory,
     socket_of,
-    start_server,
 )
 from sam2_core.types import AutolabelError
+from tasks.boxes.detectors import load_detector
+from tasks.masks.model import choose_model
 from tasks.review.door import NAMES, TOKEN, Door, bind
 
 _TLS_FILES = ("certificate", "key", "clients")
@@ -46,12 +52,7 @@ _PORT, _ANY = click.IntRange(0, 65535), "0: any free one."
 @click.option(
     "--gpus", callback=numbers, metavar="0,1", help="CUDA devices, each with two processes."
 )
-@click.option(
-    "--cache-mb",
-    type=click.IntRange(16),
-    default=1024,
-    help="Memory for open images; the least recently used go first.",
-)
+@cache_mb_option
 @load_timeout_option
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--http-port", type=_PORT, default=8000, help=_ANY)
@@ -85,9 +86,6 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     A MODEL is one that `autolabel label --model` takes; with `:whole` behind it a model of
     close-ups takes whole frames. By default: compact, compact:whole.
     """
-    from flows.cli.display import stderr_console
-    from sam2_core.images import open_image
-
     _refuse_wrong_options(models, options)
     console, prefix = stderr_console(), new_prefix()
     remove_left_over()
@@ -108,20 +106,17 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
             host, grpc.getsockname()[1], *(options[f"tls_{one}"] for one in _TLS_FILES)
         )
         grpc.close()  # Triton listens there
-
-        def start() -> RunningServer:
-            return start_server(
-                installed, repository, names, server_options, prefix=prefix, log=log
-            )
-
         stack.callback(remove_shared_memory, prefix)
-        supervised = SupervisedServer(start, repository, options["load_timeout"], console.print)
-        stack.callback(lambda: supervised.server.stop(now=True))
+        server = TritonServer(
+            installed, repository, names, server_options, prefix=prefix, log=log,
+            loading_s=options["load_timeout"], tell=console.print,
+        )  # fmt: skip
+        stack.callback(server.stop)
         for number in (signal.SIGINT, signal.SIGTERM):  # the waiting thread then continues
-            signal.signal(number, lambda *_: supervised.end())
+            signal.signal(number, lambda *_: server.end())
         with console.status("starting the server"):
-            supervised.wait_ready()
-        if not supervised.told_to_end:
+            server.wait_ready()
+        if not server.told_to_end:
             front = triton_http(socket_of(prefix, "http"), socket_of(prefix, "metrics"))
             door = Door(front, is_ours=_names_of(host))
             stack.enter_context(answering(door, http, metrics, **_tls_of(options)))
@@ -143,9 +138,9 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
                 f"--triton-urls {where['grpc']}"
             )
             if options["as_json"]:  # on one line, for whoever waits for it
-                ready = where | {"models": names, "pid": supervised.server.process.pid}
+                ready = where | {"models": names, "pid": server.process.pid}
                 click.echo(json.dumps(ready))
-        supervised.wait()
+        server.wait()
 
 
 def _names_of(host: str) -> Callable[[str], bool]:
@@ -179,20 +174,19 @@ def _refuse_wrong_options(models: tuple[str, ...], options: dict[str, Any]) -> N
     """Refuse what the server would refuse later, and in words of its own."""
     certificate, key = options["tls_certificate"], options["tls_key"]
     folder = (options["log"] or Path("log")).absolute().parent
-    rules = {
-        "--tls-certificate and --tls-key go together": bool(certificate) != bool(key),
-        "--tls-clients needs --tls-certificate and --tls-key": (
-            options["tls_clients"] and not certificate
-        ),
-        "--demo is for a look on this machine: leave the TLS options out": (
-            options["picture"] and certificate
-        ),
-        "--repository serves the models in it: name none": models and options["repository"],
-        f"--log: there is no folder {folder}": not folder.is_dir(),
-    }
-    for message, broken in rules.items():
-        if broken:
-            raise click.UsageError(message)
+    refuse(
+        {
+            "--tls-certificate and --tls-key go together": bool(certificate) != bool(key),
+            "--tls-clients needs --tls-certificate and --tls-key": (
+                options["tls_clients"] and not certificate
+            ),
+            "--demo is for a look on this machine: leave the TLS options out": (
+                options["picture"] and certificate
+            ),
+            "--repository serves the models in it: name none": models and options["repository"],
+            f"--log: there is no folder {folder}": not folder.is_dir(),
+        }
+    )
     try:
         if certificate:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
@@ -206,11 +200,6 @@ def _refuse_wrong_options(models: tuple[str, ...], options: dict[str, Any]) -> N
 
 def _written(repository: Path, models: tuple[str, ...], options: dict[str, Any]) -> list[str]:
     """Return what to load; write a repository unless one is given."""
-    from sam2_core.serving.contract import WHOLE_FRAMES
-    from sam2_core.serving.repository import RepositoryOptions, models_in, write_repository
-    from sam2_core.serving.server_model import ModelSettings
-    from tasks.masks.model import choose_model
-
     if options["repository"]:
         found = models_in(repository)
         if not found:
@@ -231,10 +220,6 @@ def _written(repository: Path, models: tuple[str, ...], options: dict[str, Any])
 
 def _serve_page(picture: Path, grpc_url: str, names: list[str], stack: contextlib.ExitStack) -> str:
     """Serve the page of a picture on 127.0.0.1 until the stack ends; return its link."""
-    from sam2_core.images import open_image
-    from sam2_core.serving.client import Sam2Client
-    from tasks.boxes.detectors import load_detector
-
     detector = load_detector("compact")
     found = detector.detect([detector.letterbox(open_image(picture))], (), _LEAST_SCORE)[0]
     model = names[0].removeprefix("sam2_")

@@ -65,11 +65,9 @@ def show(found: list[dict[str, Any]]) -> None:
 
 def plot_fleets(found: list[dict[str, Any]], path: Path) -> None:
     """Write a PNG: frames labeled over time, and how busy everything was."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained", dpi=110)
-    FigureCanvasAgg(figure)
     curves, bars = figure.subplots(1, 2)
     width = 0.8 / len(found)
     for number, one in enumerate(found):

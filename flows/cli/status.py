@@ -15,8 +15,7 @@ from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine, storage
 from tasks.store.addresses import checked
-from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import ListedManifest, Manifest, list_manifests, newest_of
+from tasks.store.manifests import ListedManifest, list_manifests, newest_of, read_listed
 from tasks.wording import counted, local_time
 
 FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
@@ -42,7 +41,9 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
     from flows.server.status import collect_status
 
     if out or not api_that_runs():
-        folders = [out] if out else _folders_here()
+        folders = (
+            [out] if out else [".", *(f"./{one}" for one in sorted(storage.list_folders(".")))]
+        )
         labels = [run for one in folders for run in _labeled_in(one)]
         if labels:
             sys.exit(_show_labels(labels, as_json))
@@ -71,7 +72,7 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
 
 def _show_all(status: dict[str, Any], hours: float) -> None:
     workers = ", ".join(status["workers_online"]) or "none"
-    click.echo(f"GPU workers online: {workers}")
+    click.echo(f"workers that label: {workers}")
     _show_refused(status["workers_refused"])
     for schedule in status["schedules"]:
         _show_schedule(schedule)
@@ -86,50 +87,41 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
         _show(run)
 
 
-def _folders_here() -> list[str]:
-    return [".", *sorted(f"./{one}" for one in storage.list_folders("."))]
-
-
 def _labeled_in(out: str) -> list[dict[str, Any]]:
     """Return what each run has labeled in a folder, the newest last."""
     runs: dict[str, list[ListedManifest]] = {}
     for one in list_manifests(checked(out)):  # oldest first
         runs.setdefault(one.run_key, []).append(one)
-    newest_last = sorted(runs.items(), key=lambda run: run[1][-1])
-    # The one character of a dataset's name that its folder does not have is a space.
-    reviewed = [one.replace("~", " ") for one in storage.list_folders(storage.join(out, "reviews"))]
+    from tasks.review.events import reviewed_datasets
+
+    reviewed = reviewed_datasets(out)
     return [
         _labeled_by(out, key, listed) | {"reviewed_datasets": reviewed}
-        for key, listed in newest_last
+        for key, listed in sorted(runs.items(), key=lambda run: run[1][-1])
     ]
 
 
 def _labeled_by(out: str, run_key: str, listed: list[ListedManifest]) -> dict[str, Any]:
-    def read(one: ListedManifest) -> Manifest | IncompleteArtifactError:
-        try:
-            return one.read(out)
-        except IncompleteArtifactError as error:
-            return error
-
     newest = sorted(newest_of(listed).values())
-    found = storage.at_once(read, newest[-MANIFESTS_READ:])
-    manifests = [one for one in found if isinstance(one, Manifest)]
-    unreadable = [one for one in found if isinstance(one, IncompleteArtifactError)]
-    to_do = [f"give its command again: {error}" for error in unreadable]  # it says where
+    manifests, unreadable = read_listed(out, newest[-MANIFESTS_READ:])
+    to_do = [f"give its command again: {error}" for error in unreadable.values()]  # it says where
     partial = sum(one.partial for one in newest)
     if partial:
         to_do.append("give its command again: frames could not be fetched")
     model = manifests[-1].stamp.model if manifests else None
-    given_up = sorted(name for name, _ in quarantine.given_up(out, run_key))
+    failed = sum(one.failed for one in manifests)
+    if failed:
+        to_do.append(f"mend {counted(failed, 'frame')}, then give its command again")
     labeled = datetime.fromtimestamp(listed[-1].written_s, UTC)
     return {
         "out": storage.redact(storage.canonical(out)), "run_key": run_key,
         "model": model.name if model else None, "sequences": len(newest) - len(unreadable),
         "sequences_read": len(manifests), "partial": partial,
         "frames": sum(one.frames for one in manifests),
-        "failed_frames": sum(one.failed for one in manifests),
+        "failed_frames": failed,
         "instances": sum(one.instances for one in manifests),
-        "labeled": labeled.isoformat(timespec="seconds"), "quarantined": given_up,
+        "labeled": labeled.isoformat(timespec="seconds"),
+        "quarantined": sorted(name for name, _ in quarantine.given_up(out, run_key)),
         "to_do": to_do,
     }  # fmt: skip
 
@@ -152,10 +144,10 @@ def _show_labels(labels: list[dict[str, Any]], as_json: bool) -> int:
                 click.echo(f"  to do: {line}")
             for name in one["quarantined"]:
                 click.echo(f"  given up    {name}")
-        decided = {one["out"]: one["reviewed_datasets"] for one in labels}
+        decided = {one["out"]: ", ".join(one["reviewed_datasets"]) for one in labels}
         for folder, names in decided.items():
             if names:
-                click.echo(f"{folder}: decisions on {', '.join(names)}")
+                click.echo(f"{folder}: decisions on {names}")
     return int(bool(refused) or any(one["to_do"] for one in labels))
 
 
@@ -193,8 +185,7 @@ def _show(run: dict[str, Any]) -> None:
     click.echo(f"  shards      {counted_states(run['shards'])}")
     if run["sequences_complete"] is not None:
         click.echo(f"  sequences   {run['sequences_complete']} complete")
-    rate = run["frames_per_second_and_worker"]
-    if rate is not None:
+    if (rate := run["frames_per_second_and_worker"]) is not None:
         click.echo(f"  throughput  {rate:.2f} frames/s of a worker, start and loading included")
     for reason, count in run["failures"].items():
         click.echo(f"  failed {count}x  {reason}")
@@ -202,11 +193,13 @@ def _show(run: dict[str, Any]) -> None:
         click.echo(f"  waits  {count}x  {reason}")
     for one in run["failed_frames"][:FRAMES_SHOWN]:
         click.echo(f"  no labels   {one['uri']}: {one['reason']} (in {one['stage']})")
-    if len(run["failed_frames"]) > FRAMES_SHOWN:
-        click.echo(f"  no labels   {len(run['failed_frames']) - FRAMES_SHOWN} more; --json has all")
-    named = [("given up", one) for one in run["quarantined"][:10]]
-    named += [("mixed versions", one) for one in run["sequences_of_mixed_versions"][:10]]
-    for what, name in named:
-        click.echo(f"  {what:<11} {name}")
+    if (more := len(run["failed_frames"]) - FRAMES_SHOWN) > 0:
+        click.echo(f"  no labels   {more} more; --json has all")
+    for what, names in (
+        ("given up", run["quarantined"]),
+        ("mixed versions", run["sequences_of_mixed_versions"]),
+    ):
+        for name in names[:10]:
+            click.echo(f"  {what:<11} {name}")
     for line in run["to_do"]:
         click.echo(f"  to do: {line}")

@@ -20,7 +20,6 @@ from flows.cli.display import stderr_console
 from flows.cli.main import was_interrupted
 from flows.machine.programs import APP, CPU_POOL, DATABASE, GPU_POOL, SERVER, workers
 from flows.machine.services import (
-    Service,
     folder,
     processes_of,
     running,
@@ -74,34 +73,28 @@ def bring_up(
     """
     # Two at once would start two of what neither finds running.
     with FileLock(close_file(private_folder(folder()) / "up.lock")):
-        return _bring_up(port, count, app_port, tell)
+        refuse_ignored(port, count, app_port)
+        api = _bring_up_server(port or PREFECT_PORT, tell, _begin)
+        from flows.server.deployments import deploy, ensure_pools
+        from flows.server.submit import workers_online
 
-
-def _bring_up(
-    port: int | None, count: int | None, app_port: int | None, tell: Callable[[str], object]
-) -> dict[str, str]:
-    refuse_ignored(port, count, app_port)
-    api = _bring_up_server(port or PREFECT_PORT, tell, _begin)
-    from flows.server.deployments import deploy, ensure_pools
-    from flows.server.submit import workers_online
-
-    tell("deployments and workers")
-    ensure_pools()
-    started = {
-        GPU_POOL: start(workers(GPU_POOL, count)),
-        CPU_POOL: start(workers(CPU_POOL, 1)),
-    }
-    deploy()
-    tell("the database")
-    wait_until(start(DATABASE), lambda: running_server() is not None)
-    for pool, worker in started.items():
-        tell(f"the worker of pool {pool} to come online")
-        wait_until(worker, partial(workers_online, pool))
-    if app_port is not None:
-        tell("the App")
-        _bring_up_app(app_port)
-    found = {name: one.url or f"process {one.pid}" for name, one in running().items()}
-    return {"prefect": found.pop(SERVER.name, api), **found}
+        tell("deployments and workers")
+        ensure_pools()
+        started = {
+            GPU_POOL: start(workers(GPU_POOL, count)),
+            CPU_POOL: start(workers(CPU_POOL, 1)),
+        }
+        deploy()
+        tell("the database")
+        wait_until(start(DATABASE), lambda: running_server() is not None)
+        for pool, worker in started.items():
+            tell(f"the worker of pool {pool} to come online")
+            wait_until(worker, partial(workers_online, pool))
+        if app_port is not None:
+            tell("the App")
+            _bring_up_app(app_port)
+        found = {name: one.url or f"process {one.pid}" for name, one in running().items()}
+        return {"prefect": found.pop(SERVER.name, api), **found}
 
 
 def _begin() -> None:
@@ -124,19 +117,17 @@ def _bring_up_server(
         tell(f"the Prefect server at {redact(chosen)}")
         meanwhile()
         return chosen
-    server = running().get("server") or _start_server(port, tell)
+    server = running().get("server")
+    if server is None:
+        with bind(port, OTHERS_SERVER):  # told in words, before anything is started
+            pass
+        choose_auth(folder())
+        tell("Prefect's server")
+        server = start(replace(SERVER, port=port))
     meanwhile()
     wait_until(server, lambda: answers(f"{server.url}/health"))
     choose_api(server.url, known_auth(folder()))
     return server.url
-
-
-def _start_server(port: int, tell: Callable[[str], object]) -> Service:
-    with bind(port, OTHERS_SERVER):  # told in words, before anything is started
-        pass
-    choose_auth(folder())
-    tell("Prefect's server")
-    return start(replace(SERVER, port=port))
 
 
 def _bring_up_app(port: int) -> None:
@@ -213,35 +204,26 @@ def command(port: int | None, workers: int | None, app_port: int | None, as_json
     database, a worker for each GPU and one for planning. Everything listens on 127.0.0.1 or a
     socket only and asks for a password; the printed links sign your browser in.
     """  # noqa: D205
+    console, began = stderr_console(), time.monotonic()
+    status = console.status("starting")
+
+    def tell(what: str) -> None:
+        """Say what is waited for; in a log each wait has its line."""
+        status.update(f"waiting for {what}")
+        if not console.is_terminal:
+            console.print(f"{time.monotonic() - began:5.1f} s  waiting for {what}")
+
     try:
-        _up(port, workers, app_port, as_json=as_json)
+        with status:
+            started = bring_up(port, workers, app_port, tell)
     except (Exception, KeyboardInterrupt) as error:
         if not was_interrupted(error):
             raise
-        raise KeyboardInterrupt(_what_runs_on()) from error
-
-
-def _what_runs_on() -> str:
-    names = ", ".join(running())
-    if not names:
-        return "stopped by Ctrl-C; nothing of it runs: `autolabel up` begins again"
-    return (
-        f"stopped by Ctrl-C; what was started runs on ({names}): `autolabel up` starts the rest, "
-        "`autolabel down` stops it"
-    )
-
-
-def _up(port: int | None, workers: int | None, app_port: int | None, *, as_json: bool) -> None:
-    console, began = stderr_console(), time.monotonic()
-    with console.status("starting") as status:
-
-        def tell(what: str) -> None:
-            """Say what is waited for; in a log each wait has its line."""
-            status.update(f"waiting for {what}")
-            if not console.is_terminal:
-                console.print(f"{time.monotonic() - began:5.1f} s  waiting for {what}")
-
-        started = bring_up(port, workers, app_port, tell)
+        on = "nothing of it runs: `autolabel up` begins again"
+        if names := ", ".join(running()):
+            on = f"what was started runs on ({names}): `autolabel up` starts the rest, "
+            on += "`autolabel down` stops it"
+        raise KeyboardInterrupt(f"stopped by Ctrl-C; {on}") from error
     console.print(f"up in {time.monotonic() - began:.1f} s")
     started = {name: redact(where) for name, where in started.items()}
     links = sign_in_links()
@@ -260,16 +242,13 @@ def _up(port: int | None, workers: int | None, app_port: int | None, *, as_json:
 
 def _show_links(console: Console, links: Mapping[str, str], started: Mapping[str, str]) -> None:
     """Print links that sign a browser in on a terminal, and where they are to anything else."""
-    if not links:
-        return
-    if not console.is_terminal:  # a log: it may be read by others
+    if links and not console.is_terminal:  # a log: it may be read by others
         console.print(
             f"the links in {started['sign_in']} sign a browser in to {' and '.join(links)}; only "
             "you can read that file",
             soft_wrap=True,
         )
-        return
-    # Not through the console, which shows no secret; these are for this terminal.
-    click.echo("these links are for you alone, they sign your browser in:", err=True)
-    for name, link in links.items():
-        click.echo(f"{name:<12} {link}", err=True)
+    elif links:  # not through the console, which shows no secret; these are for this terminal
+        click.echo("these links are for you alone, they sign your browser in:", err=True)
+        for name, link in links.items():
+            click.echo(f"{name:<12} {link}", err=True)

@@ -7,7 +7,7 @@ import click
 from flows.cli.common_options import PORT, FloatRange
 from flows.machine.programs import GRACE_S, workers
 from flows.machine.services import in_foreground
-from flows.machine.worker import Worker, work
+from flows.server.worker import Worker, work
 from sam2_core.machine import METRICS_PORT
 
 
@@ -48,7 +48,7 @@ def command(
     until_idle: float | None,
     number: int | None,
 ) -> None:
-    """Take runs from a work pool until stopped, with one `prefect worker` per GPU.
+    """Take runs from a work pool until stopped, with one of Prefect's workers per GPU.
 
     On SIGTERM or Ctrl-C it finishes the current chunk and gives every shard back to the queue.
     """

@@ -16,10 +16,10 @@ import time
 SET_PARENT_DEATH_SIGNAL = 1  # of Linux' prctl
 
 
-def tie_to_parent() -> None:
-    """Have this process get SIGTERM when its parent ends."""
+def tie_to_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """Have this process get a signal when its parent ends."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, number)
 
 
 def main() -> None:

@@ -31,8 +31,6 @@ LEAST_MEMORY_BYTES = 512 << 20
 MEMORY = "/dev/shm"  # noqa: S108 - private
 # Path of the note of a flow run's worker; workers that somebody else started have none.
 NOTE_VARIABLE = "AUTOLABEL_WORKER_SICK"
-# Path of the file that is there once a worker has joined its pool.
-JOINED_VARIABLE = "AUTOLABEL_WORKER_JOINED"
 
 log = logging.getLogger(__name__)
 

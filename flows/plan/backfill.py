@@ -13,9 +13,11 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from flows.params import BackfillParams
 from flows.plan.names import Stored, names_of, why_kept
-from flows.plan.plan import matching_of, stamp_of
+from flows.plan.plan import job_of
 from flows.plan.shards import Piece, ShardParams, pack, shard_lengths, taken_ns, work_of
 from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
@@ -23,11 +25,10 @@ from tasks.boxes.imported import Matching
 from tasks.frames.discover import Discovered, discover, refuse_output_inside
 from tasks.frames.naming import Names
 from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
-from tasks.pipeline.run_context import RunContext
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import Key, ListedManifest, dated_ahead, path_of, read_reports
-from tasks.types import FrameSelection, VideoRef
+from tasks.types import VideoRef
 from tasks.wording import counted, plain
 
 # Until something was measured: about what the bundled model takes on a CPU, and twice what SAM 2's
@@ -53,9 +54,8 @@ class Rate:
     @property
     def text(self) -> str:
         """What to tell a person."""
-        if self.frames:
-            return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, measured on {self.frames}"
-        return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, assumed: nothing was measured yet"
+        how = f"measured on {self.frames}" if self.frames else "assumed: nothing was measured yet"
+        return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, {how}"
 
 
 def rate_of(reports: Iterable[dict[str, Any]], *, on_gpu: bool = False) -> Rate:
@@ -99,6 +99,7 @@ class BackfillPlan:
             labeled anew unless asked.
         frames_reviewed: of those, frames with decisions.
         hidden: not labeled either, but outside of `since` and `until`, and so left out.
+        hidden_one: the first of them and its date, for people.
         undated: without a date, and so included whatever `since` and `until` say.
         unknown: names of `sequences` that no sequence has.
         frames: of the sequences to label.
@@ -132,6 +133,7 @@ class BackfillPlan:
     kept: int = 0
     frames_reviewed: int = 0
     hidden: int = 0
+    hidden_one: str = ""
     undated: int = 0
     unknown: tuple[str, ...] = ()
     frames: int = 0
@@ -224,9 +226,8 @@ def plan_backfill(
     """
     label = params.label
     refuse_output_inside(label.out, label.sources)
-    context = RunContext()
-    matching = matching_of(label, context)
-    stamp = stamp_of(label, context=context)
+    job = job_of(label)
+    matching, stamp = Matching(job.imported()) if label.boxes else None, job.stamp
     made_by = stamp.model  # of a server of Triton's, what runs there
     on_gpu = made_by is not None and needs_gpu(made_by.backend, made_by.precision)
     reports = islice(read_reports(label.out, stamp.run_key), REPORTS_READ)
@@ -245,13 +246,16 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
     partial = {one.key for one in stored.listed if one.run_key == run_key and one.partial}
     ever = {one.sequence_id for one in stored.listed if not one.partial}
     plan.again += dated_ahead(stored.listed)
-    given_up = set() if plan.params.retry_quarantined else quarantine.given_up(out_uri, run_key)
+    given_up = {} if plan.params.retry_quarantined else quarantine.given_up(out_uri, run_key)
     for one in _matching(plan):
         name, content_key = key = one.sequence.sequence_id, one.content_key
         plan.names.add(name)
         done = key in stored.complete
         if not _in_time(plan, one):
-            plan.hidden += not done
+            if not done:
+                day = np.datetime64(taken_ns(one), "ns")
+                plan.hidden_one = plan.hidden_one or f"{name} of {day:.10}"
+                plan.hidden += 1
             continue
         plan.sequences += 1
         plan.cameras |= dict.fromkeys(frame.camera for frame in one.frames)
@@ -283,10 +287,11 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
 
 
 def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
-    label, wanted = plan.params.label, _wanted(plan.params.sequences)
-    selection = FrameSelection.parse(label.frames)
-    missing = dict.fromkeys(_plain(plan.params.sequences))
-    found = discover(label.sources, selection, label.sequence, label.format, plan.known)
+    label, asked = plan.params.label, plan.params.sequences.splitlines()
+    globs = [one for one in asked if set(one) & set("*?[")]
+    names = dict.fromkeys(one for one in asked if one and one not in globs)
+    missing = dict(names)
+    found = discover(label.sources, label.selection, label.sequence, label.format, plan.known)
     for one in found:
         if one.picked and sum(map(len, label.sources)) > MOST_SOURCE_CHARACTERS:
             raise AutolabelError(
@@ -294,23 +299,12 @@ def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
                 "parameters of a run can hold: name their folders or a quoted pattern, or use "
                 "`autolabel label`"
             )
-        missing.pop(one.sequence.sequence_id, None)
+        name = one.sequence.sequence_id
+        missing.pop(name, None)
         found_boxes = plan.matching.with_boxes(one) if plan.matching else one
-        if wanted(one.sequence.sequence_id):
+        if name in names or any(fnmatchcase(name, glob) for glob in globs):
             yield found_boxes
     plan.unknown = tuple(missing)
-
-
-def _plain(globs: str) -> list[str]:
-    """Return those lines that are names and no globs."""
-    return [line for line in globs.splitlines() if line and not set(line) & set("*?[")]
-
-
-def _wanted(globs: str) -> Callable[[str], bool]:
-    """Return what tells whether a sequence's id is meant by globs, one in a line."""
-    plain = frozenset(_plain(globs))
-    others = [line for line in globs.splitlines() if line not in plain]
-    return lambda name: name in plain or any(fnmatchcase(name, line) for line in others)
 
 
 def _in_time(plan: BackfillPlan, one: Discovered) -> bool:
@@ -322,20 +316,6 @@ def _in_time(plan: BackfillPlan, one: Discovered) -> bool:
         plan.undated += 1
         return True
     return (first or 0) <= taken < (end or taken + 1)
-
-
-def refuse_other_run(shard: ShardParams, run_key: str) -> None:
-    """Refuse to label with something else than was planned.
-
-    Raises:
-        AutolabelError: this machine's model, detector or code is another one.
-
-    """
-    if shard.run_key != run_key:
-        raise AutolabelError(
-            f"this shard was planned as run {shard.run_key}, but this worker's model, detector and "
-            f"parameters make run {run_key}: give every worker the same model files and version"
-        )
 
 
 def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
@@ -350,15 +330,22 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     for name, (count, more) in not_planned.items():
         if count:
             yield name, f"{count:,}{more}"
-    yield "to label", f"{plan.to_label:,}{_why(plan)}"
+    again = {
+        "labeled before with other frames, model, parameters or version": plan.stale,
+        "again, because files could not be fetched": plan.partial,
+    }
+    why = ", ".join(f"{count:,} {reason}" for reason, count in again.items() if count)
+    yield "to label", f"{plan.to_label:,}{why and f'  ({why})'}"
     about = "about " if plan.frames_estimated and plan.frames else ""
     yield "frames", f"{about}{plan.frames:,}"
-    yield "shards", f"{len(plan.shards):,}{_longest(plan)}"
+    longest_s = max((one.frames for one in plan.shards), default=0) * plan.rate.seconds_per_frame
+    longest = f"  (the longest takes a worker {_time_told(longest_s)})" if longest_s else ""
+    yield "shards", f"{len(plan.shards):,}{longest}"
     yield "worker time", f"{_time_told(plan.gpu_hours * 3600)}  ({plan.rate.text})"
     if plan.cost_usd is not None:
         yield "cost", f"{plan.cost_usd:,.2f} USD"
     if plan.hidden:
-        yield "left out", f"{plan.hidden:,} not labeled, outside the dates"
+        yield "left out", f"{plan.hidden:,} not labeled, outside the dates ({plan.hidden_one})"
     if plan.undated:
         yield "undated", f"{counted(plan.undated, 'sequence')} without a date, included"
     if plan.unknown:
@@ -375,27 +362,11 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     yield "run", plan.stamp.run_key
 
 
-def _longest(plan: BackfillPlan) -> str:
-    frames = max((shard.frames for shard in plan.shards), default=0)
-    seconds = frames * plan.rate.seconds_per_frame
-    return f"  (the longest takes a worker {_time_told(seconds)})" if frames else ""
-
-
 def _time_told(seconds: float) -> str:
     """Return "12 s", "5.3 min" or "1,234.50 h": a short time is no 0.00 h."""
     if seconds < 60:
         return f"{seconds:.0f} s" if seconds >= 1 or not seconds else "less than 1 s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:,.2f} h"
-
-
-def _why(plan: BackfillPlan) -> str:
-    """Say why sequences are to be labeled that have been before."""
-    reasons = {
-        "labeled before with other frames, model, parameters or version": plan.stale,
-        "again, because files could not be fetched": plan.partial,
-    }
-    parts = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
-    return f"  ({', '.join(parts)})" if parts else ""
 
 
 def plan_markdown(plan: BackfillPlan) -> str:

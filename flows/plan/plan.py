@@ -28,7 +28,7 @@ from tasks.store.artifacts import RunStamp, read_frames
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Key, ListedManifest, dated_ahead, declare_again
 from tasks.store.tracks import list_tracked, read_made
-from tasks.types import FrameFailure, FrameRef, FrameSelection, VideoRef
+from tasks.types import FrameFailure, FrameRef, VideoRef
 from tasks.wording import counted
 
 # Frames of a run that is over before Prefect's server would have started.
@@ -40,9 +40,7 @@ class Plan:
     """All of a run, before any pixel is read or any mask model loaded.
 
     Attributes:
-        params: what was asked for.
-        stamp: what makes the labels.
-        model: what makes the masks.
+        job: what was asked for, and what makes the labels.
         sequences: that were found, with what is there of them.
         matching: of imported boxes with the frames.
         again: manifests to write again before labels are made, in this order: those that a wrong
@@ -52,9 +50,7 @@ class Plan:
 
     """
 
-    params: LabelParams
-    stamp: RunStamp
-    model: ModelChoice
+    job: Job
     sequences: tuple[SequencePart, ...]
     matching: Matching | None = None
     again: tuple[ListedManifest, ...] = ()
@@ -81,37 +77,9 @@ class Plan:
         return list(dict.fromkeys(names))
 
     @property
-    def frames_to_label(self) -> list[int]:
-        """Return the known frames of each sequence; none of those that are complete."""
-        return [
-            0 if one.manifest else sum(isinstance(frame, FrameRef) for frame in one.found.frames)
-            for one in self.sequences
-        ]
-
-    def begin(self) -> None:
-        """Record new names, and make the labels that are there the newest of their sequences.
-
-        Raises:
-            AutolabelError: another command made names of the same frames meanwhile, or the dataset
-                belongs to another storage.
-
-        """
-        if self.params.dataset_name:
-            refuse_before_labeling(self.params.dataset_name, self.params.out)
-        keep_names(self.params.out, self.names)
-        declare_again(self.params.out, self.again)
-
-    def facts(self) -> dict[str, Any]:
-        """Return what made the labels and where they are, for the summary."""
-        allowed = self.params.allow_uncertified
-        return {
-            "out": self.params.out,
-            "run_key": self.stamp.run_key,
-            "model": asdict(self.model.stamp),
-            "boxes": self.stamp.detector,
-            **({"imported": self.matching.as_json()} if self.matching else {}),
-            **({"allow_uncertified": verdict_on(self.model)} if allowed else {}),
-        }
+    def frames_to_label(self) -> int:
+        """Known frames of the sequences that are not complete."""
+        return sum(one.planned for one in self.missing)
 
 
 def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
@@ -127,28 +95,27 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
             there is something to label and the backend cannot run here.
 
     """
-    selection = FrameSelection.parse(params.frames)
     refuse_output_inside(params.out, params.sources)
     names = names_of(params)
-    found = list(discover(params.sources, selection, params.sequence, params.format, names))
-    model = model_of(params)
-    context = context or RunContext()
-    matching = matching_of(params, context)
+    found = list(discover(params.sources, params.selection, params.sequence, params.format, names))
+    job = job_of(params, context)
+    matching = Matching(job.imported()) if params.boxes else None
     if matching:
         found = [matching.with_boxes(one) for one in found]
         matching.refuse_nothing(params.wanted_classes)
-    stamp = stamp_of(params, model, context)
-    stored = Stored(params.out, stamp.run_key, names)
+    run_key = job.stamp.run_key
+    stored = Stored(params.out, run_key, names)
     to_label = [_key(one) for one in found if _key(one) not in stored.complete]
     kept = {key[0]: frames for key in to_label if (frames := stored.frames_kept(params, key))}
     found = [one for one in found if one.sequence.sequence_id not in kept]
     is_tracked = stored.complete and params.tracks
-    tracked = list_tracked(params.out, stamp.run_key) if is_tracked else set()
+    tracked = list_tracked(params.out, run_key) if is_tracked else set()
 
     def planned(one: Discovered) -> SequencePart:
-        part, key = SequencePart(one, selection, params.chunk_frames), _key(one)
+        known, key = sum(isinstance(frame, FrameRef) for frame in one.frames), _key(one)
+        part = SequencePart(one, planned=known)
         if key in stored.complete:
-            part = as_left(params.out, stamp.run_key, part)
+            part = as_left(params.out, run_key, part)
         if part.manifest and key in tracked:
             part = replace(part, tracks_made=read_made(params.out, part.manifest))
         return part
@@ -160,16 +127,30 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
     keys = set(map(_key, found)) & stored.complete
     again = dated_ahead(stored.listed)
     for one in stored.listed:
-        if one.run_key == stamp.run_key and one.key in keys and stored.newest[one.key[0]] != one:
+        if one.run_key == run_key and one.key in keys and stored.newest[one.key[0]] != one:
             again.append(one)
-    plan = Plan(params, stamp, model, sequences, matching, tuple(again), names, kept)
+    plan = Plan(job, sequences, matching, tuple(again), names, kept)
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
-        refuse_unless_usable(model.backend)
+        refuse_unless_usable(job.model.backend)
     return plan
 
 
 def _key(one: Discovered) -> Key:
     return one.sequence.sequence_id, one.content_key
+
+
+def begin(params: LabelParams, names: Names, again: Iterable[ListedManifest]) -> None:
+    """Record new names, and make labels that are there the newest of their sequences.
+
+    Raises:
+        AutolabelError: another command made names of the same frames meanwhile, or the dataset
+            belongs to another storage.
+
+    """
+    if params.dataset_name:
+        refuse_before_labeling(params.dataset_name, params.out)
+    keep_names(params.out, names)
+    declare_again(params.out, again)
 
 
 def model_of(params: LabelParams) -> ModelChoice:
@@ -185,72 +166,38 @@ def model_of(params: LabelParams) -> ModelChoice:
     return replace(found, allow_uncertified=params.allow_uncertified)
 
 
-def matching_of(params: LabelParams, context: RunContext) -> Matching | None:
-    """Open the boxes of a run, where they are imported, to match frames with them.
-
-    Raises:
-        AutolabelError: they are not there or unusable.
-
-    """
-    if not params.boxes:
-        return None
-    return Matching(context.imported(params.boxes, params.box_names or ""))
-
-
-def stamp_of(
-    params: LabelParams, model: ModelChoice | None = None, context: RunContext | None = None
-) -> RunStamp:
-    """Return what decides the labels, without listing any source.
+def job_of(
+    params: LabelParams, context: RunContext | None = None, model: ModelChoice | None = None
+) -> Job:
+    """Find what makes the labels of a run, without listing any source.
 
     Args:
         params: of the run.
+        context: that of the run, where it follows in this process.
         model: where it is chosen already.
-        context: that of the run, which may hold its boxes or its detector.
 
     Raises:
         AutolabelError: the model, the detector or the boxes are not there or unusable.
 
     """
-    model, context = model or model_of(params), context or RunContext()
+    context, model = context or RunContext(), model or model_of(params)
+    version, detects = "", not params.boxes
     if params.boxes:
-        boxes = context.imported(params.boxes, params.box_names or "").stamp
+        imported = context.imported(params.boxes, params.box_names or "")
+        boxes, version = imported.stamp, imported.version
     else:
         if params.wanted_classes:
             context.detectors.load(params.detector_name).class_mask(params.wanted_classes)
         boxes = resolve_detector(params.detector_name).stamp
-    code = box_code(imported=bool(params.boxes))
-    versions = library_versions(model.backend, detects=not params.boxes)
+    versions = library_versions(model.backend, detects=detects)
     parameters = params.deciding()
     if params.follow:
         from tasks.masks.follow import following_parameters
 
         parameters |= following_parameters(model)
-    return RunStamp(boxes, model.stamp, parameters, code, versions=versions)
-
-
-def job_of(plan: Plan, context: RunContext, *, counts_attempts: bool = False) -> Job:
-    """Return what every step needs to know."""
-    params = plan.params
-    boxes, box_names = params.boxes or "", params.box_names or ""
-    return Job(
-        out_uri=params.out,
-        stamp=plan.stamp,
-        model=plan.model,
-        detector="" if params.boxes else params.detector_name,
-        boxes_uri=boxes,
-        box_names_uri=box_names,
-        boxes_version=context.imported(boxes, box_names).version if boxes else "",
-        classes=params.wanted_classes,
-        min_score=params.least_score,
-        tiles=params.tiles,
-        rules=params.mask_rules,
-        tracks=params.tracks,
-        follow=params.follow,
-        fill_gaps=params.fill_gaps,
-        counts_attempts=counts_attempts,
-        dataset=params.dataset_name,
-        context=context,
-    )
+    code = box_code(imported=not detects)
+    stamp = RunStamp(boxes, model.stamp, parameters, code, versions=versions)
+    return Job(params, stamp, model, version, context=context)
 
 
 def check_writable(out_uri: str) -> None:
@@ -290,6 +237,7 @@ def summary_of(
         plan.matching.open_videos(_frames_of_videos(plan, outcomes))
     failed = [entry for one in outcomes for entry in _failed(one)]
     seconds = summed(one.seconds for one in outcomes) | {"total": total_seconds}
+    allowed = plan.job.params.allow_uncertified
     return {
         "sequences": len(outcomes),
         "kept": len(plan.kept),
@@ -307,10 +255,15 @@ def summary_of(
         "left_out": sum(one.left_out for one in outcomes),
         "nothing": _nothing(plan, outcomes),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
-        "dataset": plan.params.dataset_name,
-        "fill_gaps": plan.params.fill_gaps,
-        "follow": plan.params.follow,
-        **plan.facts(),
+        "dataset": plan.job.params.dataset_name,
+        "fill_gaps": plan.job.params.fill_gaps,
+        "follow": plan.job.params.follow,
+        "out": plan.job.params.out,
+        "run_key": plan.job.stamp.run_key,
+        "model": asdict(plan.job.model.stamp),
+        "boxes": plan.job.stamp.detector,
+        **({"imported": plan.matching.as_json()} if plan.matching else {}),
+        **({"allow_uncertified": verdict_on(plan.job.model)} if allowed else {}),
     }
 
 
@@ -324,7 +277,7 @@ def _frames_of_videos(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> Iterat
             yield from [
                 frame
                 for chunk in chunks
-                for frame in read_frames(plan.params.out, chunk.stem, chunk.key)
+                for frame in read_frames(plan.job.params.out, chunk.stem, chunk.key)
             ]
 
 
@@ -348,7 +301,7 @@ def tracks_told(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _nothing(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> str:
     """Say why there is not a single mask where somebody asked for certain boxes; "" where not."""
-    params = plan.params
+    params = plan.job.params
     asked = params.boxes or params.classes or params.min_score is not None
     if not outcomes or any(one.instances or one.error or one.failures for one in outcomes):
         return ""

@@ -175,16 +175,11 @@ def taken_ns(one: Discovered) -> int | None:
 def work_of(one: Discovered, content_key: str) -> Piece:
     """Shrink a discovered sequence to what a plan remembers of it."""
     videos = [frame for frame in one.frames if isinstance(frame, VideoRef)]
-    frames = len(one.frames) - len(videos)
-    frames += sum(map(_frames_about, videos))
-    sequence = one.sequence
+    frames, sequence = len(one.frames) - len(videos), one.sequence
+    for video in videos:  # a guess from its size, at least one
+        about, chosen = range(video.size_bytes // VIDEO_BYTES_PER_FRAME), video.selection
+        frames += max(len(about[chosen.start : chosen.stop : chosen.step]), 1)
     return Piece(
         sequence.sequence_id, sequence.frames_uri, content_key, frames,
         picked=one.picked, splittable=not videos,
     )  # fmt: skip
-
-
-def _frames_about(video: VideoRef) -> int:
-    """Guess how many frames of a video are asked for, from its size; at least one."""
-    frames, chosen = video.size_bytes // VIDEO_BYTES_PER_FRAME, video.selection
-    return max(len(range(frames)[chosen.start : chosen.stop : chosen.step]), 1)

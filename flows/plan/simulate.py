@@ -93,7 +93,7 @@ ADVICE = {
     "(--requests-per-s, --no-pictures)",
     NETWORK: "put workers where the frames are, or store smaller frames",
     GPUS: "more GPUs shorten it",
-    PREFECT: "several servers on one PostgreSQL with Redis, or longer sequences "
+    PREFECT: "longer sequences, or several installations, each with a Prefect server of its own "
     "(--prefect-servers)",
     MONGOD: "load only what is reviewed, into datasets of a night or region (--no-dataset)",
 }

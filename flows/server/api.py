@@ -30,7 +30,6 @@ EVENTS_TIMEOUT_S, STOP_S = 5.0, 20.0
 FOLDER_PREFIX = "autolabel-prefect-"
 FAILED_LOG = "server-failed.log"
 _CLIENT_ENVIRONMENT = {
-    "DO_NOT_TRACK": "1",
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
 }

@@ -64,10 +64,14 @@ def run_name(kind: str, what: str, due: datetime | None = None) -> str:
 
 
 def short_sources(sources: Sequence[str]) -> str:
-    """Return the last two parts of the first source's address, and how many more there are."""
+    """Return the last two parts of the first source's address, and how many more there are.
+
+    A bucket or a server counts with its scheme: s3://drives.
+    """
     if not sources:
         return ""
-    first = "/".join(re.split("/+", str(sources[0]).rstrip("/"))[-2:])[-LONGEST:].lstrip("/")
+    parts = re.split("(?<![:/])/+", str(sources[0]).rstrip("/"))
+    first = "/".join(parts[-2:])[-LONGEST:].lstrip("/")
     return f"{first} and {len(sources) - 1} more" if len(sources) > 1 else first
 
 
@@ -144,16 +148,17 @@ class FrameCount(Listener):
     """How many of a run's frames are through the model.
 
     Args:
-        planned: frames of each sequence as planned; those of videos are estimates.
+        planned: frames in all; of videos none or an estimate.
 
     """
 
-    def __init__(self, planned: Sequence[int]) -> None:
-        self._planned, self._done, self._one_at_a_time = list(planned), 0, threading.Lock()
+    def __init__(self, planned: int) -> None:
+        self._total, self._done, self._one_at_a_time = planned, 0, threading.Lock()
 
-    def opened(self, number: int, frames: int) -> None:
-        """Correct what was planned of a sequence."""
-        self._planned[number] = frames
+    def expected(self, frames: int) -> None:
+        """Correct what was planned."""
+        with self._one_at_a_time:
+            self._total += frames
 
     def advanced(self, stage: str, frames: int, kept: bool) -> None:
         """Count frames that are through the model, those from before, too."""
@@ -163,20 +168,19 @@ class FrameCount(Listener):
 
     def so_far(self) -> tuple[int, int]:
         """Return frames that are through, and all; what a second pass does again counts once."""
-        total = sum(self._planned)
-        return min(self._done, total), total
+        return min(self._done, self._total), self._total
 
 
 @contextlib.contextmanager
-def frames_counted(context: RunContext, key: str, planned: Sequence[int]) -> Iterator[FrameCount]:
+def frames_counted(context: RunContext, key: str, planned: int) -> Iterator[None]:
     """Count a run's frames in an artifact while the block runs, and say if it was interrupted."""
     count = FrameCount(planned)
-    card = ProgressArtifact(key, sum(planned))
+    card = ProgressArtifact(key, planned)
     how = INTERRUPTED
     try:
         tell = repeating(lambda: card.tell(*count.so_far()), PROGRESS_EVERY_S)
         with tell, context.progress.listening(count):
-            yield count
+            yield
         how = INTERRUPTED if context.stop.is_set() else ""
     finally:
         card.tell(*count.so_far(), how, ended=not how)

@@ -45,7 +45,7 @@ def connected() -> Iterator[SyncPrefectClient]:
     except ObjectNotFound as error:
         raise AutolabelError(
             "Prefect does not have our deployments: run `autolabel up` on a workstation, or "
-            "`prefect deploy --all --prefect-file deploy/prefect.yaml`"
+            "`prefect deploy --all --prefect-file flows/prefect.yaml`"
         ) from error
     except PrefectHTTPStatusError as error:
         status = error.response.status_code

@@ -9,7 +9,6 @@ of parameters. And `prefect deploy` is one more start of Python, of seconds.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -31,7 +30,7 @@ from flows.machine.programs import CPU_POOL, GPU_POOL
 from flows.server.client import connected
 from sam2_core.types import AutolabelError
 
-FILE_VARIABLE = "AUTOLABEL_DEPLOYMENTS"
+FILE = Path(__file__).parents[1] / "prefect.yaml"
 # `autolabel worker` puts its own Python first on the PATH.
 FLOW_RUN_COMMAND = "python -m prefect.engine"
 
@@ -43,7 +42,7 @@ def deploy() -> None:
     there stay as they are. The pools are there first, so that workers can start meanwhile.
 
     Raises:
-        AutolabelError: Prefect is not there or refuses, or this is no checkout of the repository.
+        AutolabelError: Prefect is not there or refuses.
 
     """
     ensure_pools()
@@ -79,26 +78,9 @@ def job_template() -> dict[str, Any]:
     return template
 
 
-def deployments_file() -> Path:
-    """`$AUTOLABEL_DEPLOYMENTS`, else deploy/prefect.yaml of the checkout.
-
-    Raises:
-        AutolabelError: it is not there.
-
-    """
-    checkout = Path(__file__).resolve().parents[2] / "deploy" / "prefect.yaml"
-    file = Path(os.environ.get(FILE_VARIABLE, checkout)).absolute()
-    if not file.is_file():
-        raise AutolabelError(
-            f"{file} is not there: deployments are made from a checkout of the repository or from "
-            f"the file that {FILE_VARIABLE} names; workers need only the installed package"
-        )
-    return file
-
-
 def described() -> list[dict[str, Any]]:
     """Read the deployments' file."""
-    values: list[dict[str, Any]] = yaml.safe_load(deployments_file().read_text())["deployments"]
+    values: list[dict[str, Any]] = yaml.safe_load(FILE.read_text())["deployments"]
     return values
 
 

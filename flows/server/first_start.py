@@ -18,7 +18,7 @@ from tasks.dataset.lazy_imports import import_later
 # What commands, flow runs, workers and the server import, each of them in its own process.
 _MODULES = (
     "flows.cli.label", "flows.shard", "flows.server.process", "prefect.engine",
-    "flows.server.prefect_worker", "prefect.cli.worker", "prefect.workers.process", "prefect.cli",
+    "flows.server.worker", "prefect.workers.process", "prefect.cli",
     "prefect.server.api.server", "uvicorn", "asyncpg", "onnxruntime", "cv2", "trackforge",
     "fiftyone", "tasks.load.into_fiftyone",
 )  # fmt: skip

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
+from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
@@ -256,6 +256,7 @@ def _is_of(decided: LabelParams, asked: LabelParams) -> bool:
 
 
 FLOWS = (SHARD_FLOW, "nightly", "backfill", "load-dataset", "relabel", "label")
+_GOING_ON = ["RUNNING", "PENDING"]
 SIGN_OF_LIFE_S = 30.0
 LOOK_EVERY_S = 15.0
 CANCEL_S = 2.0
@@ -277,13 +278,23 @@ Answer = TypeVar("Answer")
 
 
 def signs_of_life(every_s: float = SIGN_OF_LIFE_S) -> contextlib.AbstractContextManager[None]:
-    """Tell Prefect now and then, while the block runs, that the current flow run lives."""
+    """Tell Prefect now and then, while the block runs, that the current flow run lives.
+
+    Tasks that an earlier start has left have Crashed: they would seem to run for ever.
+    """
     run_id, name = flow_run.id, flow_run.name
 
     def tell() -> None:
         with contextlib.suppress(AutolabelError), asked_once(), connected() as client:
             client.update_flow_run(UUID(run_id), name=name)
 
+    if flow_run.run_count > 1:
+        of_run = FlowRunFilter.model_validate({"id": {"any_": [run_id]}})
+        going_on = TaskRunFilter.model_validate({"state": {"type": {"any_": _GOING_ON}}})
+        with contextlib.suppress(AutolabelError), connected() as client:
+            read = partial(client.read_task_runs, flow_run_filter=of_run, task_run_filter=going_on)
+            for one in list(in_pages(read)):
+                client.set_task_run_state(one.id, Crashed(message="its worker ended"), force=True)
     return repeating(tell, every_s) if run_id else contextlib.nullcontext()
 
 

@@ -44,8 +44,8 @@ class ScheduleStatus:
         on: whether runs are to be made of it.
         timezone: its name, as "Europe/Berlin".
         next_runs: when the next ones are planned, ISO 8601 in the schedule's time zone.
-        last_run: when the last that has ended was planned, in the same way; "" for none.
-        last_state: how that ended.
+        last_run: when the last that has begun was planned, in the same way; "" for none.
+        last_state: how that ended, or that it is running.
         problem: why it does not do what it should; "" when it does, or is off.
 
     """
@@ -81,7 +81,7 @@ def _status_of(
         return ScheduleStatus(name, _rule_text(schedule), on=False)
     made = _scheduled_runs(deployment)
     planned = _planned(made)
-    last = next((one for one in made if one.state and one.state.is_final()), None)
+    last = next((one for one in made if one.state and not one.state.is_scheduled()), None)
     changed = max(filter(None, (deployment.updated, schedule.updated)), default=None)
     zone = ZoneInfo(getattr(schedule.schedule, "timezone", None) or "UTC")
     return ScheduleStatus(
@@ -113,7 +113,7 @@ def _problem(
             f"the run of {when} has not started: is a worker of pool {pool} "
             f"online (`autolabel up` or `autolabel worker --pool {pool}` starts one)?"
         )
-    if last and last.state and not last.state.is_completed():
+    if last and last.state and last.state.is_final() and not last.state.is_completed():
         why = (last.state.message or "no reason given").partition("\n")[0][:300]
         when = _text(last.expected_start_time, zone)
         return f"the run of {when} ended {last.state_name}: {why}"

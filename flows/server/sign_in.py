@@ -101,7 +101,8 @@ def sign_in_link(api: str, auth: str) -> str:
 def write_links(folder: Path, links: Mapping[str, str], name: str = LINKS) -> Path:
     """Write a page of links that only this user can read; returns it."""
     rows = "".join(
-        f'<p><a href="{html.escape(link)}">{html.escape(name)}</a>{html.escape(SHOWS[name])}</p>'
+        f'<p><a href="{html.escape(link)}">{html.escape(name)}</a>'
+        f"{html.escape(SHOWS.get(name, ''))}</p>"
         for name, link in links.items()
     )
     file = private_folder(folder) / name

@@ -34,7 +34,14 @@ from flows.server.schedules import collect_schedules
 from flows.server.submit import lacked, workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine, storage
-from tasks.store.manifests import Key, complete_keys, list_manifests, list_mixed, newest_of
+from tasks.store.manifests import (
+    MIXED,
+    Key,
+    complete_keys,
+    list_keys,
+    list_manifests,
+    newest_of,
+)
 from tasks.wording import counted
 
 RUNS_READ, LABEL_RUNS_READ = 5000, 20
@@ -157,6 +164,9 @@ class RunStatus:
                 f"mended, {backfill_again(self.label)} or the deployment load-dataset/load-dataset "
                 f"loads what {self.label.dataset_name} lacks"
             )
+        if self.failed_frames:
+            left = counted(len(self.failed_frames), "frame")
+            yield f"{left} without labels: mend them, then {backfill_again(self.label)}"
         if self.given_up:
             left = counted(len(self.given_up), "sequence")
             again = backfill_again(self.label, "--retry-quarantined", sequences=self.given_up)
@@ -238,7 +248,7 @@ def look_at_storage(run: RunStatus) -> None:
     out_uri = run.label.out
     try:
         listed = list_manifests(out_uri, run.run_key)
-        newest, given_up = newest_of(listed), quarantine.times(out_uri, run.run_key)
+        newest, given_up = newest_of(listed), quarantine.given_up(out_uri, run.run_key)
         complete = complete_keys(listed) if run.failed or given_up else set()
 
         def is_past(key: Key, since_s: float) -> bool:
@@ -248,7 +258,7 @@ def look_at_storage(run: RunStatus) -> None:
 
         run.partial = sum(one.partial for one in newest.values())
         run.complete = len(newest) - run.partial
-        run.mixed = sorted(name for name, _ in list_mixed(out_uri, run.run_key))
+        run.mixed = sorted(name for name, _ in list_keys(out_uri, MIXED, run.run_key))
         still = (key[0] for key, at_s in given_up.items() if not is_past(key, at_s))
         run.given_up = sorted(set(still))
         run.labeled = {

@@ -10,7 +10,6 @@ import numpy as np
 
 from lab.bench.timing import Note, Timing, interleaved
 from sam2_core.backends.protocol import Backend
-from sam2_core.batching import slice_prompts
 from sam2_core.types import DeviceMemoryError, Features, ImageArray, Prompts
 
 SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -29,12 +28,12 @@ class Decoder:
         """Decode all prompts in chunks; results are on the host when this returns."""
         size = chunk or self.chunk
         for start in range(0, len(prompts), size):
-            self.backend.decode(self.features, slice_prompts(prompts, slice(start, start + size)))
+            self.backend.decode(self.features, prompts.chosen(slice(start, start + size)))
 
 
 def many(prompts: Prompts, count: int) -> Prompts:
     """Return exactly `count` prompts, repeating from the first where there are fewer."""
-    return slice_prompts(prompts, np.arange(count) % len(prompts))
+    return prompts.chosen(np.arange(count) % len(prompts))
 
 
 def decoder_cases(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
+from sam2_core.backends.protocol import Backend, Later
 from sam2_core.preprocess import StagedFrame
 from sam2_core.types import Features, FloatArray, ImageArray, LowResMasks, Prompts
 
@@ -41,12 +41,7 @@ class OutlinedBackend(Backend):
     """A backend whose logits are exchanged for outlines in the boxes that were asked for."""
 
     def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-
-    @property
-    def info(self) -> BackendInfo:
-        """Those of the backend within."""
-        return self.backend.info
+        self.backend, self.info = backend, backend.info
 
     def encode(self, images: Sequence[ImageArray]) -> Features:
         """As the backend within."""
@@ -56,10 +51,10 @@ class OutlinedBackend(Backend):
         """As the backend within, with outlines."""
         return self._drawn(self.backend.decode(features, prompts), prompts)
 
-    def decode_later(self, features: Features, prompts: Prompts) -> PendingMasks:
+    def decode_later(self, features: Features, prompts: Prompts) -> Later:
         """As the backend within, with outlines."""
-        pending = self.backend.decode_later(features, prompts)
-        return PendingMasks(len(pending), lambda: self._drawn(pending.wait(), prompts))
+        later = self.backend.decode_later(features, prompts)
+        return lambda: self._drawn(later(), prompts)
 
     def stage(self, image: ImageArray) -> StagedFrame | None:
         """As the backend within."""

@@ -34,14 +34,7 @@ class PublishedDecoderOnly(Backend):
     def __init__(self, path: Path, beside: ModelFolder, threads: int | None) -> None:
         self._session = open_session(path, threads, ["CPUExecutionProvider"])
         self._shapes = {node.name: node.shape for node in self._session.get_inputs()}
-        self._info = BackendInfo(
-            beside.stamp("onnxruntime-cpu"), beside.image_size, ("CPUExecutionProvider",), "cpu"
-        )
-
-    @property
-    def info(self) -> BackendInfo:
-        """Those of the model beside it."""
-        return self._info
+        self.info = BackendInfo(beside.stamp("onnxruntime-cpu"), beside.image_size)
 
     def encode(self, images: Sequence[ImageArray]) -> Features:
         """Refuse: there is no encoder."""

@@ -248,7 +248,7 @@ def test_peers_make_the_masks_that_we_make(frame):
 
     model = random_weights(preset, 0)
     image = resize_square(given.read(), preset.image_size)
-    found = box_prompts(given.boxes.xyxy_px, (90, 120), preset.image_size)
+    found, _, _ = box_prompts(given.boxes.xyxy_px, (90, 120), preset.image_size)
     with torch.inference_mode():
         features = model.encode(torch.from_numpy(image.copy())[None])
         prompts = torch.from_numpy(found.points_model), torch.from_numpy(found.labels)

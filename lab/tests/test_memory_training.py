@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 from lab.training.memory import FRAMES, Learner, learned, noisy_boxes  # noqa: E402
 from sam2_core.architecture import build_memory, random_memory, random_weights  # noqa: E402
 from sam2_core.architecture.memory_graphs import OF_FEATURES  # noqa: E402
-from sam2_core.backends.follow_backends import TorchFollowBackend  # noqa: E402
+from sam2_core.backends.torch_follow import TorchFollowBackend  # noqa: E402
 from sam2_core.follow import Follower  # noqa: E402
 from sam2_core.presets import preset_named  # noqa: E402
 

@@ -31,7 +31,6 @@ from lab.bench.published import PublishedDecoderOnly
 from lab.bench.timing import interleaved
 from lab.bench.whole_frame import segment_frame, stage_times, sustained
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend, run_session
-from sam2_core.batching import slice_prompts
 from sam2_core.checkpoints import load_checkpoint
 from sam2_core.load import load_backend
 from sam2_core.machine import describe_machine, usable_cores
@@ -93,7 +92,7 @@ class Chosen(OnnxRuntimeBackend):
         return LowResMasks(logits[:, 0], *scores)
 
     def _call(self, features: Features, prompts: Prompts, start: int) -> list[Any]:
-        some = slice_prompts(prompts, slice(start, start + self.choice.unit))
+        some = prompts.chosen(slice(start, start + self.choice.unit))
         inputs = {name: features.data[name] for name in FEATURES}
         inputs |= {"points": some.points_model, "labels": some.labels}
         inputs["image_index"] = some.image_index
@@ -135,7 +134,7 @@ def main() -> None:
 def in_chunks(backend: PublishedDecoderOnly, features: Features, prompts: Prompts) -> None:
     """Decode as the published example does, a few boxes in a call on all threads."""
     for start in range(0, len(prompts), 8):
-        backend.decode(features, slice_prompts(prompts, slice(start, start + 8)))
+        backend.decode(features, prompts.chosen(slice(start, start + 8)))
 
 
 def encoding(backend: Chosen, square: Any, together: int) -> Case:

@@ -145,7 +145,7 @@ def propagated(
             if not sums:
                 return []
             boxes = [rle_box_xyxy_px(bytes_of(there[name]), frame.size_hw) for name in sums]
-            prompts = box_prompts(np.array(boxes), frame.size_hw, backend.image_size)
+            prompts, _, _ = box_prompts(np.array(boxes), frame.size_hw, backend.image_size)
             follower.condition(prompts.points_model, prompts.labels)
             continue
         follower.track()

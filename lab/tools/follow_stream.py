@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from lab.tools.follow_with_meta import video, weights
-from sam2_core.backends.follow_backends import TorchFollowBackend
+from sam2_core.backends.torch_follow import TorchFollowBackend
 from sam2_core.follow import Follower
 from sam2_core.presets import preset_named
 from tasks.masks.follow import RULES

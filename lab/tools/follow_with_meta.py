@@ -25,7 +25,8 @@ import torch
 from lab.tools.compare_with_meta import STABLE, metas_decoder, metas_encoder
 from sam2_core.architecture import Memory, Sam2, random_memory, random_weights
 from sam2_core.architecture.memory_graphs import ABSENT_LOGIT, OF_FEATURES
-from sam2_core.backends.follow_backends import FollowBackend, OnnxFollowBackend, TorchFollowBackend
+from sam2_core.backends.follow_backends import FollowBackend, OnnxFollowBackend
+from sam2_core.backends.torch_follow import TorchFollowBackend
 from sam2_core.export import export_memory, export_model
 from sam2_core.follow import Follower
 from sam2_core.presets import Preset, preset_named

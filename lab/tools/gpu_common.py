@@ -63,8 +63,7 @@ def boxes_of(xyxy: np.ndarray) -> Boxes:
 
 def prompts_of(xyxy: np.ndarray, size_hw: tuple[int, int], image_size: int) -> Prompts:
     """Box prompts of one image."""
-    found = box_prompts(xyxy, size_hw, image_size)
-    return Prompts(found.points_model, found.labels, np.zeros(len(found.rows), np.int64))
+    return box_prompts(xyxy, size_hw, image_size)[0]
 
 
 def median_ms(work: Callable[[], object], wait: Callable[[], object], repeats: int = 30) -> float:

@@ -17,7 +17,8 @@ import numpy as np
 
 from sam2_core.load import BUNDLED_GRAPHS, resolve_weights
 from sam2_core.mask_geometry import size_class
-from sam2_core.trust.calibration import bundled_calibration, file_name, torch_answers
+from sam2_core.trust.calibration import bundled_calibration, file_name
+from sam2_core.trust.torch_judge import torch_answers
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "sam2_core" / "trust" / "streets"

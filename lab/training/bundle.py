@@ -212,6 +212,7 @@ def bundle_memory(memory: Path, graphs: Path) -> None:
     target.write_bytes(memory.read_bytes())
     model = load_checkpoint(weights)
     learned = load_memory(target, model.preset)
+    assert learned is not None  # noqa: S101 - it is a memory's file
     places = SharedWeights.of(weights).places | SharedWeights.of(target).places
     shared, written = SharedWeights(places, folded_file=MEMORY_FOLDED), [target]
     with tempfile.TemporaryDirectory() as temporary:

@@ -31,11 +31,9 @@ from lab.scenes import render_sequence
 from sam2_core.architecture import Memory, Sam2, build_memory, build_model, cast
 from sam2_core.architecture.lean_attention import token_side
 from sam2_core.architecture.mask_decoder import MASK_TOKENS
-from sam2_core.architecture.memory import CONDITIONING_PLACE, RECENT_MEMORIES, age_encoding
+from sam2_core.architecture.memory import CONDITIONING_PLACE, RECENT_MEMORIES
 from sam2_core.architecture.memory_graphs import (
     OF_FEATURES,
-    POINTER_FRAMES,
-    POINTER_TOKENS,
     Recall,
     Remember,
 )
@@ -163,25 +161,17 @@ class Learner(nn.Module):
             weight.requires_grad_(name not in OF_FEATURES)
 
     def recall(self, embedding: Tensor, past: dict[str, Any], now: int) -> Tensor:
-        """Condition (N, E*E, w) on memories, as `Recall` without absent ones."""
-        graph = self.recalling
+        """Condition (N, E*E, w) on memories."""
         kept = [age for age in past["memories"] if age == 0 or now - age <= RECENT_MEMORIES]
         places = [CONDITIONING_PLACE if age == 0 else now - age - 1 for age in kept]
         memories = torch.stack([past["memories"][age] for age in kept], 1)
         pointers = torch.stack(list(past["pointers"].values()), 1)
-        count, _, _, width = memories.shape
-        placed = memories + graph.position + graph.times[places][None, :, None]
-        tokens = pointers.reshape(count, -1, width)
-        ages = torch.tensor([now - age for age in past["pointers"]], device=tokens.device)
-        age = graph.age_projection(age_encoding(ages / POINTER_FRAMES, pointers.shape[-1]))
-        keys = torch.cat(
-            [placed.flatten(1, 2), tokens + age.repeat_interleave(POINTER_TOKENS, 0)], 1
+        ages = torch.tensor([now - age for age in past["pointers"]], device=pointers.device)
+        count, where = len(memories), torch.tensor(places, device=memories.device)
+        found: Tensor = self.recalling(
+            embedding, memories, where.expand(count, -1), pointers, ages.expand(count, -1)
         )
-        values = torch.cat([memories.flatten(1, 2), tokens], 1)
-        turns = graph.turns, graph.rotations(len(kept), tokens.shape[1])
-        return graph.through_layers(
-            embedding, lambda attention, x: attention(x, keys, values, *turns, None, fused=True)
-        )
+        return found
 
     def decode(
         self, image: Tensor, fine: tuple[Tensor, Tensor], points: Tensor, labels: Tensor

@@ -5,7 +5,6 @@ The layers that come first are also those of the prompt encoder and the decoder.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from itertools import pairwise
 
 import torch
@@ -252,8 +251,3 @@ class Neck(nn.Module):
         maps = [self.convs[3 - i].conv(stage.permute(0, 3, 1, 2)) for i, stage in enumerate(stages)]
         coarse = F.interpolate(maps[3], scale_factor=2.0, mode="nearest")
         return [maps[0], maps[1], maps[2] + coarse]
-
-
-def image_encoder(preset: Preset) -> nn.Module:
-    """Trunk and neck: (B, 3, S, S) normalised -> maps at strides 4, 8 and 16."""
-    return nn.Sequential(OrderedDict(trunk=Hiera(preset), neck=Neck(preset)))

@@ -62,17 +62,18 @@ class TokenSide(nn.Module):
 
     def forward(
         self, tokens: Tensor, prompt: Tensor, image: Tensor, position: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Look at the image a last time and read the tokens.
 
         Returns:
-            Mask weights (P, 4, w / 8), predicted IoU (P, 4), object score (P,).
+            Mask weights (P, 4, w / 8), predicted IoU (P, 4), object score (P,), tokens (P, 6, w).
 
         """
         tokens, prompt = tokens[:, :OUTPUT_TOKENS], prompt[:, :OUTPUT_TOKENS]
         tokens = self.norm_last(tokens + self.last(tokens + prompt, image + position, image))
         iou = self.iou_head(tokens[:, 1]).sigmoid()
-        return self.hypernetworks(tokens[:, 2:]), iou, self.score_head(tokens[:, 0])[:, 0]
+        score = self.score_head(tokens[:, 0])[:, 0]
+        return self.hypernetworks(tokens[:, 2:]), iou, score, tokens
 
 
 class LeanDecoder(nn.Module):
@@ -174,7 +175,7 @@ class LeanDecoder(nn.Module):
         else:
             tokens, x = self.first(prompt, embedding + self.empty, position, image_index)
         tokens, x = self.second(tokens, prompt, x, position)
-        hyper, iou, object_score = self.tokens(tokens, prompt, x, position)
+        hyper, iou, object_score, _ = self.tokens(tokens, prompt, x, position)
         hyper = hyper.to(x.dtype)
         high_res_s0 = high_res_s0.index_select(0, image_index)
         high_res_s1 = high_res_s1.index_select(0, image_index)

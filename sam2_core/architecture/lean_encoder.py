@@ -44,12 +44,10 @@ def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 class LeanBlock(nn.Module):
     """A `MultiScaleBlock`, restructured."""
 
-    def __init__(
-        self, block: MultiScaleBlock, side: int, *, fused: bool, early: bool = False
-    ) -> None:
+    def __init__(self, block: MultiScaleBlock, *, fused: bool, early: bool = False) -> None:
         super().__init__()
         attention, self.early = block.attn, early
-        self.side, self.window, self.pooled, self.fused = side, block.window, block.pooled, fused
+        self.window, self.pooled, self.fused = block.window, block.pooled, fused
         self.heads, self.widens = attention.heads, block.widens
         self.on_gpu = fused or early
         # One head lies by head already; graphs for GPUs turn it all the same, as measured.
@@ -214,11 +212,9 @@ class LeanEncoder(nn.Module):
             self.patches = Patches(model, keeps_float32=not fused)
             corner = self.patches.corner()
             self.position = PositionMap(trunk, self.grid, corner, baked=fused)
-            side, blocks = self.grid, []
-            for block in trunk.blocks:
-                blocks.append(LeanBlock(block, side, fused=fused, early=early))
-                side = side // 2 if block.pooled else side
-            self.blocks = nn.ModuleList(blocks)
+            self.blocks = nn.ModuleList(
+                LeanBlock(block, fused=fused, early=early) for block in trunk.blocks
+            )
             self.stage_ends = trunk.stage_ends
             # The bias of each transposed convolution of the decoder joins what is added after it.
             up1, up2 = decoder.output_upscaling[0], decoder.output_upscaling[3]

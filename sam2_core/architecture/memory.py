@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -24,6 +23,9 @@ FUSER_LAYERS = 2
 RECENT_MEMORIES = 6
 CONDITIONING_PLACE = RECENT_MEMORIES
 TEMPERATURE = 10_000.0
+NARROWEST = 16  # channels that a kernel of `memory_kernels` takes
+
+Turns = tuple[Tensor, Tensor]  # cosine and sine of each cell's angles, (N, inner / 2)
 
 
 def waves(values: Tensor, pairs: int) -> Tensor:
@@ -47,6 +49,11 @@ def age_encoding(ages: Tensor, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], -1)
 
 
+def sent(values: Sequence[float], device: torch.device) -> Tensor:
+    """Copy numbers to a device without waiting for what it does."""
+    return torch.tensor(values).to(device, non_blocking=True)
+
+
 class Rotations(nn.Module):
     """Cosine and sine of each cell's angles, (side * side, width / 2): first half x, second y."""
 
@@ -61,7 +68,7 @@ class Rotations(nn.Module):
         self.register_buffer("cosine", both.cos())
         self.register_buffer("sine", both.sin())
 
-    def forward(self, frames: int, tokens: int) -> tuple[Tensor, Tensor]:
+    def forward(self, frames: int, tokens: int) -> Turns:
         """Repeat them for frames, one behind the other, and for tokens that are not turned."""
         still = self.cosine.new_zeros(tokens, self.cosine.shape[1])
         cosine = torch.cat([self.cosine.repeat(frames, 1), still + 1])
@@ -73,6 +80,21 @@ def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     first, second = x.float().chunk(2, -1)
     turned = torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
     return turned.to(x.dtype)
+
+
+def has_kernels(weight: Tensor) -> bool:
+    """Whether kernels of `memory_kernels` take what has such weights."""
+    halves = weight.dtype in {torch.float16, torch.bfloat16}
+    return weight.is_cuda and halves and min(weight.shape) >= NARROWEST
+
+
+def turned(projection: nn.Linear, x: Tensor, turns: Turns, cells: Tensor | None = None) -> Tensor:
+    """Project (..., N, w) and turn by the angles of N cells, of all in order if None."""
+    if has_kernels(projection.weight):
+        from sam2_core.architecture import memory_kernels
+
+        return memory_kernels.turned(projection, x, *turns, cells)
+    return rotated(projection(x), *(turns if cells is None else (one[cells] for one in turns)))
 
 
 class RotaryAttention(nn.Module):
@@ -93,9 +115,8 @@ class RotaryAttention(nn.Module):
         queries: Tensor,
         keys: Tensor,
         values: Tensor,
-        query_turns: tuple[Tensor, Tensor],
-        key_turns: tuple[Tensor, Tensor],
-        bias: Tensor | None,
+        query_turns: Turns,
+        key_turns: Turns,
         *,
         fused: bool,
     ) -> Tensor:
@@ -107,7 +128,6 @@ class RotaryAttention(nn.Module):
             values: (O, K, key_width).
             query_turns: cosine and sine, (N, inner / 2).
             key_turns: the same of the keys, (K, inner / 2).
-            bias: (O, 1, K), added to all scores of a key; -inf hides it exactly.
             fused: by PyTorch's kernel; otherwise by plain products of `ROWS` queries at a time, so
                 that scores of all cells to all memories are never held.
 
@@ -115,96 +135,69 @@ class RotaryAttention(nn.Module):
             (O, N, w).
 
         """
-        q = rotated(self.q_proj(queries), *query_turns)
-        k = rotated(self.k_proj(keys), *key_turns)
+        q = turned(self.q_proj, queries, query_turns)
+        k = turned(self.k_proj, keys, key_turns)
         if fused:
             v = self.v_proj(values)
             q = q.expand(k.shape[0], -1, -1)
-            mask = None if bias is None else bias[:, None]
-            out = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], mask)[:, 0]
+            out = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]
             return self.out_proj(out)
         # A query's weights sum to 1, so narrow values may be projected after they are summed.
         narrow = values.shape[-1] < k.shape[-1]
         v = values if narrow else self.v_proj(values)
-        transposed, parts = k.transpose(1, 2), []
-        for part in (q * q.shape[-1] ** -0.5).split(ROWS, 1):
-            scores = part @ transposed
-            parts.append((scores if bias is None else scores + bias).softmax(-1) @ v)
-        out = torch.cat(parts, 1)
+        transposed, scaled = k.transpose(1, 2), q * q.shape[-1] ** -0.5
+        out = torch.cat([(part @ transposed).softmax(-1) @ v for part in scaled.split(ROWS, 1)], 1)
         return self.out_proj(self.v_proj(out) if narrow else out)
 
-    def packed(
-        self, queries: Tensor, memories: Packed, placed: Packed, turns: tuple[Tensor, Tensor]
-    ) -> Tensor:
-        """Attend as `forward`, fused, without padding.
+    def packed(self, queries: Tensor, remembered: Packed, turns: Turns) -> Tensor:
+        """Attend as `forward`, fused, without padding; values are projected after they are summed.
 
         Args:
             queries: (1 or O, N, w).
-            memories: of O objects, one behind the other; the values.
-            placed: the same with their places in space and time; the keys.
-            turns: cosine and sine of queries and of the cells of memories, (N, inner / 2).
+            remembered: of O objects.
+            turns: of all cells, and one more that is not turned.
 
         Returns:
             (O, N, w).
 
         """
-        q = rotated(self.q_proj(queries), *turns)
-        k = placed.joined(rotated(self.k_proj(placed.cells), *turns), self.k_proj(placed.tokens))
-        v = memories.joined(self.v_proj(memories.cells), self.v_proj(memories.tokens))
-        return self.out_proj(attend_packed(q, k, v, placed.lengths))
+        cosine, sine = turns
+        q = turned(self.q_proj, queries, (cosine[:-1], sine[:-1]))
+        k = turned(self.k_proj, remembered.keys, turns, remembered.cells)
+        return self.out_proj(self.v_proj(attend_packed(q, k, remembered)))
 
 
-@dataclass(frozen=True)
-class Packed:
+class Packed(NamedTuple):
     """What is remembered of O objects, one behind the other.
 
     Attributes:
-        cells: (M, E*E, w / 4) of all memories.
-        tokens: (P * POINTER_TOKENS, w / 4) of all pointers.
-        memories_each: number of memories of each object.
-        tokens_each: number of tokens of each object's pointers.
+        values: (K, w / 4) cells of memories and tokens of pointers.
+        keys: the same with their places in space and time.
+        cells: int64 (K,), where each is in the grid, E*E for tokens.
+        ends: int32 (O + 1,), row of each object's first key, and K.
 
     """
 
+    values: Tensor
+    keys: Tensor
     cells: Tensor
-    tokens: Tensor
-    memories_each: Sequence[int]
-    tokens_each: Sequence[int]
-
-    @property
-    def lengths(self) -> list[int]:
-        """Number of keys of each object."""
-        cells = self.cells.shape[1]
-        return [
-            cells * memories + tokens
-            for memories, tokens in zip(self.memories_each, self.tokens_each, strict=True)
-        ]
-
-    def joined(self, cells: Tensor, tokens: Tensor) -> Tensor:
-        """Put projected cells (M, E*E, d) and tokens (T, d) of each object together, (K, d)."""
-        each = [count * cells.shape[1] for count in self.memories_each]
-        pairs = zip(cells.flatten(0, 1).split(each), tokens.split(self.tokens_each), strict=True)
-        return torch.cat([part for pair in pairs for part in pair])
+    ends: Tensor
 
 
-def attend_packed(q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Let queries (1 or O, N, d) of O objects attend to keys (K, d) of each, one behind the other.
+def attend_packed(q: Tensor, k: Tensor, remembered: Packed) -> Tensor:
+    """Let queries (1 or O, N, d) of O objects attend to keys (K, d): values (O, N, w / 4)."""
+    values, ends = remembered.values, remembered.ends
+    if has_kernels(values):
+        from sam2_core.architecture import memory_kernels
 
-    Halves on a GPU take a kernel that knows of lengths; elsewhere objects come one by one.
-    """
-    count, cells = len(lengths), q.shape[1]
-    if q.is_cuda and q.dtype in {torch.float16, torch.bfloat16}:
-        from torch.nn.attention.varlen import varlen_attn
-
-        q = q.expand(count, -1, -1).reshape(count * cells, 1, -1)
-        ends = [0, *itertools.accumulate(lengths)]
-        of_queries = torch.arange(0, (count + 1) * cells, cells, dtype=torch.int32, device=q.device)
-        of_keys = torch.tensor(ends, dtype=torch.int32, device=q.device)
-        out = varlen_attn(q, k[:, None], v[:, None], of_queries, of_keys, cells, max(lengths))
-        return out.reshape(count, cells, -1)
-    parts = zip(q.expand(count, -1, -1), k.split(lengths), v.split(lengths), strict=True)
+        return memory_kernels.attended(q, k, values, ends)
+    lengths = ends.diff().tolist()
+    parts = q.expand(len(lengths), -1, -1), k.split(lengths), values.split(lengths)
     return torch.stack(
-        [F.scaled_dot_product_attention(*(x[None] for x in one))[0] for one in parts]
+        [
+            F.scaled_dot_product_attention(*(x[None] for x in one))[0]
+            for one in zip(*parts, strict=True)
+        ]
     )
 
 
@@ -231,17 +224,6 @@ class MemoryAttention(nn.Module):
         self.norm = nn.LayerNorm(preset.width)
 
 
-class MaskDownsampler(nn.Module):
-    """A mask of the model's square to features of the embedding's grid: / 16, width channels."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        for before, after in ((1, 4), (4, 16), (16, 64), (64, 256)):
-            layers += [nn.Conv2d(before, after, 3, 2, 1), LayerNorm2d(after), nn.GELU()]
-        self.encoder = nn.Sequential(*layers, nn.Conv2d(256, width, 1))
-
-
 class FuserLayer(nn.Module):
     """ConvNeXt block (Liu et al. 2022)."""
 
@@ -265,7 +247,12 @@ class MemoryEncoder(nn.Module):
     def __init__(self, preset: Preset) -> None:
         super().__init__()
         width = preset.width
-        self.mask_downsampler = MaskDownsampler(width)
+        # A mask of the model's square to features of the embedding's grid.
+        layers: list[nn.Module] = []
+        for before, after in ((1, 4), (4, 16), (16, 64), (64, 256)):
+            layers += [nn.Conv2d(before, after, 3, 2, 1), LayerNorm2d(after), nn.GELU()]
+        downsample = nn.Sequential(*layers, nn.Conv2d(256, width, 1))
+        self.mask_downsampler = nn.ModuleDict({"encoder": downsample})
         self.pix_feat_proj = nn.Conv2d(width, width, 1)
         self.fuser = nn.ModuleDict(
             {"layers": nn.Sequential(*(FuserLayer(width) for _ in range(FUSER_LAYERS)))}
@@ -274,7 +261,7 @@ class MemoryEncoder(nn.Module):
 
     def forward(self, image: Tensor, masks: Tensor) -> Tensor:
         """Return (O, memory_width, E, E)."""
-        x = self.pix_feat_proj(image) + self.mask_downsampler.encoder(masks)
+        x = self.pix_feat_proj(image) + self.mask_downsampler["encoder"](masks)
         return self.out_proj(self.fuser["layers"](x))
 
 
@@ -307,6 +294,4 @@ def random_memory(preset: Preset, seed: int = 0) -> Memory:
 
     Scaled so that masks depend on it and rounding does not grow from frame to frame.
     """
-    memory = build_memory(preset)
-    fill_randomly(memory, seed)
-    return memory
+    return fill_randomly(build_memory(preset), seed)

@@ -10,6 +10,7 @@ as far as the first layer's self-attention.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,14 +18,16 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from sam2_core.architecture.lean_attention import token_side
-from sam2_core.architecture.lean_decoder import OUTPUT_TOKENS, LeanDecoder
+from sam2_core.architecture.lean_decoder import LeanDecoder
 from sam2_core.architecture.memory import (
     Memory,
     Packed,
     RotaryAttention,
     Rotations,
+    Turns,
     age_encoding,
     grid_position,
+    sent,
 )
 from sam2_core.architecture.model import Sam2, select_mask
 
@@ -77,45 +80,34 @@ class Recall(nn.Module):
         pointers: Tensor,
         pointer_ages: Tensor,
     ) -> Tensor:
-        """Condition a frame on O objects' memories.
+        """Condition a frame on the memories of O objects, which have equally many.
 
         Args:
             embedding: (1, E*E, w) of `LeanEncoder`.
-            memories: (O, M, E*E, w / 4) of `Remember`; anything finite where there is none.
-            memory_places: int64 (O, M) places in the table of times, -1 where there is no memory.
-            pointers: float32 (O, P, w); anything finite where there is none.
-            pointer_ages: float32 (O, P) in frames, negative where there is no pointer.
+            memories: (O, M, E*E, w / 4) of `Remember`.
+            memory_places: int64 (O, M) places in the table of times.
+            pointers: float32 (O, P, w).
+            pointer_ages: float32 (O, P) in frames.
 
         Returns:
-            (O, E*E, w). Absent memories and pointers have no influence at all.
+            (O, E*E, w).
 
         """
-        count, frames, cells, width = memories.shape
-        time = self.times[memory_places.clamp(min=0)][:, :, None]
-        placed = memories + self.position + time
+        count, frames, _, width = memories.shape
+        placed = memories + self.position + self.times[memory_places][:, :, None]
         tokens = pointers.to(memories.dtype).reshape(count, -1, width)
         ages = age_encoding(pointer_ages / POINTER_FRAMES, pointers.shape[-1])
         age = self.age_projection(ages).to(memories.dtype)
         age = age.repeat_interleave(POINTER_TOKENS, 1)
         values = torch.cat([memories.flatten(1, 2), tokens], 1)
         keys = torch.cat([placed.flatten(1, 2), tokens + age], 1)
-        there = torch.cat(
-            [
-                (memory_places >= 0).repeat_interleave(cells, 1),
-                (pointer_ages >= 0).repeat_interleave(POINTER_TOKENS, 1),
-            ],
-            1,
-        )
-        zero = torch.zeros((), dtype=memories.dtype, device=memories.device)
-        bias = zero.masked_fill(~there, float("-inf"))[:, None]
         turns = self.turns, self.rotations(frames, tokens.shape[1])
         return self.through_layers(
-            embedding,
-            lambda attention, x: attention(x, keys, values, *turns, bias, fused=self.fused),
+            embedding, lambda attention, x: attention(x, keys, values, *turns, fused=self.fused)
         )
 
     @property
-    def turns(self) -> tuple[Tensor, Tensor]:
+    def turns(self) -> Turns:
         """Cosine and sine of a frame's cells."""
         return self.rotations.cosine, self.rotations.sine
 
@@ -132,7 +124,7 @@ class Recall(nn.Module):
         x, here = embedding + self.start, self.turns
         for layer in self.attention.layers:
             normal = layer.norm1(x)
-            x = x + layer.self_attn(normal, normal, normal, here, here, None, fused=self.fused)
+            x = x + layer.self_attn(normal, normal, normal, here, here, fused=self.fused)
             x = x + recall(layer.cross_attn_image, layer.norm2(x))
             x = x + layer.linear2(F.relu(layer.linear1(layer.norm3(x))))
         return self.attention.norm(x)
@@ -157,17 +149,34 @@ class Recall(nn.Module):
         """
         device = embedding.device
         cells = torch.stack([one for some in memories for one in some])
-        places = torch.tensor([one for some in memory_places for one in some], device=device)
+        places = sent([one for some in memory_places for one in some], device)
         placed = cells + self.position + self.times[places][:, None]
         flat = torch.stack([one for some in pointers for one in some])
         tokens = flat.to(cells.dtype).reshape(-1, cells.shape[-1])
-        ages = torch.tensor([one for some in pointer_ages for one in some], device=device)
+        ages = sent([one for some in pointer_ages for one in some], device)
         encoded = age_encoding(ages / POINTER_FRAMES, flat.shape[-1])
         age = self.age_projection(encoded).to(cells.dtype).repeat_interleave(POINTER_TOKENS, 0)
-        each = [len(some) for some in memories], [POINTER_TOKENS * len(some) for some in pointers]
-        values, keys = Packed(cells, tokens, *each), Packed(placed, tokens + age, *each)
+        memories_each, cells_each = [len(some) for some in memories], cells.shape[1]
+        tokens_each = [POINTER_TOKENS * len(some) for some in pointers]
+
+        def joined(of_memories: Tensor, of_tokens: Tensor) -> Tensor:
+            """Put (M, E*E, ...) and (T, ...) of each object together."""
+            several = of_memories.split(memories_each), of_tokens.split(tokens_each)
+            pairs = zip(*several, strict=True)
+            return torch.cat([part for some, few in pairs for part in (some.flatten(0, 1), few)])
+
+        numbers = torch.arange(cells_each, device=device).expand(len(cells), -1)
+        keys_each = [
+            cells_each * some + few for some, few in zip(memories_each, tokens_each, strict=True)
+        ]
+        remembered = Packed(
+            joined(cells, tokens), joined(placed, tokens + age),
+            joined(numbers, numbers.new_full((len(tokens),), cells_each)),
+            sent([0, *itertools.accumulate(keys_each)], device).int(),
+        )  # fmt: skip
+        turns = self.rotations(1, 1)
         return self.through_layers(
-            embedding, lambda attention, x: attention.packed(x, values, keys, self.turns)
+            embedding, lambda attention, x: attention.packed(x, remembered, turns)
         )
 
 
@@ -230,12 +239,8 @@ class MemoryDecoder(nn.Module):
         image = image + dense
         tokens, x = lean.first(prompt, prompt, image, position)
         tokens, x = lean.second(tokens, prompt, x, position)
-        # As `TokenSide`, which does not return the tokens that pointers are made of.
-        tokens, prompt = tokens[:, :OUTPUT_TOKENS], prompt[:, :OUTPUT_TOKENS]
-        tokens = few.norm_last(tokens + few.last(tokens + prompt, x + position, x))
-        iou, score = few.iou_head(tokens[:, 1]).sigmoid(), few.score_head(tokens[:, 0])[:, 0]
-        hyper = few.hypernetworks(tokens[:, 2:]).to(x.dtype)
-        logits = lean.laid_out(lean.masks(x, high_res_s0, high_res_s1, hyper))
+        hyper, iou, score, tokens = few(tokens, prompt, x, position)
+        logits = lean.laid_out(lean.masks(x, high_res_s0, high_res_s1, hyper.to(x.dtype)))
         best = iou[:, 1:].argmax(1) + 1
         stable, stable_iou = select_mask(logits, iou)
         rows = torch.arange(best.shape[0], device=best.device)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from fnmatch import fnmatch
 
 import torch
 from torch import Tensor, nn
 
-from sam2_core.architecture.hiera import image_encoder
+from sam2_core.architecture.hiera import Hiera, Neck
 from sam2_core.architecture.mask_decoder import MaskDecoder
 from sam2_core.architecture.prompt_encoder import PromptEncoder
 from sam2_core.presets import Preset
@@ -55,7 +56,7 @@ class Sam2(nn.Module):
     def __init__(self, preset: Preset) -> None:
         super().__init__()
         self.preset = preset
-        self.image_encoder = image_encoder(preset)
+        self.image_encoder = nn.Sequential(OrderedDict(trunk=Hiera(preset), neck=Neck(preset)))
         self.sam_prompt_encoder = PromptEncoder(preset)
         self.sam_mask_decoder = MaskDecoder(preset)
         self.no_mem_embed = nn.Parameter(torch.zeros(1, 1, preset.width))
@@ -85,6 +86,12 @@ class Sam2(nn.Module):
         embedding = coarse + self.no_mem_embed.reshape(1, -1, 1, 1)
         decoder = self.sam_mask_decoder
         return embedding, decoder.conv_s0(fine), decoder.conv_s1(middle)
+
+    def forward(
+        self, embedding: Tensor, high_res_s0: Tensor, high_res_s1: Tensor, *prompts: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Decode with the inputs of a decoder graph, see `decode`."""
+        return self.decode((embedding, high_res_s0, high_res_s1), *prompts)
 
     def decode(
         self,
@@ -193,12 +200,10 @@ def random_weights(preset: Preset, seed: int = 0) -> Sam2:
     Scaled so that activations stay near unit size and masks are non-trivial: they differ between
     prompts, cover part of the grid, and both branches of the single-mask choice occur.
     """
-    model = build_model(preset)
-    fill_randomly(model, seed)
-    return model
+    return fill_randomly(build_model(preset), seed)
 
 
-def fill_randomly(model: nn.Module, seed: int) -> None:
+def fill_randomly(model: nn.Module, seed: int) -> nn.Module:
     """Give a model, which has a `preset`, the weights of a seed; see `random_weights`."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -215,3 +220,4 @@ def fill_randomly(model: nn.Module, seed: int) -> None:
 
     state = {name: values(name, old) for name, old in sorted(model.state_dict().items())}
     model.load_state_dict(state)
+    return model

@@ -53,7 +53,7 @@ class Finished(nn.Module):
             decoded = self.decoder.by_cell(*features, *prompts, mask_input)
             laid_out = self.decoder.laid_out
         else:
-            decoded = self.decoder.decode(features, *prompts, mask_input)
+            decoded = self.decoder(*features, *prompts, mask_input)
             laid_out = nn.Identity()
         logits, iou, object_score = decoded
         chosen, chosen_iou = select_mask(logits, iou)

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.backends.gpu import Gpu, Graph, Slot
+from sam2_core.backends.gpu import Bound, Gpu, Graph, Slot
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
-from sam2_core.batching import bucket_for, collect
+from sam2_core.backends.protocol import Backend, BackendInfo, Later
+from sam2_core.batching import bucket_for, gather
 from sam2_core.preprocess import StagedFrame, View
 from sam2_core.types import (
     BOX_POINTS,
@@ -27,7 +28,6 @@ from sam2_core.types import (
     FEATURES,
     PROMPTS,
     SCORES,
-    DeviceMemoryError,
     EncoderImage,
     Features,
     ImageArray,
@@ -36,6 +36,39 @@ from sam2_core.types import (
 )
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Sizes that graphs run at; what lies between is padded.
+
+    Attributes:
+        boxes: prompts in one decoder call, ascending; more are split over calls.
+        images: images in one encoder call, and of one decoder call's features, ascending.
+        own_images: every box has an image of its own, as in close-ups.
+
+    """
+
+    boxes: tuple[int, ...] = (1, 8, 32, 64, 136)
+    images: tuple[int, ...] = (1, 2, 4)
+    own_images: bool = False
+
+
+_OF_CLOSE_UPS = (8, 16, 32, 64)
+
+
+def buckets_for(folder: ModelFolder) -> Buckets:
+    """Return the sizes that a model folder's graphs run at."""
+    close_ups = Buckets(_OF_CLOSE_UPS, _OF_CLOSE_UPS, own_images=True)
+    return close_ups if folder.close_ups else Buckets()
+
+
+def graphs_of(folder: ModelFolder) -> tuple[str, ...]:
+    """Return the graphs of a model folder that run on a GPU."""
+    optional = ("decoder_single", "decoder_mask")
+    return ("encoder", "decoder", *(name for name in optional if folder.has(name)))
+
+
 # Most prompts in a call that are no boxes alone: clicked points, any number of them, and masks.
 FREE_PROMPTS = 8
 
@@ -49,51 +82,30 @@ class CudaBackend(Backend):
         folder: an exported model, pinned.
         gpu: the process's.
         graphs: "encoder" and "decoder"; "decoder_single" and "decoder_mask" where there are.
-        buckets: numbers of images, and of boxes, that graphs are captured for, ascending.
-        made_by: what runs the graphs, for the stamp and in its own words.
+        buckets: sizes that graphs are captured for.
+        made_by: what runs the graphs, for the stamp.
 
     """
 
     def __init__(
         self, folder: ModelFolder, gpu: Gpu, graphs: Mapping[str, Graph],
-        buckets: tuple[Sequence[int], Sequence[int]], made_by: tuple[str, str],
+        buckets: Buckets, made_by: str,
     ) -> None:  # fmt: skip
         self.folder, self.gpu, self._graphs = folder, gpu, graphs
-        self._grid = folder.image_size // 4
-        self._image_buckets, self._box_buckets = buckets
+        self._image_buckets, self._box_buckets = buckets.images, buckets.boxes
         self._most_images = self._image_buckets[-1]
         self._single = "decoder_single" if "decoder_single" in graphs else "decoder"
         encoder = graphs["encoder"].declared
         self._image_bytes = {
             name: math.prod(encoder[name].row) * encoder[name].dtype.itemsize for name in FEATURES
         }
-        self._info = BackendInfo(
-            folder.stamp(made_by[0]), folder.image_size, made_by[1:], gpu.device.name,
+        self.info = BackendInfo(
+            folder.stamp(made_by), folder.image_size, gpu.device.name,
             folder.close_ups,
         )  # fmt: skip
 
-    @property
-    def info(self) -> BackendInfo:
-        """Stamp, input size and where it runs."""
-        return self._info
-
     def _on_device(self, work: Callable[[], Result]) -> Result:
-        """Run on the device's thread; what memory there is is released when it is too little."""
-
-        def releasing() -> Result:
-            try:
-                return work()
-            except DeviceMemoryError:
-                self._release()
-                raise
-
-        return self.gpu.run(releasing)
-
-    def _release(self) -> None:
-        self.gpu.device.synchronize(self.gpu.stream)
-        for graph in self._graphs.values():
-            graph.release()
-        self.gpu.release_unused()
+        return self.gpu.run_beside(self._graphs.values(), work)
 
     def stage(self, image: ImageArray) -> StagedFrame:
         """Copy a frame to page-locked memory, where the device cuts and resizes."""
@@ -108,32 +120,29 @@ class CudaBackend(Backend):
         single = [(self._single, 1, boxes) for boxes in self._box_buckets]
         if self.folder.close_ups:
             single = [("decoder", count, count) for count in self._image_buckets]
-        for images in self._image_buckets:
-            self._on_device(partial(self._run_once, "encoder", images, images))
-        for name, images, boxes in single:
-            self._on_device(partial(self._run_once, name, images, boxes))
+        for one in [*(("encoder", count, count) for count in self._image_buckets), *single]:
+            bound = self._on_device(partial(self._bound, *one))
+            self._on_device(bound.run)
 
-    def _run_once(self, name: str, images: int, boxes: int) -> None:
+    def _bound(self, name: str, images: int, boxes: int, points: int = BOX_POINTS) -> Bound:
+        """Return a graph for so many images and prompts, of so many points each."""
         graph = self._graphs[name]
-        counts = {one: images if one in (*FEATURES, "image") else boxes for one in graph.declared}
-        graph.bound(counts).run()
+        of_images = (*FEATURES, "image")
+        return graph.bound(
+            {one: images if one in of_images else boxes for one in graph.declared}, points
+        )
 
     def encode(self, images: Sequence[EncoderImage]) -> Features:
         """Encode B images: views of staged frames, or uint8 (H, W, 3) of any size."""
         views = [one if isinstance(one, View) else self.stage(one).whole() for one in images]
-        return self._on_device(partial(self._encode_all, views))
-
-    def _encode_all(self, images: Sequence[View]) -> Features:
-        encoded = [
-            self._encode(images[start : start + self._most_images])
-            for start in range(0, len(images), self._most_images)
-        ]
-        return Features(encoded, len(images))
+        most = self._most_images
+        calls = [views[start : start + most] for start in range(0, len(views), most)]
+        return Features(self._on_device(lambda: list(map(self._encode, calls))), len(images))
 
     def _encode(self, images: Sequence[View]) -> dict[str, Slot]:
         """Queue at most the largest bucket's images; returns their features, one slot each."""
         bucket = bucket_for(len(images), self._image_buckets)
-        encoder = self._graphs["encoder"].bound(dict.fromkeys(("image", *FEATURES), bucket))
+        encoder = self._bound("encoder", bucket, bucket)
         target = encoder.tensors["image"].address
         kept = self.gpu.squares(images, target, self.folder.image_size)
         encoder.run()
@@ -147,18 +156,14 @@ class CudaBackend(Backend):
             self.gpu.device.copy(slot.address, source, len(images) * nbytes, self.gpu.stream)
         return kept_features
 
-    def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
-        """Decode P prompts."""
-        return self.decode_later(features, prompts).wait()
-
-    def decode_later(self, features: Features, prompts: Prompts) -> PendingMasks:
+    def decode_later(self, features: Features, prompts: Prompts) -> Later:
         """Queue P prompts; whoever needs the result waits for it."""
         parts = self._on_device(lambda: list(self._parts(features, prompts)))
-        return PendingMasks(len(prompts), partial(collect, parts, self._grid))
+        return lambda: gather([(rows, part()) for rows, part in parts])
 
     def _parts(
         self, features: Features, prompts: Prompts
-    ) -> Iterator[tuple[npt.NDArray[np.int64], PendingMasks]]:
+    ) -> Iterator[tuple[npt.NDArray[np.int64], Later]]:
         """Queue prompts in calls of at most the largest buckets of images and boxes."""
         name = "decoder" if features.batch > 1 else self._single
         most = self._box_buckets[-1]
@@ -167,30 +172,26 @@ class CudaBackend(Backend):
             self.folder.graph(name)  # says so where there is none
         elif prompts.labels.shape[1] != BOX_POINTS:
             most = FREE_PROMPTS
-        graph = self._graphs[name]
         for first in range(0, features.batch, self._most_images):
             group = prompts.image_index // self._most_images == first // self._most_images
             rows = np.flatnonzero(group)
             for start in range(0, len(rows), most):
                 some = rows[start : start + most]
-                yield some, self._queue(graph, features, prompts, some)
+                yield some, self._queue(name, features, prompts, some)
 
     def _queue(
-        self, graph: Graph, features: Features, prompts: Prompts, rows: npt.NDArray[np.int64]
-    ) -> PendingMasks:
+        self, name: str, features: Features, prompts: Prompts, rows: npt.NDArray[np.int64]
+    ) -> Later:
         """Queue prompts of the largest image bucket's images, at most its bucket of boxes."""
         first = int(prompts.image_index[rows[0]]) // self._most_images * self._most_images
         shown = min(features.batch - first, self._most_images)
         bucket = bucket_for(len(rows), self._box_buckets)
         images = bucket_for(shown, self._image_buckets)
         padded = np.concatenate([rows, np.repeat(rows[-1:], bucket - len(rows))])
-        bound = graph.bound(
-            {n: images if n in FEATURES else bucket for n in graph.declared},
-            prompts.labels.shape[1],
-        )
-        for name, slot in features.data[first // self._most_images].items():
-            nbytes = shown * self._image_bytes[name]
-            self.gpu.device.copy(bound.tensors[name].address, slot.address, nbytes, self.gpu.stream)
+        bound = self._bound(name, images, bucket, prompts.labels.shape[1])
+        for part, slot in features.data[first // self._most_images].items():
+            nbytes = shown * self._image_bytes[part]
+            self.gpu.device.copy(bound.tensors[part].address, slot.address, nbytes, self.gpu.stream)
         given: list[npt.NDArray[Any]] = [
             prompts.points_model, prompts.labels, prompts.image_index - first,
         ]  # fmt: skip
@@ -198,27 +199,23 @@ class CudaBackend(Backend):
             given.append(prompts.mask_logits[:, None])
         kept = [
             self.gpu.upload(
-                bound.tensors[name].address,
-                values[padded].astype(bound.tensors[name].dtype, copy=False),
+                bound.tensors[part].address,
+                values[padded].astype(bound.tensors[part].dtype, copy=False),
             )
-            for name, values in zip((*PROMPTS, "mask_input"), given, strict=False)
-            if name in bound.tensors
+            for part, values in zip((*PROMPTS, "mask_input"), given, strict=False)
+            if part in bound.tensors
         ]
         bound.run()
-        outputs = {}
-        for name in DECODED:
-            tensor = bound.tensors[name]
-            outputs[name] = self.gpu.download(
-                tensor.address, tensor.dtype, (len(rows), *tensor.row)
-            )
+        tensors = {part: bound.tensors[part] for part in DECODED}
+        outputs = {
+            part: self.gpu.download(one.address, one.dtype, (len(rows), *one.row))
+            for part, one in tensors.items()
+        }
         wait = self.gpu.queued(kept, outputs)
 
         def fetch() -> LowResMasks:
             wait()
-            return self._masks(outputs)
+            scores = [outputs[part].astype(np.float32) for part in SCORES]
+            return LowResMasks(outputs["logits"][:, 0], *scores)
 
-        return PendingMasks(len(rows), fetch)
-
-    def _masks(self, outputs: Mapping[str, npt.NDArray[Any]]) -> LowResMasks:
-        scores = [outputs[name].astype(np.float32) for name in SCORES]
-        return LowResMasks(outputs["logits"][:, 0], *scores)
+        return fetch

@@ -56,18 +56,14 @@ class DeviceOwner:
     def __init__(self, name: str = "device") -> None:
         self._thread = ThreadPoolExecutor(1, name, initializer=self._enter)
         self._ident = 0
-        self._lost: DeviceLostError | None = None
+        # Why the device is lost to this process; None while it works.
+        self.lost: DeviceLostError | None = None
         # Threads that wait for events, and whether a graph is being captured.
         self._changed = threading.Condition()
         self._waiting, self._capturing = 0, False
 
     def _enter(self) -> None:
         self._ident = threading.get_ident()
-
-    @property
-    def lost(self) -> DeviceLostError | None:
-        """Why the device is lost to this process; None while it works."""
-        return self._lost
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
         """Queue a function; the calling thread goes on."""
@@ -118,34 +114,20 @@ class DeviceOwner:
             DeviceLostError: the device is lost to this process.
 
         """
-        if self._lost is not None:
-            raise self._lost
+        if self.lost is not None:
+            raise self.lost
         try:
             return work()
         except Exception as error:
             if not is_sticky(error):
                 raise
-            self._lost = self._lost or DeviceLostError(
+            self.lost = self.lost or DeviceLostError(
                 f"the GPU is lost to this process ({first_line(error)}): nothing is "
                 "recorded, and the work is done by the next process. `nvidia-smi` and the kernel's "
                 "log (dmesg, Xid) say more"
             )
-            raise self._lost from (None if error is self._lost else error)
+            raise self.lost from (None if error is self.lost else error)
 
 
-_owner: DeviceOwner | None = None
-_making = threading.Lock()
-
-
-def device_owner() -> DeviceOwner:
-    """Return the owner of this process's GPU."""
-    global _owner  # noqa: PLW0603 - one a process, as the device is
-    with _making:
-        if _owner is None:
-            _owner = DeviceOwner("gpu")
-        return _owner
-
-
-def lost_device() -> DeviceLostError | None:
-    """Return why this process's GPU is lost, or None."""
-    return None if _owner is None else _owner.lost
+# Of this process's GPU.
+DEVICE_OWNER = DeviceOwner("gpu")

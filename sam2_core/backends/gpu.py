@@ -7,20 +7,21 @@ labels.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.backends.device_owner import DeviceOwner, device_owner
+from sam2_core.backends.device_owner import DEVICE_OWNER, DeviceOwner
 from sam2_core.backends.pixel_kernels import SOURCE
 from sam2_core.machine import how_to_install
 from sam2_core.preprocess import StagedFrame, View, checked_image
@@ -51,12 +52,7 @@ class CudaDevice:
         self._events: list[Any] = []
 
     def _call(self, name: str, *arguments: object) -> Any:
-        status, *values = getattr(self._runtime, name)(*arguments)
-        if status == self._runtime.cudaError_t.cudaErrorMemoryAllocation:
-            raise DeviceMemoryError(f"the GPU has no memory left ({name})")
-        if status != self._runtime.cudaError_t.cudaSuccess:
-            raise MachineError(f"CUDA: {name} failed with {status.name}")
-        return values[0] if values else None
+        return _checked(getattr(self._runtime, name)(*arguments), name)
 
     def allocate(self, nbytes: int) -> int:
         """Allocate at least one byte of device memory."""
@@ -102,22 +98,31 @@ class CudaDevice:
         self._call("cudaEventRecord", event, stream)
         return Event(self, event)
 
-    def _query(self, event: Any) -> bool:
-        (status,) = self._runtime.cudaEventQuery(event)
-        if status == self._runtime.cudaError_t.cudaErrorNotReady:
-            return False
-        if status != self._runtime.cudaError_t.cudaSuccess:
-            raise MachineError(f"CUDA: cudaEventQuery failed with {status.name}")
-        return True
-
     def compile(self, source: str, names: Sequence[str]) -> dict[str, Any]:
-        """Compile CUDA C++ for this device; its kernels by name, for `run_kernel`.
+        """Compile CUDA C++ with NVRTC (0.3 s, no compiler); its kernels by name, for `run_kernel`.
+
+        Args:
+            source: one file; its kernels are `extern "C"`.
+            names: of the kernels.
 
         Raises:
             AutolabelError: NVRTC is not installed, or refuses the source.
 
         """
-        return _compiled(source, names, self.capability.replace("sm", "sm_"))
+        try:
+            from cuda.bindings import driver, nvrtc
+
+            image = _image(nvrtc, source, self.capability.replace("sm", "sm_"))
+        except (ImportError, RuntimeError) as error:  # cuda-bindings did not find the library
+            raise AutolabelError(
+                f"NVRTC, which compiles the kernels that cut frames, cannot be used ({error}): "
+                f"{how_to_install('gpu')} brings it"
+            ) from error
+        module = _checked(driver.cuModuleLoadData(image), "cuModuleLoadData")
+        return {
+            name: _checked(driver.cuModuleGetFunction(module, name.encode()), name)
+            for name in names
+        }
 
     def run_kernel(
         self, kernel: Any, blocks: tuple[int, int, int], threads: tuple[int, int, int],
@@ -163,34 +168,14 @@ class Event:
 
     def done(self) -> bool:
         """Whether the device has come to it; on the device's thread."""
-        return self._device._query(self._event)
+        (status,) = self._device._runtime.cudaEventQuery(self._event)
+        if status.name == "cudaErrorNotReady":
+            return False
+        _checked((status,), "cudaEventQuery")
+        return True
 
     def __del__(self) -> None:
         self._device._events.append(self._event)
-
-
-def _compiled(source: str, names: Sequence[str], architecture: str) -> dict[str, Any]:
-    """Compile CUDA C++ with NVRTC (0.3 s, no compiler) and load it into the current context.
-
-    Args:
-        source: one file; its kernels are `extern "C"`.
-        names: of the kernels.
-        architecture: such as sm_90.
-
-    """
-    try:
-        from cuda.bindings import driver, nvrtc
-
-        image = _image(nvrtc, source, architecture)
-    except (ImportError, RuntimeError) as error:  # cuda-bindings did not find the library
-        raise AutolabelError(
-            f"NVRTC, which compiles the kernels that cut frames, cannot be used ({error}): "
-            f"{how_to_install('gpu')} brings it"
-        ) from error
-    module = _checked(driver.cuModuleLoadData(image), "cuModuleLoadData")
-    return {
-        name: _checked(driver.cuModuleGetFunction(module, name.encode()), name) for name in names
-    }
 
 
 def _image(nvrtc: Any, source: str, architecture: str) -> bytes:
@@ -210,7 +195,10 @@ def _image(nvrtc: Any, source: str, architecture: str) -> bytes:
 
 
 def _checked(answer: tuple[Any, ...], name: str) -> Any:
+    """Return what a call of the runtime, the driver or NVRTC gave; raise where it failed."""
     status, *values = answer
+    if status.name == "cudaErrorMemoryAllocation":
+        raise DeviceMemoryError(f"the GPU has no memory left ({name})")
     if int(status) != 0:
         raise MachineError(f"CUDA: {name} failed with {status.name}")
     return values[0] if values else None
@@ -237,65 +225,19 @@ def _cuda_runtime() -> Any:
 
 
 class Slot:
-    """A buffer on loan from a pool; it goes back when nobody refers to it any more."""
+    """A buffer on loan; its address joins the free ones when nobody refers to it any more."""
 
-    def __init__(self, pool: SlotPool, address: int) -> None:
-        self.address = address
-        self.nbytes = pool.nbytes
-        self._pool = pool
+    def __init__(self, address: int, nbytes: int, free: list[int]) -> None:
+        self.address, self.nbytes, self._free = address, nbytes, free
 
     def __del__(self) -> None:
-        self._pool.give_back(self.address)
+        self._free.append(self.address)
 
     def as_array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """View of pinned host memory; the array keeps the slot alive."""
-        return np.asarray(_HostView(self, np.dtype(dtype), shape))
-
-
-class _HostView:
-    """NumPy's array interface over a slot, so that the array's base holds the slot."""
-
-    def __init__(self, slot: Slot, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        self._slot = slot
-        self.__array_interface__ = {
-            "data": (slot.address, False),
-            "typestr": dtype.str,
-            "shape": shape,
-            "version": 3,
-        }
-
-
-class SlotPool:
-    """Buffers of one size, allocated when first needed and then reused for ever."""
-
-    def __init__(self, allocate: Callable[[int], int], nbytes: int) -> None:
-        self._allocate = allocate
-        self.nbytes = nbytes
-        # A list's append and pop are atomic: slots come back from any thread's garbage collection.
-        self._free: list[int] = []
-        self.allocated = 0
-
-    def take(self) -> Slot:
-        """Lend a buffer."""
-        try:
-            address = self._free.pop()
-        except IndexError:
-            address = self._allocate(self.nbytes)
-            self.allocated += 1
-        return Slot(self, address)
-
-    def give_back(self, address: int) -> None:
-        """Take a buffer back."""
-        self._free.append(address)
-
-    def release_free(self, release: Callable[[int], None]) -> None:
-        """Release the buffers that are not on loan."""
-        while self._free:
-            try:
-                address = self._free.pop()
-            except IndexError:  # lent meanwhile
-                return
-            release(address)
+        memory: Any = (ctypes.c_uint8 * self.nbytes).from_address(self.address)
+        memory.slot = self
+        return np.ndarray(shape, dtype, memory)
 
 
 # A chunk of 64 frames of 1920x1280.
@@ -326,37 +268,29 @@ class KeptFrames:
         self._most_bytes, self._now, self._forgotten_s = most_bytes, now, forgotten_s
         self._lock = threading.Lock()
         self._frames: dict[Hashable, tuple[float, StagedFrame]] = {}
-        self._nbytes = 0
 
     def keep(self, key: Hashable, frame: StagedFrame) -> None:
-        """Keep a frame, where there is room."""
+        """Keep a frame, where there is room; drop what nobody fetched."""
+        now = self._now()
         with self._lock:
-            self._take(key)
-            self._forget()
-            if self._nbytes + frame.pixels.nbytes <= self._most_bytes:
-                self._frames[key] = self._now(), frame
-                self._nbytes += frame.pixels.nbytes
+            self._frames = {
+                name: (since, one)
+                for name, (since, one) in self._frames.items()
+                if name != key and since >= now - self._forgotten_s
+            }
+            held = sum(one.pixels.nbytes for _, one in self._frames.values())
+            if held + frame.pixels.nbytes <= self._most_bytes:
+                self._frames[key] = now, frame
 
     def take(self, key: Hashable) -> StagedFrame | None:
         """Return a frame and keep it no longer; None where it was not kept."""
         with self._lock:
-            return self._take(key)
+            return self._frames.pop(key, (0.0, None))[1]
 
     def clear(self) -> None:
         """Keep none any longer."""
         with self._lock:
-            self._frames, self._nbytes = {}, 0
-
-    def _take(self, key: Hashable) -> StagedFrame | None:
-        _, frame = self._frames.pop(key, (0.0, None))
-        self._nbytes -= frame.pixels.nbytes if frame else 0
-        return frame
-
-    def _forget(self) -> None:
-        """Drop what nobody fetched; the oldest come first."""
-        before = self._now() - self._forgotten_s
-        while self._frames and next(iter(self._frames.values()))[0] < before:
-            self._take(next(iter(self._frames)))
+            self._frames = {}
 
 
 Result = TypeVar("Result")
@@ -395,30 +329,25 @@ def sized(rows: Mapping[str, Declared], counts: Mapping[str, int], points: int) 
     }
 
 
-class Bound(Protocol):
-    """A graph at one shape: its buffers, and what queues a run."""
+@dataclass(frozen=True)
+class Bound:
+    """A graph at one shape: its buffers by name, and what queues a run."""
 
-    @property
-    def tensors(self) -> Mapping[str, Tensor]:
-        """Buffers by name."""
-        ...
-
-    @property
-    def run(self) -> Callable[[], object]:
-        """Queue a run."""
-        ...
+    tensors: Mapping[str, Tensor]
+    run: Callable[[], object]
 
 
 class Graph(Protocol):
     """What a runtime has to be to run the mask model's and the detector's graphs here.
 
     Everything is called on the device's thread.
+
+    Attributes:
+        declared: inputs and outputs by name, inputs first.
+
     """
 
-    @property
-    def declared(self) -> Mapping[str, Declared]:
-        """Inputs and outputs by name, inputs first."""
-        ...
+    declared: Mapping[str, Declared]
 
     def bound(self, counts: Mapping[str, int], points: int = BOX_POINTS) -> Bound:
         """Return the graph for these first sizes of its inputs and outputs, and points a prompt.
@@ -455,9 +384,10 @@ class Gpu:
     def __init__(self, device: CudaDevice, owner: DeviceOwner, where: str = "cuda") -> None:
         self.device, self.owner, self.where = device, owner, where
         self.stream = device.create_stream()
-        self._pinned: dict[int, SlotPool] = {}
-        self._memory: dict[int, SlotPool] = {}
-        self._adding = threading.Lock()
+        # Free addresses by size. A list's append and pop are atomic: slots come back from any
+        # thread's garbage collection.
+        self._pinned: dict[int, list[int]] = {}
+        self._memory: dict[int, list[int]] = {}
         self._in_use: deque[tuple[Event, tuple[Any, ...]]] = deque()
         self.kept = KeptFrames()
         self.kernels = device.compile(SOURCE, _KERNELS)
@@ -465,6 +395,21 @@ class Gpu:
     def run(self, work: Callable[[], Result]) -> Result:
         """Run on the device's thread."""
         return self.owner.run(work)
+
+    def run_beside(self, graphs: Iterable[Graph], work: Callable[[], Result]) -> Result:
+        """Run what graphs are used for; where memory is too little, all that can be is released."""
+
+        def releasing() -> Result:
+            try:
+                return work()
+            except DeviceMemoryError:
+                self.device.synchronize(self.stream)  # earlier frames may still be in buffers
+                for graph in graphs:
+                    graph.release()
+                self.release_unused()
+                raise
+
+        return self.run(releasing)
 
     def queued(self, *kept: Any) -> Callable[[], None]:
         """Return a function that waits, on any thread, for what is queued by now.
@@ -483,15 +428,16 @@ class Gpu:
             self._in_use.popleft()
 
     def _lent(
-        self, pools: dict[int, SlotPool], allocate: Callable[[int], int], nbytes: int
+        self, free: dict[int, list[int]], allocate: Callable[[int], int], nbytes: int
     ) -> Slot:
-        """Borrow memory, in sizes of powers of two so that few pools serve all."""
+        """Borrow memory, in sizes of powers of two so that few serve all."""
         size = 1 << max(nbytes - 1, 1).bit_length()
-        with self._adding:
-            pool = pools.get(size)
-            if pool is None:
-                pool = pools[size] = SlotPool(lambda n: self.run(lambda: allocate(n)), size)
-        return pool.take()
+        addresses = free.setdefault(size, [])
+        try:
+            address = addresses.pop()
+        except IndexError:
+            address = self.run(lambda: allocate(size))
+        return Slot(address, size, addresses)
 
     def pinned(self, nbytes: int) -> Slot:
         """Borrow page-locked memory."""
@@ -506,12 +452,12 @@ class Gpu:
         self.kept.clear()
         self.device.synchronize(self.stream)
         self._forget_done()
-        with self._adding:
-            memory, pinned = list(self._memory.values()), list(self._pinned.values())
-        for pool in memory:
-            pool.release_free(self.device.release)
-        for pool in pinned:
-            pool.release_free(self.device.release_pinned)
+        release, release_pinned = self.device.release, self.device.release_pinned
+        for free, give_back in ((self._memory, release), (self._pinned, release_pinned)):
+            for addresses in list(free.values()):
+                with contextlib.suppress(IndexError):  # none is left, or it was lent meanwhile
+                    while True:
+                        give_back(addresses.pop())
         torch = sys.modules.get("torch")  # where it makes the masks; it keeps what tensors had
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
@@ -648,6 +594,5 @@ def process_gpu() -> Gpu:
     global _gpu  # noqa: PLW0603 - one a process
     with _making:
         if _gpu is None:
-            owner = device_owner()
-            _gpu = owner.run(lambda: Gpu(CudaDevice(), owner))
+            _gpu = DEVICE_OWNER.run(lambda: Gpu(CudaDevice(), DEVICE_OWNER))
         return _gpu

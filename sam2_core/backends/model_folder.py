@@ -9,12 +9,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sam2_core.cache import FileIdentity, file_identity, file_sha256
+from sam2_core.cache import FileIdentity, cache_folder, file_identity, file_sha256
 from sam2_core.decisive_code import mask_code
-from sam2_core.export import GRAPHS, MEMORY_OUTPUTS, METADATA, PRECISIONS
-from sam2_core.presets import MICRO, PRESETS
+from sam2_core.presets import MICRO, PRESETS, Preset, preset_named
 from sam2_core.types import CLOSE_UP, FORMAT_VERSION, AutolabelError, ModelStamp
 
+GRAPHS = ("restructured", "published")
+PRECISIONS = ("fp32", "fp16")
+# Facts of model.json that every graph carries too.
+METADATA = (
+    "preset", "image_size", "checkpoint_sha256", "graph", "precision", "format_version",
+)  # fmt: skip
+
+
+# Graphs beside a restructured encoder, for following objects through video.
+MEMORY_OUTPUTS = {
+    "memory_attention": ("conditioned",),
+    "memory_decoder": ("logits", "predicted_iou", "object_score", "pointers"),
+    "memory_mask": ("conditioned", "logits", "mask_input"),
+    "memory_encoder": ("memories",),
+}
 NEEDED = {"preset", "image_size", "checkpoint_sha256", "graph", "precision"}
 _PRESETS = (*PRESETS, MICRO.name)
 _CHOICES = {"preset": _PRESETS, "graph": GRAPHS, "precision": PRECISIONS}
@@ -26,17 +40,13 @@ def problem_of(facts: dict[str, Any]) -> str:
         if facts[name] not in choices:
             return f"{name} is {facts[name]!r}, which is none of {', '.join(choices)}"
     for name in ("image_size", "close_up_size"):
-        if not _is_count(facts.get(name, 0)):
+        if type(pixels := facts.get(name, 0)) is not int or pixels < 0:
             return f"{name} is {facts[name]!r}, which is no number of pixels"
     kinds = {"checkpoint_sha256": str, "also": dict, "files": dict}
     for name, kind in kinds.items():
         if not isinstance(facts.get(name, kind()), kind):
             return f"{name} is {facts[name]!r}, which is not what an export writes"
     return ""
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 # What no graph refers to.
@@ -51,12 +61,31 @@ _OF_MEMORY = _MEMORY | {MEMORY_WEIGHTS, MEMORY_FOLDED}
 CLOSE_UPS = "close-ups"
 
 
-@dataclass(frozen=True)
-class _Pin:
-    """Which files a folder held when they were hashed."""
+def close_up_size(preset: Preset, graph: str) -> int:
+    """Return the input size of the close-ups that an export can take, 0 for none."""
+    return preset.close_up_size if graph == "restructured" else 0
 
-    files: tuple[tuple[str, FileIdentity], ...]
-    engine_sha256: str
+
+def exported_folder(
+    preset: Preset, checkpoint_sha256: str, graph: str, precision: str, cache: Path | None = None
+) -> Path:
+    """Return where the exported model of a checkpoint belongs in the cache."""
+    models = cache_folder(cache) / "models" / preset.name
+    return models / checkpoint_sha256[:12] / f"{graph}-{precision}"
+
+
+def is_current(folder: Path) -> bool:
+    """Whether a folder holds a complete exported model of this format."""
+    try:
+        facts = json.loads((folder / "model.json").read_text())
+        files = facts["files"]
+        size = close_up_size(preset_named(facts["preset"]), facts["graph"])
+        current = (facts["format_version"], facts.get("close_up_size", 0)) == (FORMAT_VERSION, size)
+        return current and all(
+            (folder / name).stat().st_size == file["bytes"] for name, file in files.items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AutolabelError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -77,7 +106,8 @@ class ModelFolder:
     cache: Path | None = None
     close_ups: bool = False
     suffix: str = ""
-    _pin: _Pin | None = None
+    # Which files it held when they were hashed, and their hash.
+    _pin: tuple[tuple[tuple[str, FileIdentity], ...], str] | None = None
 
     @staticmethod
     def open(path: Path, cache: Path | None = None) -> ModelFolder:
@@ -151,7 +181,7 @@ class ModelFolder:
             AutolabelError: a file is not the one that model.json names.
 
         """
-        return self._pin.engine_sha256 if self._pin else self._hashed(self._files())
+        return self._pin[1] if self._pin else self._hashed(self._files())
 
     def memory_sha256(self) -> str:
         """Hash over the graphs of its memory; "" where one is missing.
@@ -204,7 +234,7 @@ class ModelFolder:
         were opened are those that the stamp says.
         """
         files = self._identities()
-        pinned = replace(self, _pin=_Pin(files, replace(self, _pin=None).engine_sha256()))
+        pinned = replace(self, _pin=(files, replace(self, _pin=None).engine_sha256()))
         pinned.unchanged()
         return pinned
 
@@ -231,7 +261,7 @@ class ModelFolder:
             AutolabelError: a file was replaced, added or removed.
 
         """
-        if self._pin is None or self._identities() != self._pin.files:
+        if self._pin is None or self._identities() != self._pin[0]:
             raise AutolabelError(
                 f"the model in {self.path} was replaced while it was in use, and its labels would "
                 "have carried the name of the previous one: run again"

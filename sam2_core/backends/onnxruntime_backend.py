@@ -33,6 +33,9 @@ MOST_CALLS = 16
 BOXES_OF_A_CALL = 2
 # Inputs with a row for each prompt or each encoded image; those of features go whole to every call.
 _OF_ROWS = ("points", "labels", "image_index", "mask_input", "image")
+# The arena grows by what is asked for instead of doubling: decoder chunks need a few hundred
+# megabytes that would otherwise be reserved twice over.
+_CPU_PROVIDER = ("CPUExecutionProvider", {"arena_extend_strategy": "kSameAsRequested"})
 _OUT_OF_MEMORY = (
     "failed to allocate", "allocaterawinternal", "out of memory", "bad_alloc",
     # cuBLAS and cuDNN on a device that is nearly full, seen while a session was opened.
@@ -62,7 +65,6 @@ def open_session(
     threads: int | None,
     providers: Sequence[Any],
     *,
-    spinning: bool = True,
     model: bytes | None = None,
 ) -> Any:
     """Open a graph file, or a model made of it.
@@ -80,8 +82,6 @@ def open_session(
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or usable_cores()
     options.log_severity_level = 3
-    if not spinning:
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return ort.InferenceSession(model or str(path), options, providers=list(providers))
     except Exception as error:
@@ -120,21 +120,15 @@ class OnnxRuntimeBackend(Backend):
         folder.hold_against(self._encoder.get_modelmeta().custom_metadata_map)
         self._single = folder.has("decoder_single")
         self._session("decoder_single" if self._single else "decoder")
-        self._info = BackendInfo(
+        self.info = BackendInfo(
             stamp=folder.stamp("onnxruntime-cpu"),
             image_size=folder.image_size,
-            providers=("CPUExecutionProvider",),
             device="cpu",
             close_ups=folder.close_ups,
         )
 
-    @property
-    def info(self) -> BackendInfo:
-        """Stamp, input size and where it runs."""
-        return self._info
-
     def _open(self, name: str, threads: int) -> Any:
-        session = open_session(self.folder.graph(name), threads, [_cpu_provider()])
+        session = open_session(self.folder.graph(name), threads, [_CPU_PROVIDER])
         self.folder.unchanged()
         return session
 
@@ -146,7 +140,7 @@ class OnnxRuntimeBackend(Backend):
 
     def encode(self, images: Sequence[EncoderImage]) -> Features:
         """Encode B images, each uint8 (H, W, 3) RGB of any size, or squares."""
-        size = self._info.image_size
+        size = self.info.image_size
         batch = planes_of([resize_square(image, size) for image in images])
         rows = 1 if self.folder.close_ups else len(images)
         data = self._run_in_calls(self._encoder, FEATURES, {"image": batch}, rows)
@@ -187,9 +181,3 @@ class OnnxRuntimeBackend(Backend):
 
         parts = list(self._callers.map(run, range(0, count, rows)))
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
-
-
-def _cpu_provider() -> tuple[str, dict[str, str]]:
-    # The arena grows by what is asked for instead of doubling: decoder chunks need a few hundred
-    # megabytes that would otherwise be reserved twice over.
-    return ("CPUExecutionProvider", {"arena_extend_strategy": "kSameAsRequested"})

@@ -9,21 +9,31 @@ closed session gives back.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.arrays import freeze_arrays
+from sam2_core.arrays import Rows
 from sam2_core.backend_choice import preload_cuda
-from sam2_core.backends.cuda_backend import CudaBackend
-from sam2_core.backends.gpu import Declared, Gpu, Graph, Shape, Slot, Tensor, process_gpu, sized
+from sam2_core.backends.cuda_backend import CudaBackend, buckets_for, graphs_of
+from sam2_core.backends.gpu import (
+    Bound,
+    Declared,
+    Gpu,
+    Graph,
+    Shape,
+    Tensor,
+    process_gpu,
+    sized,
+)
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import is_out_of_memory, open_session
 from sam2_core.batching import bucket_for
@@ -97,21 +107,15 @@ class BoundGraph:
 
     def run(self) -> None:
         """Queue one run; the first one captures, while nobody waits for the device."""
-        if self._ran:
-            self._run()
-            return
-        with self._gpu.owner.capturing():
-            self._run()
-        self._ran = True
-
-    def _run(self) -> None:
         try:
-            self._session.run_with_iobinding(self._binding, self._options)
+            with contextlib.nullcontext() if self._ran else self._gpu.owner.capturing():
+                self._session.run_with_iobinding(self._binding, self._options)
         except Exception as error:
             # Memory that is lacking inside a capture shows itself as the capture's end in error.
             if is_out_of_memory(error) or (not self._ran and "during capture" in str(error)):
                 raise DeviceMemoryError(f"the GPU has no memory left: {error}") from error
             raise
+        self._ran = True
 
     def release(self) -> None:
         """Free the buffers; nothing may be queued on them."""
@@ -120,7 +124,7 @@ class BoundGraph:
         self.tensors = {}
 
 
-class FixedGraph:
+class FixedGraph(Graph):
     """One graph file, its session opened when it is first needed; on the device's thread only.
 
     Args:
@@ -136,7 +140,6 @@ class FixedGraph:
         self._open, self._gpu, self._row_shapes = open_session, gpu, row_shapes
         self._session: Any = None
         self._bound: dict[tuple[tuple[str, Shape], ...], BoundGraph] = {}
-        self.declared: dict[str, Declared] = {}
         self._opened()
 
     def _opened(self) -> Any:
@@ -152,7 +155,7 @@ class FixedGraph:
             }
         return self._session
 
-    def bound(self, counts: Mapping[str, int], points: int = BOX_POINTS) -> BoundGraph:
+    def bound(self, counts: Mapping[str, int], points: int = BOX_POINTS) -> Bound:
         """Return the graph for first sizes of all inputs and outputs, and points of each prompt.
 
         Raises:
@@ -164,7 +167,7 @@ class FixedGraph:
         key = tuple(sorted(shapes.items()))
         if key not in self._bound:
             self._bound[key] = BoundGraph(session, self._gpu, shapes, len(self._bound) + 1)
-        return self._bound[key]
+        return Bound(self._bound[key].tensors, self._bound[key].run)
 
     def release(self) -> None:
         """Give all memory back, ONNX Runtime's too; the next run opens the file again."""
@@ -172,11 +175,6 @@ class FixedGraph:
             bound.release()
         self._bound.clear()
         self._session = None
-
-
-IMAGE_BUCKETS = (1, 2, 4)
-CLOSE_UP_BUCKETS = (8, 16, 32, 64)
-BOX_BUCKETS = (1, 8, 32, 64, 136)
 
 
 class OnnxRuntimeCudaBackend(CudaBackend):
@@ -197,11 +195,7 @@ class OnnxRuntimeCudaBackend(CudaBackend):
             gpu = process_gpu()
         self.folder, self.gpu, self._providers = folder.pinned(), gpu, providers
         graphs = gpu.run(self._opened)
-        # Every close-up has one box: as many boxes as images.
-        whole, crops = (IMAGE_BUCKETS, BOX_BUCKETS), (CLOSE_UP_BUCKETS, CLOSE_UP_BUCKETS)
-        buckets = crops if folder.close_ups else whole
-        made_by = ("onnxruntime-cuda", "CUDAExecutionProvider")
-        super().__init__(self.folder, gpu, graphs, buckets, made_by)
+        super().__init__(self.folder, gpu, graphs, buckets_for(folder), "onnxruntime-cuda")
 
     def _open(self, name: str, *, captured: bool = True) -> Any:
         """Open a graph file, the one that the stamp names; uncaptured where it cannot be."""
@@ -231,10 +225,10 @@ class OnnxRuntimeCudaBackend(CudaBackend):
             "points": (BOX_POINTS, 2), "labels": (BOX_POINTS,), "logits": (1, grid, grid),
             "mask_input": (1, grid, grid),
         }  # fmt: skip
-        graphs: dict[str, Graph] = {}
-        for name in ("decoder", "decoder_single", "decoder_mask"):
-            if folder.has(name):
-                graphs[name] = FixedGraph(partial(self._open, name), gpu, prompts)
+        _, *decoders = graphs_of(folder)
+        graphs: dict[str, Graph] = {
+            name: FixedGraph(partial(self._open, name), gpu, prompts) for name in decoders
+        }
         # The decoder declares the shapes of features in full.
         rows = {name: graphs["decoder"].declared[name].row for name in FEATURES}
         graphs["encoder"] = FixedGraph(partial(self._open, "encoder"), gpu, rows)
@@ -245,7 +239,7 @@ BUCKETS = (1, 4, 8)
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class LikelyRows(Rows):
     """Rows of a detector's output that may be boxes.
 
     Attributes:
@@ -254,117 +248,23 @@ class Rows:
 
     """
 
+    forms: ClassVar = {"cells": "int64 (N)", "values": "float32 (N, columns)"}
+
     cells: npt.NDArray[np.int64]
     values: FloatArray
 
-    def __post_init__(self) -> None:
-        freeze_arrays(self, cells="int64 (N)", values="float32 (N, columns)")
-
     @staticmethod
-    def sorted(picked: FloatArray) -> Rows:
+    def sorted(picked: FloatArray) -> LikelyRows:
         """Make of float32 (N, 1 + columns), cells in front, in any order."""
         cells = picked[:, 0].astype(np.int64)
         order = np.argsort(cells)
-        return Rows(cells[order], picked[order, 1:])
+        return LikelyRows(cells[order], picked[order, 1:])
 
     @staticmethod
-    def likely(rows: FloatArray, least: float) -> Rows:
+    def likely(rows: FloatArray, least: float) -> LikelyRows:
         """Choose among all rows, float32 (cells, columns), as a device does."""
         cells = np.flatnonzero(rows[:, 5:].max(1) * rows[:, 4] >= np.float32(least))
-        return Rows(cells, rows[cells])
-
-
-def in_batches(data: bytes) -> bytes:
-    """Return a network of one image at a time as one of any number.
-
-    Args:
-        data: an ONNX file with one input (1 or B, 3, H, W) and one output, both float32. Shapes
-            that name the number of images are copied from what is reshaped.
-
-    """
-    import onnx
-
-    model = onnx.load_from_string(data)
-    graph = model.graph
-    _fold_constants(graph)
-    for value in (*graph.input, *graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = "B"
-    shapes = set()
-    for node in graph.node:
-        if node.op_type == "Reshape":
-            shapes.add(node.input[1])
-            # A zero is to mean "as it was", which this attribute would turn off.
-            kept = [one for one in node.attribute if one.name != "allowzero"]
-            del node.attribute[:]
-            node.attribute.extend(kept)
-    values = [tensor for tensor in graph.initializer if tensor.name in shapes]
-    values += [
-        node.attribute[0].t
-        for node in graph.node
-        if node.op_type == "Constant" and node.output[0] in shapes
-    ]
-    for tensor in values:
-        sizes = np.array(onnx.numpy_helper.to_array(tensor))
-        if len(sizes) > 1 and sizes[0] == 1:
-            sizes[0] = 0
-            tensor.CopyFrom(onnx.numpy_helper.from_array(sizes, tensor.name))
-    _repeat_constants(graph)
-    del graph.value_info[:]
-    serialised: bytes = model.SerializeToString()
-    return serialised
-
-
-def _fold_constants(graph: Any) -> None:
-    """Cast and transpose weights now: files may hold them in another form than they are used in."""
-    import onnx
-
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    for node in list(graph.node):
-        if node.op_type not in {"Cast", "Transpose"} or node.input[0] not in constants:
-            continue
-        values = np.asarray(onnx.numpy_helper.to_array(constants[node.input[0]]))
-        given = {attribute.name: attribute for attribute in node.attribute}
-        if node.op_type == "Cast":
-            values = values.astype(onnx.helper.tensor_dtype_to_np_dtype(given["to"].i))
-        else:
-            order = list(given["perm"].ints) if "perm" in given else None
-            values = np.ascontiguousarray(values.transpose(order))
-        folded = onnx.numpy_helper.from_array(values, node.output[0])
-        graph.initializer.append(folded)
-        constants[node.output[0]] = folded
-        graph.node.remove(node)
-    read = {name for node in graph.node for name in node.input}
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
-
-
-def _repeat_constants(graph: Any) -> None:
-    """Repeat what is joined to every image's rows: zeros made of those rows are added to it."""
-    import onnx
-
-    ones = {t.name for t in graph.initializer if len(t.dims) > 1 and t.dims[0] == 1}
-    make = onnx.helper.make_node
-    for node in list(graph.node):
-        constant = [name for name in node.input if name in ones]
-        if node.op_type != "Concat" or not constant or len(constant) == len(node.input):
-            continue
-        rows = next(name for name in node.input if name not in ones)
-        zero, first = f"{rows}_zero", f"{rows}_one_column"
-        for name, sizes in ((f"{zero}_from", [0]), (f"{zero}_to", [1]), (f"{zero}_axis", [-1])):
-            graph.initializer.append(onnx.numpy_helper.from_array(np.array(sizes), name))
-        limit = onnx.numpy_helper.from_array(np.float32(0), f"{zero}_limit")
-        graph.initializer.append(limit)
-        made = [
-            make("Slice", [rows, f"{zero}_from", f"{zero}_to", f"{zero}_axis"], [first]),
-            make("Clip", [first, f"{zero}_limit", f"{zero}_limit"], [zero]),
-            *(make("Add", [name, zero], [f"{name}_each"]) for name in constant),
-        ]
-        given = [f"{name}_each" if name in constant else name for name in node.input]
-        at = next(i for i, one in enumerate(graph.node) if one.output[0] == node.output[0])
-        graph.node[at].input[:] = given
-        for offset, one in enumerate(made):
-            graph.node.insert(at + offset, one)
+        return LikelyRows(cells, rows[cells])
 
 
 class CudaNetwork:
@@ -393,6 +293,8 @@ class CudaNetwork:
         self._input, self._output = list(self._graph.declared)
 
     def _open(self) -> Any:
+        from sam2_core.backends.onnx_batches import in_batches
+
         providers = self._providers
         if providers is None:
             providers = cuda_provider(self.gpu.stream, captured=self._captured, tf32=True)
@@ -400,7 +302,7 @@ class CudaNetwork:
 
     def start(
         self, frames: Sequence[StagedFrame], scaled_wh: Sequence[tuple[int, int]], least: float
-    ) -> Callable[[], list[Rows]]:
+    ) -> Callable[[], list[LikelyRows]]:
         """Queue frames.
 
         Args:
@@ -415,14 +317,14 @@ class CudaNetwork:
             DeviceMemoryError: a single frame does not fit.
 
         """
-        parts: list[Callable[[], list[Rows]]] = []
+        parts: list[Callable[[], list[LikelyRows]]] = []
         start = 0
         while start < len(frames):
             count = self._most  # another thread may halve it meanwhile
             some = slice(start, start + count)
             queue = partial(self._queue, frames[some], scaled_wh[some], least)
             try:
-                parts.append(self.gpu.run(queue))
+                parts.append(self.gpu.run_beside([self._graph], queue))
             except DeviceMemoryError:
                 if count == 1:
                     raise
@@ -434,50 +336,37 @@ class CudaNetwork:
 
     def warm_up(self) -> None:
         """Capture every number of images, before there are frames."""
-
-        def run(bucket: int) -> None:
-            self._graph.bound(dict.fromkeys(self._graph.declared, bucket)).run()
-
         for bucket in BUCKETS:
-            self.gpu.run(partial(run, bucket))
+            counts = dict.fromkeys(self._graph.declared, bucket)
+            bound = self.gpu.run(partial(self._graph.bound, counts))
+            self.gpu.run(bound.run)
 
     def _queue(
         self, frames: Sequence[StagedFrame], scaled_wh: Sequence[tuple[int, int]], least: float
-    ) -> Callable[[], list[Rows]]:
-        try:
-            bucket = bucket_for(len(frames), BUCKETS)
-            bound = self._graph.bound(dict.fromkeys(self._graph.declared, bucket))
-            target, output = bound.tensors[self._input], bound.tensors[self._output]
-            kept = self.gpu.letterboxes(frames, scaled_wh, target.address, target.row[1:])
-            bound.run()
-            shape = (len(frames), output.row[0], output.row[1])
-            counts, picked = self.gpu.likely(output.address, shape, least, output.row[0])
-        except DeviceMemoryError:
-            self.gpu.device.synchronize(self.gpu.stream)  # earlier frames may still be in buffers
-            self._graph.release()
-            self.gpu.release_unused()
-            raise
+    ) -> Callable[[], list[LikelyRows]]:
+        bucket = bucket_for(len(frames), BUCKETS)
+        bound = self._graph.bound(dict.fromkeys(self._graph.declared, bucket))
+        target, output = bound.tensors[self._input], bound.tensors[self._output]
+        kept = self.gpu.letterboxes(frames, scaled_wh, target.address, target.row[1:])
+        bound.run()
+        shape = (len(frames), output.row[0], output.row[1])
+        counts, picked = self.gpu.likely(output.address, shape, least, output.row[0])
         numbers = self.gpu.download(counts.address, np.int32, (len(frames),))
         wait = self.gpu.queued(kept, counts, picked, numbers)
         columns, cells = shape[2] + 1, shape[1]
 
-        def fetch() -> list[Rows]:
+        def copied() -> tuple[list[FloatArray], Callable[[], None]]:
+            """Queue the copies of what was chosen, few kilobytes a frame."""
+            arrays = [
+                self.gpu.download(picked.address + 4 * n * cells * columns, np.float32, size)
+                for n, size in enumerate((number, columns) for number in numbers.tolist())
+            ]
+            return arrays, self.gpu.queued(arrays, picked)
+
+        def fetch() -> list[LikelyRows]:
             wait()
-            addresses = [picked.address + 4 * n * cells * columns for n in range(len(frames))]
-            arrays, arrived = self.gpu.run(
-                partial(self._fetch_rows, addresses, numbers.tolist(), columns, picked)
-            )
+            arrays, arrived = self.gpu.run(copied)
             arrived()
-            return [Rows.sorted(array) for array in arrays]
+            return [LikelyRows.sorted(array) for array in arrays]
 
         return fetch
-
-    def _fetch_rows(
-        self, addresses: Sequence[int], numbers: Sequence[int], columns: int, picked: Slot
-    ) -> tuple[list[FloatArray], Callable[[], None]]:
-        """Queue the copies of what was chosen, few kilobytes a frame."""
-        arrays = [
-            self.gpu.download(address, np.float32, (number, columns))
-            for address, number in zip(addresses, numbers, strict=True)
-        ]
-        return arrays, self.gpu.queued(arrays, picked)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from sam2_core.preprocess import PreparedFrame, StagedFrame
@@ -18,25 +17,8 @@ from sam2_core.types import (
     Prompts,
 )
 
-
-class PendingMasks:
-    """Decoder output that may still be on its way from the device; any thread may wait for it."""
-
-    def __init__(self, count: int, fetch: Callable[[], LowResMasks]) -> None:
-        self._count, self._lock = count, threading.Lock()
-        self._fetch: Callable[[], LowResMasks] | None = fetch
-        self._masks: LowResMasks | None = None
-
-    def __len__(self) -> int:
-        return self._count
-
-    def wait(self) -> LowResMasks:
-        """Return the output, waiting for the device the first time."""
-        with self._lock:
-            if self._masks is None:
-                assert self._fetch is not None  # noqa: S101 - until the first result
-                self._masks, self._fetch = self._fetch(), None
-            return self._masks
+# Waits for decoder output that may still be on its way from the device; any thread may call it.
+Later = Callable[[], LowResMasks]
 
 
 @dataclass(frozen=True)
@@ -46,7 +28,6 @@ class BackendInfo:
     Attributes:
         stamp: what makes its masks.
         image_size: S, side of the square input in pixels.
-        providers: what runs it, in its own words.
         device: "cpu", or the GPU's name.
         close_ups: whether it takes each box in a crop of its own, not whole frames.
 
@@ -54,7 +35,6 @@ class BackendInfo:
 
     stamp: ModelStamp
     image_size: int
-    providers: tuple[str, ...] = field(default=())
     device: str = "cpu"
     close_ups: bool = False
 
@@ -63,13 +43,14 @@ class Backend(Protocol):
     """A loaded model. No hidden state: any thread may decode any features.
 
     Backends derive from this class. What only some devices can do has a body here: that of a
-    device which cannot.
+    device which cannot. Of `decode` and `decode_later` each has one of its own.
+
+    Attributes:
+        info: stamp, input size and where it runs.
+
     """
 
-    @property
-    def info(self) -> BackendInfo:
-        """Stamp, input size and where it runs."""
-        ...
+    info: BackendInfo
 
     def encode(self, images: Sequence[EncoderImage]) -> Features:
         """Encode B images.
@@ -87,15 +68,15 @@ class Backend(Protocol):
             DeviceMemoryError: the chunk is too large; fewer prompts may fit.
 
         """
-        ...
+        return self.decode_later(features, prompts)()
 
-    def decode_later(self, features: Features, prompts: Prompts) -> PendingMasks:
+    def decode_later(self, features: Features, prompts: Prompts) -> Later:
         """Queue P prompts on the device and go on; waiting for the result is another thread's.
 
         A device that cannot queue decodes them now.
         """
         decoded = self.decode(features, prompts)
-        return PendingMasks(len(prompts), lambda: decoded)
+        return lambda: decoded
 
     def stage(self, image: ImageArray) -> StagedFrame | None:
         """Copy a frame, uint8 (H, W, 3) RGB, to where the device fetches, cuts and resizes it.

@@ -21,18 +21,17 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sam2_core.backends.cuda_backend import FREE_PROMPTS
-from sam2_core.backends.gpu import CudaDevice, Declared, Gpu, Graph, Shape, Tensor, sized
-from sam2_core.backends.onnxruntime_cuda import BOX_BUCKETS, CLOSE_UP_BUCKETS, IMAGE_BUCKETS
+from sam2_core.backends.cuda_backend import FREE_PROMPTS, Buckets
+from sam2_core.backends.gpu import Bound, CudaDevice, Gpu, Graph, Shape, Tensor, sized
 from sam2_core.cache import file_sha256, only_one, write_whole
 from sam2_core.machine import how_to_install
-from sam2_core.types import BOX_POINTS, AutolabelError
+from sam2_core.types import BOX_POINTS, FEATURES, AutolabelError
 
 try:  # its Python package alone, without the libraries, cannot be imported
     import tensorrt as trt
@@ -77,25 +76,6 @@ def target_of(device: CudaDevice) -> str:
     return device.capability if ON_ANY_MACHINE else device.name
 
 
-@dataclass(frozen=True)
-class Buckets:
-    """Sizes that engines run at.
-
-    Attributes:
-        boxes: prompts in one decoder call, ascending; more are split over calls.
-        images: images in one encoder call, and of one decoder call's features, ascending.
-        own_images: every box has an image of its own, as in close-ups: what decoders are tuned for.
-
-    """
-
-    boxes: tuple[int, ...] = BOX_BUCKETS
-    images: tuple[int, ...] = IMAGE_BUCKETS
-    own_images: bool = False
-
-
-# Of close-ups, small images of which a frame has dozens, each with one box.
-OF_CLOSE_UPS = Buckets(CLOSE_UP_BUCKETS, CLOSE_UP_BUCKETS, own_images=True)
-
 # Of each input: the smallest, the tuned and the largest shape.
 Profile = Mapping[str, tuple[Shape, ...]]
 
@@ -139,9 +119,7 @@ def profile_for(
 # What the first sizes of each input mean (docs/MODELS.md); others are fixed.
 _DYNAMIC = {
     "image": "B",
-    "embedding": "B",
-    "high_res_s0": "B",
-    "high_res_s1": "B",
+    **dict.fromkeys(FEATURES, "B"),
     "points": "PK",
     "labels": "PK",
     "image_index": "P",
@@ -150,16 +128,13 @@ _DYNAMIC = {
 
 
 def _filled(name: str, shape: Shape, sizes: Mapping[str, int]) -> Shape:
-    meaning = _DYNAMIC.get(name)
-    if meaning is None or len(meaning) > len(shape):
+    meaning = _DYNAMIC.get(name, "")
+    if min(shape[len(meaning) :], default=1) < 0:
         raise AutolabelError(
             f"input {name!r} of shape {shape} is not part of the ONNX contract "
             "(docs/MODELS.md); export the model again with this version"
         )
-    if min(shape[len(meaning) :], default=1) < 0:
-        raise AutolabelError(f"input {name!r}: only the first of {shape} may be dynamic")
-    given = [*(sizes[axis] for axis in meaning), *shape[len(meaning) :]]
-    return tuple(one if one > 0 else size for one, size in zip(shape, given, strict=True))
+    return tuple(sizes[meaning[axis]] if size < 0 else size for axis, size in enumerate(shape))
 
 
 OLDEST = (10, 13)
@@ -188,16 +163,11 @@ class Log(trt.ILogger):  # type: ignore[misc]
             r"^Name: (\S+), LayerType: (\w+).*?Outputs: \[ \{.*?Datatype: (\w+)",
             "\n".join(text for _, text in self._said), re.MULTILINE,
         )  # fmt: skip
-        return dict(
-            sorted(Counter(f"{_type(n, kind)} {dtype}" for n, kind, dtype in layers).items())
-        )
-
-
-def _type(name: str, layer_type: str) -> str:
-    """Name attention and normalisation by what a kernel's name lists."""
-    if "mha" in name:
-        return "attention"
-    return "normalization" if "MeanSub" in name else layer_type
+        found: Counter[str] = Counter()
+        for name, kind, dtype in layers:  # attention and normalisation by what its name lists
+            known = "attention" if "mha" in name else "normalization" if "MeanSub" in name else kind
+            found[f"{known} {dtype}"] += 1
+        return dict(sorted(found.items()))
 
 
 def strongly_typed_network_flags() -> int:
@@ -371,20 +341,8 @@ def _configure(
     return config
 
 
-@dataclass(frozen=True)
-class BoundEngine:
-    """An engine at one shape; its buffers are the same for every shape."""
-
-    tensors: Mapping[str, Tensor]
-    run: Callable[[], object]
-
-
-@dataclass
-class _Context:
-    """A context whose shapes and addresses are set, and its captured graph where there is one."""
-
-    context: trt.IExecutionContext
-    graph: int | None = None
+# A context whose shapes and addresses are set, and its captured graph where there is one.
+_Context = tuple[Any, int | None]
 
 
 class LoadedEngine(Graph):
@@ -394,7 +352,10 @@ class LoadedEngine(Graph):
         self._device, self._stream, self._owner = gpu.device, gpu.stream, gpu.owner
         self._log = Log()
         self._runtime = trt.Runtime(self._log)
-        self._engine = self._deserialize(path)
+        check_engine(path, target_of(self._device))
+        self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+        if self._engine is None:
+            raise AutolabelError(f"{NAME_AND_VERSION} cannot load {path}: {self._log.reasons()}")
         self._config = self._engine.create_runtime_config()
         self._config.set_execution_context_allocation_strategy(
             trt.ExecutionContextAllocationStrategy.USER_MANAGED
@@ -403,20 +364,12 @@ class LoadedEngine(Graph):
         self.scratch_bytes = int(self._engine.device_memory_size_v2)
         self._scratch = 0
         self._bound: dict[tuple[object, ...], _Context] = {}
-        self._inputs = self._names(trt.TensorIOMode.INPUT)
+        names = [self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)]
+        modes = {name: self._engine.get_tensor_mode(name) for name in names}
+        self._inputs = [name for name in names if modes[name] == trt.TensorIOMode.INPUT]
+        self._outputs = [name for name in names if modes[name] == trt.TensorIOMode.OUTPUT]
         self.tensors: dict[str, Tensor] = {}
-
-    def _deserialize(self, path: Path) -> trt.ICudaEngine:
-        check_engine(path, target_of(self._device))
-        engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
-        if engine is None:
-            raise AutolabelError(f"{NAME_AND_VERSION} cannot load {path}: {self._log.reasons()}")
-        return engine
-
-    @property
-    def declared(self) -> Mapping[str, Declared]:
-        """Inputs and outputs by name."""
-        return self.tensors
+        self.declared = self.tensors
 
     def attach(self, scratch_address: int) -> None:
         """Give the engine its scratch memory and allocate its inputs and outputs once, largest."""
@@ -452,17 +405,13 @@ class LoadedEngine(Graph):
             write_whole(self._kernels_path, kernels)
             self._kernels = kernels
 
-    def bound(self, counts: Mapping[str, int], points: int = BOX_POINTS) -> BoundEngine:
+    def bound(self, counts: Mapping[str, int], points: int = BOX_POINTS) -> Bound:
         """Return the buffers, and what runs them at these first sizes, and points of a prompt."""
         shapes = sized({name: self.tensors[name] for name in self._inputs}, counts, points)
-        return BoundEngine(self.tensors, lambda: self.run(shapes))
+        return Bound(self.tensors, lambda: self.run(shapes))
 
     def release(self) -> None:
         """Keep the buffers: they are fixed, and the next frames need them."""
-
-    def _names(self, mode: trt.TensorIOMode) -> list[str]:
-        names = [self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)]
-        return [name for name in names if self._engine.get_tensor_mode(name) == mode]
 
     def _new_context(self) -> trt.IExecutionContext:
         context = self._engine.create_execution_context(self._config)
@@ -486,8 +435,7 @@ class LoadedEngine(Graph):
         missing = context.infer_shapes()
         if missing:
             raise AutolabelError(f"{NAME} lacks the shapes of {', '.join(missing)}")
-        outputs = self._names(trt.TensorIOMode.OUTPUT)
-        return {name: tuple(context.get_tensor_shape(name)) for name in outputs}
+        return {name: tuple(context.get_tensor_shape(name)) for name in self._outputs}
 
     def _bind(self, shapes: Mapping[str, Shape]) -> _Context:
         # Clicked points and masks come in too many shapes for a context each.
@@ -496,23 +444,24 @@ class LoadedEngine(Graph):
         bound = self._bound.get(key)
         if bound is not None and not free:
             return bound
-        context = self._new_context() if bound is None else bound.context
+        context = self._new_context() if bound is None else bound[0]
+        graph = None
         self._set_shapes(context, shapes)
         for name, tensor in self.tensors.items():
             if not context.set_tensor_address(name, tensor.address):
                 raise AutolabelError(f"{NAME} refused the address of {name!r}")
-        bound = self._bound[key] = _Context(context)
         if not free:
             # One run outside the capture: the first one may initialise lazily.
             self._execute(context)
             self._device.synchronize(self._stream)
             if not ON_ANY_MACHINE or context.is_stream_capturable(self._stream):
                 with self._owner.capturing():
-                    bound.graph = self._device.capture(self._stream, lambda: self._execute(context))
+                    graph = self._device.capture(self._stream, lambda: self._execute(context))
             else:
                 logger.warning("%s runs %s without a CUDA graph", NAME, shapes)
             self._keep_kernels()
-        return bound
+        self._bound[key] = context, graph
+        return context, graph
 
     def _execute(self, context: trt.IExecutionContext) -> None:
         if not context.execute_async_v3(self._stream):
@@ -520,11 +469,11 @@ class LoadedEngine(Graph):
 
     def run(self, shapes: Mapping[str, Shape]) -> None:
         """Queue one inference over the fixed buffers."""
-        bound = self._bind(shapes)
-        if bound.graph is None:
-            self._execute(bound.context)
+        context, graph = self._bind(shapes)
+        if graph is None:
+            self._execute(context)
         else:
-            self._device.launch(bound.graph, self._stream)
+            self._device.launch(graph, self._stream)
 
 
 def load_engines(paths: Mapping[str, Path], gpu: Gpu) -> dict[str, LoadedEngine]:

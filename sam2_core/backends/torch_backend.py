@@ -18,10 +18,10 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from sam2_core.backends.device_owner import device_owner
+from sam2_core.backends.device_owner import DEVICE_OWNER
 from sam2_core.backends.gpu import opened_gpu
 from sam2_core.backends.model_folder import CLOSE_UPS
-from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
+from sam2_core.backends.protocol import Backend, BackendInfo, Later
 from sam2_core.backends.torch_compiled import (
     BOX_BUCKETS,
     BOX_LABELS,
@@ -174,7 +174,7 @@ class TorchBackend(Backend):
         model, close_ups = modules_for(weights.load(), wanted.graph, close_ups)
         preset = model.preset
         self._device = torch.device(device)
-        self._owner = device_owner()
+        self._owner = DEVICE_OWNER
         self._graphs: Buckets | None = None
         on_gpu = device.startswith("cuda")
         build = partial(build_modules, model, wanted.graph, dtype, device)
@@ -190,7 +190,7 @@ class TorchBackend(Backend):
         # Whether the device cuts and resizes; a CPU's frames are resized by Pillow.
         self._cuts = on_gpu
         how = "compiled" if compiled else "eager"
-        self._info = BackendInfo(
+        self.info = BackendInfo(
             ModelStamp(
                 name=f"{preset.name}/{CLOSE_UPS if close_ups else wanted.graph}",
                 checkpoint_sha256=weights.sha256,
@@ -200,15 +200,9 @@ class TorchBackend(Backend):
                 code_version=mask_code("torch"),
             ),
             image_size=preset.image_size,
-            providers=(f"torch {torch.__version__} {how}",),
             device=torch.cuda.get_device_name(self._device) if on_gpu else "cpu",
             close_ups=close_ups,
         )
-
-    @property
-    def info(self) -> BackendInfo:
-        """Stamp, input size and where it runs."""
-        return self._info
 
     def stage(self, image: ImageArray) -> StagedFrame | None:
         """Copy a frame to page-locked memory, where the device cuts and resizes."""
@@ -229,16 +223,17 @@ class TorchBackend(Backend):
         graphs = self._graphs
         # One by one: what the first frames need comes between.
         for images in graphs.image_buckets:
-            features = self._on_device(partial(graphs.warm_encoder, images))
-            if features is None:
+            encoded = self._on_device(partial(graphs.warm, graphs.encoder(images)))
+            if encoded is None:
                 continue
             for boxes in BOX_BUCKETS:
-                self._on_device(partial(graphs.warm_decoder, features, boxes))
+                decoder = graphs.decoder(Features(encoded, images), boxes)
+                self._on_device(partial(graphs.warm, decoder))
 
     @torch.no_grad()
     def encode(self, images: Sequence[EncoderImage]) -> Features:
         """Encode B images: views of staged frames, or uint8 (H, W, 3) of any size, or squares."""
-        size = self._info.image_size
+        size = self.info.image_size
 
         def ahead() -> list[View | torch.Tensor]:
             return [self._pixels.given(image, size, cuts=self._cuts) for image in images]
@@ -271,31 +266,27 @@ class TorchBackend(Backend):
         # Beside what the device still does for others; and a stream that is never captured, because
         # page-locked memory is given back, and its stream asked, on any thread at any time.
         with torch.cuda.stream(self._uploads):
-            images = self._pixels.squares(given, self._info.image_size)
+            images = self._pixels.squares(given, self.info.image_size)
         self._stream.wait_stream(self._uploads)
         images.record_stream(self._stream)
         if self._graphs is None:
             outputs: Tensors = self._modules.encoder(images)
             return outputs
         count = len(images)
-        graph = self._graphs.encoder(count)
+        graph = self._graphs.made(self._graphs.encoder(count))
         graph.inputs[0][:count].copy_(images)
         graph.graph.replay()
         # The graph's outputs are overwritten by its next run; the copy costs microseconds.
         return tuple(output[:count].clone() for output in graph.outputs)
 
-    def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
-        """Decode P prompts in one call."""
-        return self.decode_later(features, prompts).wait()
-
     @torch.no_grad()
-    def decode_later(self, features: Features, prompts: Prompts) -> PendingMasks:
+    def decode_later(self, features: Features, prompts: Prompts) -> Later:
         """Queue P prompts; the result is waited for by whoever needs it."""
         if self._device.type == "cpu":
             outputs = self._run(features, prompts, self._prompt_tensors(prompts))
             logits, scores = (output.numpy() for output in outputs)
             decoded = LowResMasks(logits, *scores)
-            return PendingMasks(len(prompts), lambda: decoded)
+            return lambda: decoded
         return self._on_device(partial(self._decode_cuda, features, prompts))
 
     def _run(
@@ -321,12 +312,12 @@ class TorchBackend(Backend):
             return [torch.from_numpy(array) for array in arrays]
         return [page_locked([array])[0] for array in arrays]
 
-    def _decode_cuda(self, features: Features, prompts: Prompts) -> PendingMasks:
+    def _decode_cuda(self, features: Features, prompts: Prompts) -> Later:
         count = len(prompts)
         boxes = prompts.labels.shape[1] == len(BOX_LABELS) and prompts.mask_logits is None
         if self._graphs is not None and boxes:
             bucket = bucket_for(count, BOX_BUCKETS)
-            graph = self._graphs.decoder(features, bucket)
+            graph = self._graphs.made(self._graphs.decoder(features, bucket))
             for target, value in zip(graph.inputs[:3], features.data, strict=True):
                 target[: features.batch].copy_(value, non_blocking=True)
             for target, given in zip(
@@ -341,9 +332,9 @@ class TorchBackend(Backend):
                 for tensor in self._prompt_tensors(prompts)
             ]
             outputs = self._run(features, prompts, given)
-        return self._download(outputs, count)
+        return self._download(outputs)
 
-    def _download(self, outputs: Sequence[torch.Tensor], count: int) -> PendingMasks:
+    def _download(self, outputs: Sequence[torch.Tensor]) -> Later:
         """Copy results to pinned memory behind the computation, beside what comes next."""
         self._copies.wait_stream(self._stream)
         with torch.cuda.stream(self._copies):
@@ -361,7 +352,7 @@ class TorchBackend(Backend):
             logits, scores = (host.numpy() for host in hosts)
             return LowResMasks(logits, *scores)
 
-        return PendingMasks(count, fetch)
+        return fetch
 
 
 def load_torch(weights: Weights, wanted: Wanted, close_ups: bool | None = False) -> TorchBackend:

@@ -36,11 +36,11 @@ from sam2_core.architecture.model import (
     stability,
 )
 from sam2_core.architecture.published import PublishedEncoder
-from sam2_core.backends.device_owner import device_owner, is_sticky
+from sam2_core.backends.device_owner import DEVICE_OWNER, is_sticky
+from sam2_core.backends.model_folder import close_up_size
 from sam2_core.batching import bucket_for
 from sam2_core.cache import make_folder, only_one
 from sam2_core.decisive_code import mask_code
-from sam2_core.export import close_up_size
 from sam2_core.machine_errors import causes, first_line
 from sam2_core.types import (
     BOX_BOTTOM_RIGHT,
@@ -67,17 +67,6 @@ class Chosen(nn.Module):
         chosen, chosen_iou = select_mask(logits, iou)
         steady = stability(chosen, REPORTED_DELTA)[:, 0]
         return chosen[:, 0], torch.stack([chosen_iou.float(), score.float(), steady])
-
-
-class _Decode(nn.Module):
-    def __init__(self, model: Sam2) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(
-        self, embedding: Tensor, high_res_s0: Tensor, high_res_s1: Tensor, *prompts: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return self.model.decode((embedding, high_res_s0, high_res_s1), *prompts)
 
 
 class OneImageLayer(nn.Module):
@@ -152,8 +141,7 @@ def build_modules(model: Sam2, graph: str, dtype: torch.dtype, device: str) -> M
     model = model.eval()
     parts: list[nn.Module]
     if graph == "published":
-        decoder = _Decode(model)
-        parts = [PublishedEncoder(model), decoder, decoder, decoder]
+        parts = [PublishedEncoder(model), model, model, model]
     else:
         single = LeanDecoder(model, baked=True)
         single.first = OneImageLayer(single.first)
@@ -174,17 +162,9 @@ BOX_BUCKETS = (8, 32, 64, 96, 136, 256)
 BOX_LABELS = (BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING)
 
 
-class Streams(NamedTuple):
-    """What all models of a process compute on, upload frames on, and copy results back on."""
-
-    compute: torch.cuda.Stream
-    uploads: torch.cuda.Stream
-    copies: torch.cuda.Stream
-
-
 @functools.cache
-def streams_of(device: int) -> Streams:
-    """Return the streams of this process, the same for every model.
+def streams_of(device: int) -> list[torch.cuda.Stream]:
+    """Return what all models of a process compute on, upload frames on, and copy results back on.
 
     cuBLAS keeps 33 MiB for every stream that it has seen, and never gives them back: with a stream
     of its own, each model that is loaded and released would cost that. And PyTorch has 32 streams,
@@ -194,7 +174,7 @@ def streams_of(device: int) -> Streams:
         device: its index.
 
     """
-    return Streams(*(torch.cuda.Stream(device) for _ in Streams._fields))
+    return [torch.cuda.Stream(device) for _ in range(3)]
 
 
 class Captured:
@@ -217,7 +197,7 @@ class Captured:
         self.outputs: Tensors = tuple(outputs)
 
 
-class _Bucket(NamedTuple):
+class Bucket(NamedTuple):
     """A module and the sizes that it is captured for: its name, images and boxes."""
 
     key: tuple[str, int, int]
@@ -260,39 +240,19 @@ class Buckets:
         self.captured.clear()
         self._pool = torch.cuda.graph_pool_handle()
 
-    def encoder(self, images: int) -> Captured:
+    def warm(self, bucket: Bucket) -> Tensors | None:
+        """Capture what was compiled before, on this machine; its outputs, None where it was not."""
+        return self.made(bucket).outputs if self._file(bucket).exists() else None
+
+    def encoder(self, images: int) -> Bucket:
         """Return the encoder for at least so many images."""
-        return self._made(self._encoder(images))
-
-    def decoder(self, features: Features, prompts: int) -> Captured:
-        """Return the decoder for features of so many images and at least so many boxes."""
-        return self._made(self._decoder(features, prompts))
-
-    def warm_encoder(self, images: int) -> Features | None:
-        """Capture the encoder for so many images if it was compiled before, on this machine.
-
-        Returns:
-            Features of no image in particular, or None where it is not compiled yet.
-
-        """
-        bucket = self._encoder(images)
-        if not self._file(bucket).exists():
-            return None
-        return Features(self._made(bucket).outputs, images)
-
-    def warm_decoder(self, features: Features, prompts: int) -> None:
-        """Capture the decoder for such features and boxes if it was compiled before."""
-        bucket = self._decoder(features, prompts)
-        if self._file(bucket).exists():
-            self._made(bucket)
-
-    def _encoder(self, images: int) -> _Bucket:
         images = bucket_for(images, self.image_buckets)
         shape = (images, 3, self._size, self._size)
         zeros = partial(torch.zeros, shape, device=self._device)
-        return _Bucket(("encoder", images, 0), self._modules.encoder, lambda: (zeros(),))
+        return Bucket(("encoder", images, 0), self._modules.encoder, lambda: (zeros(),))
 
-    def _decoder(self, features: Features, prompts: int) -> _Bucket:
+    def decoder(self, features: Features, prompts: int) -> Bucket:
+        """Return the decoder for features of so many images and at least so many boxes."""
         images = bucket_for(features.batch, self.image_buckets)
         prompts = bucket_for(prompts, BOX_BUCKETS)
 
@@ -307,21 +267,22 @@ class Buckets:
 
         modules = self._modules
         decoder = modules.decoder_single if images == 1 else modules.decoder
-        return _Bucket(("decoder", images, prompts), decoder, inputs)
+        return Bucket(("decoder", images, prompts), decoder, inputs)
 
-    def _file(self, bucket: _Bucket) -> Path:
+    def _file(self, bucket: Bucket) -> Path:
         """Return the empty file that says that a size was compiled before."""
         return self._folder / f"{'-'.join(map(str, bucket.key))}-{self._facts}.compiled"
 
-    def _made(self, bucket: _Bucket) -> Captured:
+    def made(self, bucket: Bucket) -> Captured:
+        """Return a module for its sizes, compiled and captured the first time."""
         if bucket.key not in self.captured:
             examples = bucket.inputs()
             function = self._compiled(bucket, examples)
-            with device_owner().capturing():
+            with DEVICE_OWNER.capturing():
                 self.captured[bucket.key] = self._captured(function, examples)
         return self.captured[bucket.key]
 
-    def _compiled(self, bucket: _Bucket, examples: Tensors) -> Callable[..., Tensors]:
+    def _compiled(self, bucket: Bucket, examples: Tensors) -> Callable[..., Tensors]:
         """Compile a module for inputs of these shapes, or load what was compiled before.
 
         Raises:
@@ -332,11 +293,12 @@ class Buckets:
         self._prepare_compiler()
         function: Callable[..., Tensors] = torch.compile(bucket.module, dynamic=False)
         compiled, name = self._file(bucket), "-".join(map(str, bucket.key))
+        waiting = partial(logger.warning, "waiting for another process, which compiles the model")
         try:
             if compiled.exists():
                 function(*examples)
                 return function
-            with only_one(self._folder / f".{compiled.name}.lock", _say_waiting):
+            with only_one(self._folder / f".{compiled.name}.lock", waiting):
                 if not compiled.exists():
                     logger.warning(
                         "compiling the mask model for this GPU (%s), up to half a minute for each "
@@ -376,10 +338,6 @@ class Buckets:
             raise DeviceLostError(
                 f"PyTorch cannot go on after a capture that failed: {first_line(error)}"
             ) from error
-
-
-def _say_waiting() -> None:
-    logger.warning("waiting for another process, which compiles the mask model")
 
 
 def _raise_of_device(error: BaseException) -> None:

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sam2_core.backends.protocol import Backend, BackendInfo
-from sam2_core.batching import joined
 from sam2_core.decisive_code import mask_code
 from sam2_core.postprocess import finish
 from sam2_core.preprocess import PreparedFrame, StagedFrame, checked_image
@@ -127,19 +126,13 @@ class TritonBackend(Backend):
         self._servers = servers
         self._pool = ThreadPoolExecutor(_AT_ONCE, "triton")
         self.served = served = servers.served
-        self._info = BackendInfo(
+        self.info = BackendInfo(
             stamp=served.stamp,
             image_size=served.image_size,
-            providers=("Triton", served.stamp.backend),
             # Not "cpu", whatever it is there: the server batches by itself.
             device=f"triton/{served.device}",
             close_ups=served.close_ups,
         )
-
-    @property
-    def info(self) -> BackendInfo:
-        """Stamp of the server's backend, input size and where it runs."""
-        return self._info
 
     def stage(self, image: ImageArray) -> StagedFrame:
         """Keep a frame as it is: the server cuts and resizes."""
@@ -151,8 +144,7 @@ class TritonBackend(Backend):
 
     def _segmented(self, frame: PreparedFrame) -> Masks:
         if not len(frame.rows):
-            nothing = joined([], self._info.image_size // 4)
-            return finish(nothing, frame.size_hw, frame.rows, frame.reasons)
+            return finish(LowResMasks.empty(), frame.size_hw, frame.rows, frame.reasons)
         pixels, boxes, parts = frame.images_model[0].frame.pixels, frame.boxes_xyxy_px, []
         for start in range(0, len(boxes), MOST_PROMPTS):
             some = boxes[start : start + MOST_PROMPTS]

@@ -6,6 +6,7 @@ import asyncio
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ class SupersededError(AutolabelError):
     """A newer request of the session took this one's place, or the session was cancelled."""
 
 
-class AsyncSam2Client:
+class AsyncSam2Client(AbstractAsyncContextManager["AsyncSam2Client"]):
     """A model on Triton servers, over gRPC; for one event loop.
 
     Args:
@@ -111,10 +112,7 @@ class AsyncSam2Client:
 
     def session(self, name: str) -> Session:
         """Return the session of a name: a tab, a cursor."""
-        found = self._sessions.get(name)
-        if found is None:
-            found = self._sessions[name] = Session(self)
-        return found
+        return self._sessions.setdefault(name, Session(self))
 
     async def close(self) -> None:
         """Cancel what is on its way and let go of connections."""
@@ -122,9 +120,6 @@ class AsyncSam2Client:
             session.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._requests.close()
-
-    async def __aenter__(self) -> AsyncSam2Client:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -141,8 +136,7 @@ class Session:
 
     def __init__(self, client: AsyncSam2Client) -> None:
         self._client = client
-        # Of the request that waits: set when it is superseded.
-        self._waiting: asyncio.Future[None] | None = None
+        self._newest: object = None
         self._sent: asyncio.Task[Masks] | None = None
         self._sent_at_s = 0.0
 
@@ -150,13 +144,20 @@ class Session:
         """Return the masks of prompts, unless a newer request of this session comes first.
 
         Raises:
-            SupersededError: it did, or the session was cancelled.
-            AutolabelError: as `AsyncSam2Client.segment`.
+            SupersededError: one did, or the session was cancelled.
+            AutolabelError: the server refuses, or does not answer in time.
 
         """
-        await self._turn()
+        this = self._newest = object()
+        loop = asyncio.get_running_loop()
+        if self._sent is not None:
+            left_s = max(self._sent_at_s + self._client.grace_s - loop.time(), 0)
+            await asyncio.wait([self._sent], timeout=left_s)
+            if self._newest is not this:
+                raise SupersededError("a newer request took its place")
+            self._cancel_sent()
         task = self._sent = asyncio.create_task(self._client.segment(image, prompts))
-        self._sent_at_s = asyncio.get_running_loop().time()
+        self._sent_at_s = loop.time()
         try:
             return await task
         except asyncio.CancelledError:
@@ -168,33 +169,10 @@ class Session:
             if self._sent is task:
                 self._sent = None
 
-    async def _turn(self) -> None:
-        """Wait until this request, the newest, may be sent; the one before is then cancelled."""
-        loop = asyncio.get_running_loop()
-        self._drop_waiting()
-        if self._sent is None:
-            return
-        superseded = self._waiting = loop.create_future()
-        left_s = max(self._sent_at_s + self._client.grace_s - loop.time(), 0)
-        try:
-            first = asyncio.FIRST_COMPLETED
-            await asyncio.wait([self._sent, superseded], timeout=left_s, return_when=first)
-            if superseded.done():
-                raise SupersededError("a newer request took its place")
-        finally:
-            if self._waiting is superseded:
-                self._waiting = None
-        self._cancel_sent()
-
     def cancel(self) -> None:
         """Give up all requests of this session, here and on the server."""
-        self._drop_waiting()
+        self._newest = None
         self._cancel_sent()
-
-    def _drop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.set_result(None)
-            self._waiting = None
 
     def _cancel_sent(self) -> None:
         if self._sent is not None:

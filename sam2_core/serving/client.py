@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -72,14 +71,11 @@ def _size_hw(found: Tensors) -> tuple[int, int]:
 
 def _prompt_tensors(prompts: PointPrompts) -> Tensors:
     """Return the tensors of a request for the masks of prompts."""
-    inputs: Tensors = {}
-    if prompts.xyxy_px is not None:
-        inputs["boxes_xyxy_px"] = prompts.xyxy_px[None]
-    if prompts.labels.shape[1] or prompts.xyxy_px is None:
-        inputs |= {"points": prompts.points_px[None], "labels": prompts.labels[None]}
-    if prompts.mask_logits is not None:
-        inputs["mask_logits"] = prompts.mask_logits[None]
-    return inputs
+    given = {
+        "boxes_xyxy_px": prompts.xyxy_px, "points": prompts.points_px, "labels": prompts.labels,
+        "mask_logits": prompts.mask_logits,
+    }  # fmt: skip
+    return {name: one[None] for name, one in given.items() if one is not None and one.size}
 
 
 def masks_in(found: Tensors) -> Masks:
@@ -115,19 +111,8 @@ def as_prompts(
         ValueError: they do not fit each other.
 
     """
-    if (points_px is None) != (labels is None):
-        raise ValueError("points_px and labels go together")
-    given = [one for one in (boxes_xyxy_px, labels, masks) if one is not None]
-    if not given:
-        raise ValueError("no prompt: give boxes_xyxy_px, points_px and labels, or masks")
-    count = len(np.asarray(given[0]))
-    if points_px is None:
-        points_px, labels = np.zeros((count, 0, 2), np.float32), np.zeros((count, 0), np.int32)
-    boxes = None if boxes_xyxy_px is None else np.asarray(boxes_xyxy_px, np.float32).reshape(-1, 4)
     logits = None if masks is None else mask_logits(masks, grid)
-    return PointPrompts(
-        np.asarray(points_px, np.float32), np.asarray(labels, np.int32), boxes, logits
-    )
+    return PointPrompts.of(boxes_xyxy_px, points_px, labels, logits)
 
 
 def mask_logits(masks: npt.NDArray[np.bool_], grid: int) -> FloatArray:
@@ -232,7 +217,7 @@ class Requests:
         self._servers.close()
 
 
-class Sam2Client(Requests):
+class Sam2Client(Requests, contextlib.AbstractContextManager["Sam2Client"]):
     """A model on Triton servers; any thread may ask.
 
     Args:
@@ -287,11 +272,5 @@ class Sam2Client(Requests):
         grid = self.served.image_size // 4
         return self.segment(image, as_prompts(boxes_xyxy_px, points_px, labels, masks, grid=grid))
 
-    def __enter__(self) -> Sam2Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         self.close()

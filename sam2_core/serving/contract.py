@@ -22,7 +22,7 @@ from sam2_core.arrays import read_only
 from sam2_core.backends.protocol import BackendInfo
 from sam2_core.prompts import PointPrompts
 from sam2_core.trust.certify import UncertifiedEngineError
-from sam2_core.types import AutolabelError, Boxes, ImageArray, ModelStamp
+from sam2_core.types import AutolabelError, ImageArray, ModelStamp
 
 ByteArray = npt.NDArray[np.uint8]
 # The input of a request that asks for `info`: Triton wants one.
@@ -58,30 +58,18 @@ def served_as(model: str | Path) -> str:
 
 
 @dataclass(frozen=True)
-class ServedModel:
+class ServedModel(BackendInfo):
     """What a client has to know of a model: `BackendInfo` on its way, and whether it may label.
 
     Attributes:
-        stamp, image_size, device, close_ups: as in `BackendInfo`.
         certificate: that it has on its server, in short; else `uncertified` says why it has none.
         version: of the model in its server's repository; the same model may have others elsewhere.
 
     """
 
-    stamp: ModelStamp
-    image_size: int
-    device: str
-    close_ups: bool
     certificate: dict[str, Any] = field(default_factory=dict, compare=False)
     uncertified: str = field(default="", compare=False)
     version: str = field(default="", compare=False)
-
-    @staticmethod
-    def of(info: BackendInfo, version: str = "") -> ServedModel:
-        """Say what a loaded backend is."""
-        return ServedModel(
-            info.stamp, info.image_size, info.device, info.close_ups, version=version
-        )
 
     def certified(self) -> dict[str, Any]:
         """Return the certificate that it has on its server, in short.
@@ -159,12 +147,10 @@ class RequestTensors:
         inner: np.ndarray[Any, Any] = found[0]
         return inner
 
-    def text(self, name: str) -> str | None:
-        """Return a text."""
-        found = self._tensor(name)
-        if found is None:
-            return None
-        return text_in(found)
+    def image_id(self) -> str:
+        """Return the id of an image that was sent before, "" where none is named."""
+        found = self._tensor("image_id")
+        return "" if found is None else text_in(found)
 
     def image(self) -> ImageArray | None:
         """Return the image, uint8 (H, W, 3), of the tensor `image` or decoded from `jpeg`."""
@@ -182,20 +168,6 @@ class RequestTensors:
         _refuse_large(pixels.shape[1], pixels.shape[0])
         return read_only(pixels)
 
-    @staticmethod
-    def _refuse_many(name: str, count: int, most: int) -> None:
-        if not 1 <= count <= most:
-            raise AutolabelError(f"{name} has {count} rows: from 1 to {most} are possible")
-
-    def boxes_alone(self) -> Boxes | None:
-        """Return the boxes of a request that has no other prompts; None: it has others, or none."""
-        found = self._tensor("boxes_xyxy_px")
-        others = ("points", "labels", "mask_logits")
-        if found is None or any(self._tensors(name) is not None for name in others):
-            return None
-        self._refuse_many("boxes_xyxy_px", len(found), MOST_PROMPTS)
-        return Boxes(found, np.ones(len(found), np.float32), ("object",) * len(found))
-
     def point_prompts(self, grid: int) -> PointPrompts:
         """Return prompts in the image's pixels, of boxes_xyxy_px, points, labels, mask_logits.
 
@@ -203,21 +175,15 @@ class RequestTensors:
             AutolabelError, ValueError: they are none, too many, or do not fit each other.
 
         """
-        boxes, points, labels, logits = map(
-            self._tensor, ("boxes_xyxy_px", "points", "labels", "mask_logits")
-        )
-        if (points is None) != (labels is None):
-            raise AutolabelError("points and labels go together")
-        if points is None or labels is None:
-            if boxes is None:
-                raise AutolabelError(
-                    "the request has no prompt: give boxes_xyxy_px, or points, labels"
-                )
-            count = len(boxes)
-            points, labels = np.zeros((count, 0, 2), np.float32), np.zeros((count, 0), np.int32)
-        self._refuse_many("the request", len(labels), MOST_PROMPTS)
-        if labels.ndim == 2 and labels.shape[1] > MOST_POINTS:
-            raise AutolabelError(f"{labels.shape[1]} points: at most {MOST_POINTS} a prompt")
+        names = ("boxes_xyxy_px", "points", "labels", "mask_logits")
+        prompts = PointPrompts.of(*map(self._tensor, names))
+        if not 1 <= len(prompts) <= MOST_PROMPTS:
+            raise AutolabelError(
+                f"the request has {len(prompts)} rows: from 1 to {MOST_PROMPTS} are possible"
+            )
+        points, logits = prompts.labels.shape[1], prompts.mask_logits
+        if points > MOST_POINTS:
+            raise AutolabelError(f"{points} points: at most {MOST_POINTS} a prompt")
         if logits is not None and (
             logits.shape[1:] != (grid, grid) or not np.isfinite(logits).all()
         ):
@@ -225,7 +191,7 @@ class RequestTensors:
                 f"mask_logits is {(1, *logits.shape)}: expected finite numbers (1, P, {grid}, "
                 f"{grid})"
             )
-        return PointPrompts(points, labels, boxes, logits)
+        return prompts
 
 
 def _refuse_large(width: int, height: int) -> None:

@@ -2,7 +2,7 @@
 
 Triton runs code that a request brings (model control), reads and writes shared memory, and changes
 its logs and traces for whoever reaches it. So it listens on sockets in a folder of this user alone,
-and only what is listed here is passed on.
+and only what is listed here can be read.
 
 `demo_page` is a page to try a served model: boxes and clicks on one picture.
 """
@@ -14,11 +14,19 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from sam2_core.clicks import NO_BOX, drawn
 from sam2_core.images import open_image
@@ -26,94 +34,47 @@ from sam2_core.redaction import redact
 from sam2_core.serving.client import Sam2Client
 from sam2_core.types import AutolabelError, FloatArray, Masks
 
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.types import ASGIApp
-
 # A model's name begins with no dot: `..` would lead elsewhere.
 _OPEN = re.compile(
     r"/v2(/health/(live|ready)|/models/stats"
-    r"|/models/\w[\w.-]*(/versions/\d+)?(/(ready|stats|infer))?)?",
+    r"|/models/\w[\w.-]*(/versions/\d+)?(/(ready|stats))?)?",
     re.ASCII,
 )
 _METRICS = "/metrics"
-# Clients say themselves how long they wait, and Triton drops what nobody waits for.
-_LONGEST_S = 3600
-# Not Content-Encoding: what Triton would unpack has no bound.
-_OF_A_BODY = {"content-length", "inference-header-content-length"}
-_PASSED = ("content-type", *_OF_A_BODY)
 
 
 def triton_http(http: Path, metrics: Path) -> ASGIApp:
-    """Return an application that passes on inference, metadata, statistics, health and metrics.
+    """Return an application that passes on metadata, statistics, health and metrics.
+
+    Requests to models go over gRPC.
 
     Args:
         http: socket of Triton's HTTP.
         metrics: socket of Triton's metrics.
 
     """
-    import httpx
-    from starlette.applications import Starlette
-    from starlette.background import BackgroundTask
-    from starlette.requests import ClientDisconnect
-    from starlette.responses import JSONResponse, StreamingResponse
-    from starlette.routing import Route
-
-    def client(path: Path) -> httpx.AsyncClient:
-        limits = httpx.Limits(max_connections=None)
-        transport = httpx.AsyncHTTPTransport(verify=False, uds=str(path), limits=limits)
-        patience = httpx.Timeout(5, read=_LONGEST_S, write=_LONGEST_S, pool=None)
-        headers = {"accept-encoding": "identity"}
-        return httpx.AsyncClient(
-            transport=transport, base_url="http://triton", headers=headers, timeout=patience
+    to_models, to_metrics = (
+        httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(verify=False, uds=str(path)),
+            base_url="http://triton",
+            timeout=60,
         )
-
-    to_models, to_metrics = client(http), client(metrics)
+        for path in (http, metrics)
+    )
 
     async def passed(request: Request) -> Response:
         path = request.scope["raw_path"].decode("latin-1")
-        headers = _some(request.headers)
-        if refused := _refused(request, headers):
-            return refused
         if path != _METRICS and not _OPEN.fullmatch(path):
             return JSONResponse({"error": f"{path} is not open to clients"}, 404)
-        triton = to_metrics if path == _METRICS else to_models
-        asked = triton.build_request(
-            request.method, path, headers=headers,
-            content=request.stream() if request.method == "POST" else None,
-        )  # fmt: skip
         try:
-            found = await triton.send(asked, stream=True)
-        except ClientDisconnect:
-            return JSONResponse({"error": "the client has gone"}, 400)
+            found = await (to_metrics if path == _METRICS else to_models).get(path)
         except httpx.TransportError as error:
             why = str(error) or type(error).__name__
             return JSONResponse({"error": f"the models are not there: {why}"}, 503)
-        return StreamingResponse(
-            found.aiter_raw(), found.status_code, _some(found.headers),
-            background=BackgroundTask(found.aclose),
-        )  # fmt: skip
+        media_type = found.headers.get("content-type")
+        return Response(found.content, found.status_code, media_type=media_type)
 
-    return Starlette(routes=[Route("/{path:path}", passed, methods=["GET", "POST"])])
-
-
-def _refused(request: Request, headers: dict[str, str]) -> Response | None:
-    """Refuse requests whose end Triton and this front would not see at the same place."""
-    from starlette.responses import JSONResponse
-
-    if request.method == "HEAD":  # Triton's answer has a body, which the next one would follow
-        return JSONResponse({}, 405, {"allow": "GET, POST"})
-    if headers.keys() & _OF_A_BODY and request.method != "POST":
-        return JSONResponse({"error": f"{request.method} takes no body"}, 400)
-    if "transfer-encoding" in request.headers and "content-length" in headers:
-        return JSONResponse({"error": "two lengths of one body"}, 400)
-    return None
-
-
-def _some(headers: Any) -> dict[str, str]:
-    return {name: headers[name] for name in _PASSED if name in headers}
+    return Starlette(routes=[Route("/{path:path}", passed)])
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:
@@ -123,17 +84,13 @@ def listen(host: str, port: int, option: str) -> socket.socket:
         AutolabelError: it is taken.
 
     """
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        listener.bind((host, port))
-        listener.listen(128)
+        return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
     except OSError as error:
-        listener.close()
-        raise AutolabelError(
-            f"cannot listen on {host}:{port} ({option}): {error.strerror}"
-        ) from error
-    return listener
+        why = str(error.strerror).partition(" (while attempting")[0]
+        raise AutolabelError(f"cannot listen on {host}:{port} ({option}): {why}") from error
 
 
 @contextlib.contextmanager
@@ -146,8 +103,6 @@ def answering(app: ASGIApp, *listeners: socket.socket, **tls: Any) -> Iterator[N
         tls: as `uvicorn.Config` takes it.
 
     """
-    import uvicorn
-
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -187,11 +142,6 @@ def demo_page(
         AutolabelError: the picture cannot be read.
 
     """
-    from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
-    from starlette.responses import FileResponse, JSONResponse
-    from starlette.routing import Route
-
     image = client.set_image(open_image(picture))
     boxes = np.zeros((0, 4), np.float32) if boxes_xyxy_px is None else boxes_xyxy_px
 
@@ -229,21 +179,13 @@ def demo_page(
         except (AutolabelError, ValueError, KeyError, TypeError) as error:
             return JSONResponse({"error": redact(str(error) or repr(error))}, 400)
 
-    async def name(_: Request) -> Response:
-        return JSONResponse({"model": client.served.stamp.name})
-
-    def file(path: Path) -> Callable[[Request], Awaitable[Response]]:
-        async def send(_: Request) -> Response:
-            return FileResponse(path)
-
-        return send
-
     files = {
         "/": Path(__file__).with_name("demo.html"),
         "/picture": picture,
         "/click_page.js": CLICK_PAGE,
     }
-    routes = [Route(at, file(path)) for at, path in files.items()]
+    routes = [Route(at, FileResponse(path)) for at, path in files.items()]
+    name = JSONResponse({"model": client.served.stamp.name})
     routes += [Route("/model", name), Route("/mask", answer, methods=["POST"])]
     return Starlette(routes=routes)
 

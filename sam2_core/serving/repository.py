@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from sam2_core.cache import write_whole
@@ -91,35 +91,27 @@ def write_repository(
         # A server may be watching: a version appears whole.
         part, target = folder / name / f".{version}", folder / name / str(version)
         shutil.rmtree(part, ignore_errors=True)
-        source = _absolute(model)
-        if with_graphs:
-            source = _with_graphs(model, name, part, options.settings)
+        given = model.removesuffix(WHOLE_FRAMES)
+        path = Path(given).expanduser()
+        source = str(path.absolute()) if path.exists() else given  # the same in any folder
+        if with_graphs and options.settings.backend == "torch":
+            source = given  # PyTorch builds the model from weights: the name alone is enough
+        elif with_graphs:
+            exported = resolve_model(given, Wanted(options.settings.precision)).path
+            shutil.copytree(exported, part / "graphs")  # weights beside them included
+            source = IN_REPOSITORY.format(name)
+        source += model[len(given) :]
         write_whole(part / "model.py", _CODE)
         settings = replace(options.settings, source=source, served_as=name)
-        _write_new(folder / name / "config.pbtxt", config_of(name, settings, options))
+        config, text = folder / name / "config.pbtxt", config_of(name, settings, options)
+        # A server loads all versions again of what was touched.
+        if not config.is_file() or config.read_text() != text:
+            write_whole(config, text)
         shutil.rmtree(target, ignore_errors=True)
         part.rename(target)
-    write_whole(folder / "README.md", _readme(models_in(folder)))
+    served = "\n".join(f"- `{name}`" for name in models_in(folder))
+    write_whole(folder / "README.md", _README.format(served=served))
     return names
-
-
-def _with_graphs(model: str, name: str, folder: Path, settings: ModelSettings) -> str:
-    """Copy a model's exported graphs, weights beside them included; return how they are found.
-
-    PyTorch builds the model from weights: the name alone is enough.
-    """
-    if settings.backend == "torch":
-        return model
-    path = model.removesuffix(WHOLE_FRAMES)
-    shutil.copytree(resolve_model(path, Wanted(settings.precision)).path, folder / "graphs")
-    return IN_REPOSITORY.format(name) + model[len(path) :]
-
-
-def _absolute(model: str) -> str:
-    """Return a model's name as it is the same in any folder."""
-    name = model.removesuffix(WHOLE_FRAMES)
-    path = Path(name).expanduser()
-    return str(path.absolute()) + model[len(name) :] if path.exists() else model
 
 
 def models_in(repository: Path) -> list[str]:
@@ -127,20 +119,15 @@ def models_in(repository: Path) -> list[str]:
     return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
 
 
-def _write_new(path: Path, text: str) -> None:
-    """Write a file unless it is there: a server loads all versions again of what was touched."""
-    if not path.is_file() or path.read_text() != text:
-        write_whole(path, text)
-
-
 def config_of(name: str, settings: ModelSettings, options: RepositoryOptions) -> str:
     """Return a model's config.pbtxt."""
     parameters = "".join(
-        f"parameters {{ key: {_quoted(key)} value {{ string_value: {_quoted(value)} }} }}\n"
-        for key, value in settings.parameters().items()
+        f"parameters {{ key: {json.dumps(key)} "
+        f"value {{ string_value: {json.dumps(str(value))} }} }}\n"
+        for key, value in asdict(settings).items()
     )
     return (
-        f"name: {_quoted(name)}\nbackend: \"python\"\nmax_batch_size: {_MOST_BATCHED}\n"
+        f"name: {json.dumps(name)}\nbackend: \"python\"\nmax_batch_size: {_MOST_BATCHED}\n"
         + "".join(_tensor("input", *one) for one in _INPUTS.items())
         + "".join(_tensor("output", *one) for one in _OUTPUTS.items())
         + _instances(options)
@@ -159,7 +146,7 @@ def _tensor(of: str, name: str, form: tuple[str, tuple[int, ...]]) -> str:
     dims = ", ".join(str(size) for size in shape)
     # Requests about images of other sizes may share a batch.
     more = " allow_ragged_batch: true optional: true" if of == "input" else ""
-    return f"{of} {{ name: {_quoted(name)} data_type: TYPE_{kind} dims: [ {dims} ]{more} }}\n"
+    return f"{of} {{ name: {json.dumps(name)} data_type: TYPE_{kind} dims: [ {dims} ]{more} }}\n"
 
 
 def _instances(options: RepositoryOptions) -> str:
@@ -168,13 +155,7 @@ def _instances(options: RepositoryOptions) -> str:
     return f"instance_group {{ count: {options.instances} kind: {kind}{gpus} }}\n"
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text)
-
-
-def _readme(names: Sequence[str]) -> str:
-    served = "\n".join(f"- `{name}`" for name in names)
-    return f"""# SAM 2 model repository
+_README = """# SAM 2 model repository
 
 {served}
 

@@ -18,11 +18,11 @@ import re
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -40,7 +40,7 @@ from sam2_core.serving.contract import (
     text_tensor,
 )
 from sam2_core.trust.certify import ensure_certified
-from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray, Masks
+from sam2_core.types import AutolabelError, Boxes, ImageArray, Masks
 
 # To write a file takes milliseconds; whoever holds the lock for longer does not work any more.
 _LOCK_S, _LOCK_POLL_S = 20.0, 0.002
@@ -82,12 +82,20 @@ class ImageStore:
                 f"{pixels.nbytes / 1e6:.0f} MB are more than the server keeps "
                 f"({self._most_bytes / 1e6:.0f} MB): serve with a larger --cache-mb"
             )
-        with self._locked():
-            self._make_room(pixels.nbytes + _HEADER_BYTES)
-            with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".", delete=False) as file:
-                np.save(file, pixels)
-            os.utime(file.name, ns=_now())
-            Path(file.name).replace(self._path(name))
+        try:
+            with FileLock(self._folder / ".lock").acquire(_LOCK_S, _LOCK_POLL_S):
+                self._make_room(pixels.nbytes + _HEADER_BYTES)
+                with tempfile.NamedTemporaryFile(
+                    dir=self._folder, prefix=".", delete=False
+                ) as file:
+                    np.save(file, pixels)
+                Path(file.name).replace(self._path(name))
+                self._touch(name)
+        except Timeout as error:
+            raise AutolabelError(
+                f"another process of the server holds {self._folder} for more than {_LOCK_S:g} s: "
+                "is it stopped? Start the server anew"
+            ) from error
 
     def get(self, name: str) -> ImageArray | None:
         """Return the image of an id, or None where it is no longer there.
@@ -109,46 +117,26 @@ class ImageStore:
 
     def _touch(self, name: str) -> bool:
         """Note that an id is in use; tells whether it is there."""
+        now_ns = time.time_ns()  # by itself the system gives many files the same time
         with contextlib.suppress(FileNotFoundError):
-            os.utime(self._path(name), ns=_now())
+            os.utime(self._path(name), ns=(now_ns, now_ns))
             return True
         return False
 
-    def _entries(self) -> list[tuple[int, int, Path]]:
-        """List what is there, longest unused first: time, bytes, path."""
+    def _make_room(self, needed: int) -> None:
+        """Remove what was not used for longest."""
         found = []
         for path in self._folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 status = path.stat()
                 if path.name != ".lock":
                     found.append((status.st_mtime_ns, status.st_size, path))
-        return sorted(found)
-
-    def _make_room(self, needed: int) -> None:
-        entries = self._entries()
-        held = sum(size for _, size, _ in entries)
-        for _, size, path in entries:
+        held = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
             if held + needed <= self._most_bytes:
                 break
             path.unlink(missing_ok=True)
             held -= size
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            with FileLock(self._folder / ".lock").acquire(_LOCK_S, _LOCK_POLL_S):
-                yield
-        except Timeout as error:
-            raise AutolabelError(
-                f"another process of the server holds {self._folder} for more than {_LOCK_S:g} s: "
-                "is it stopped? Start the server anew"
-            ) from error
-
-
-def _now() -> tuple[int, int]:
-    """Return the time for a file: by itself the system gives many files the same one."""
-    now_ns = time.time_ns()
-    return now_ns, now_ns
 
 
 logger = logging.getLogger(__name__)
@@ -158,7 +146,6 @@ IN_REPOSITORY = "{{repository}}/{}/{{version}}/graphs"
 STORE_VARIABLE = "AUTOLABEL_TRITON_STORE"
 # Images that a process keeps open, with what the model has encoded of them.
 _OPEN = 8
-_PLAIN_PX = 64
 Outputs = Mapping[str, np.ndarray[Any, Any]]
 Result = TypeVar("Result")
 
@@ -195,10 +182,6 @@ class ModelSettings:
     image_bytes: int = 1 << 30
     loading_s: int = 600
 
-    def parameters(self) -> dict[str, str]:
-        """Return them as parameters of config.pbtxt."""
-        return {name: str(value) for name, value in asdict(self).items()}
-
     @staticmethod
     def of(args: Mapping[str, str]) -> ModelSettings:
         """Read them from what Triton says of a model and its place."""
@@ -209,13 +192,11 @@ class ModelSettings:
             for one in fields(ModelSettings)
             if one.name in given
         }
-        settings = ModelSettings(**values)
+        if STORE_VARIABLE in os.environ:
+            values["store"] = os.environ[STORE_VARIABLE]
+        source = values.get("source", "").replace("{version}", args["model_version"])
         here = str(Path(args["model_repository"]).parent)
-        source = settings.source.replace("{repository}", here)
-        return replace(
-            settings, source=source.replace("{version}", args["model_version"]),
-            store=os.environ.get(STORE_VARIABLE, settings.store),
-        )  # fmt: skip
+        return ModelSettings(**values | {"source": source.replace("{repository}", here)})
 
     @property
     def path(self) -> str:
@@ -234,12 +215,8 @@ class ModelSettings:
         return Segmenter(backend)
 
 
-class _Frame(NamedTuple):
-    """A request for the boxes of a frame that nobody keeps open."""
-
-    asked: Asked
-    image: ImageArray
-    boxes: Boxes
+# A request for the boxes of a frame that nobody keeps open, its image and its boxes.
+_Frame = tuple["Asked", ImageArray, Boxes]
 
 
 class ServerModel:
@@ -263,10 +240,8 @@ class ServerModel:
         self._segmenter = segmenter = self.settings.load()
         self._images = ImageStore(Path(self.settings.store), self.settings.image_bytes)
         self._open: OrderedDict[str, OpenImage] = OrderedDict()
-        plain = np.zeros((_PLAIN_PX, _PLAIN_PX, 3), np.uint8)
-        corners = np.array([[0.25, 0.25, 0.75, 0.75]], np.float32) * _PLAIN_PX
-        segmenter.segment([plain], [_boxes(corners)])
-        served = ServedModel.of(segmenter.backend.info, self.version)
+        segmenter.probe()
+        served = ServedModel(**vars(segmenter.backend.info), version=self.version)
         try:
             with only_one(cache_folder() / "certificates" / ".server.lock"):
                 proof = ensure_certified(segmenter, self.settings.path)
@@ -294,21 +269,25 @@ class ServerModel:
         if asked.wanted == {"info"}:
             asked.answer({"info": self._info})
             return None
-        tensors = asked.tensors
-        image, name = tensors.image(), tensors.text("image_id")
-        boxes = tensors.boxes_alone()
-        if image is not None and boxes is not None and "image_id" not in asked.wanted:
-            return _Frame(asked, image, boxes)
+        image, name = asked.tensors.image(), asked.tensors.image_id()
+        if image is None:
+            if not name:
+                raise ValueError("the request has no image: give image, jpeg, or image_id")
+            self._opened(name)  # else this is said, whatever the prompts are
+        prompts = None
+        if not asked.wanted <= {"image_id", "size_hw"}:
+            prompts = asked.tensors.point_prompts(self._segmenter.image_size // 4)
         if image is not None:
+            boxes = None if prompts is None else prompts.boxes_alone()
+            if boxes is not None and "image_id" not in asked.wanted:
+                scores = np.ones(len(boxes), np.float32)
+                return asked, image, Boxes(boxes, scores, ("object",) * len(boxes))
             name = image_id(image)
             self._images.put(name, image)
-        if not name:
-            raise ValueError("the request has no image: give image, jpeg, or image_id")
         opened = self._opened(name)
         size_hw = np.array(opened.size_hw, np.int32)
         outputs: Outputs = {"image_id": text_tensor(name), "size_hw": size_hw}
-        if not asked.wanted <= set(outputs):
-            prompts = tensors.point_prompts(self._segmenter.image_size // 4)
+        if prompts is not None:
             masks = []
             for start in range(0, len(prompts), TOGETHER):
                 asked.refuse_unwanted()
@@ -336,11 +315,11 @@ class ServerModel:
         """Segment frames together; where that fails, one by one to know which fail."""
         try:
             found = self._segmenter.segment(
-                [one.image for one in frames], [one.boxes for one in frames]
+                [image for _, image, _ in frames], [boxes for *_, boxes in frames]
             )
         except Exception as error:  # noqa: BLE001 - an answer, too
             if len(frames) == 1:
-                frames[0].asked.refuse(error)
+                frames[0][0].refuse(error)
                 return
             for one in frames:
                 self._segment([one])
@@ -349,10 +328,6 @@ class ServerModel:
             outputs = _mask_tensors(masks, asked.wanted)
             outputs |= {"size_hw": np.array(image.shape[:2], np.int32), "info": self._info}
             asked.answer(outputs)
-
-
-def _boxes(xyxy_px: FloatArray) -> Boxes:
-    return Boxes(xyxy_px, np.ones(len(xyxy_px), np.float32), ("object",) * len(xyxy_px))
 
 
 def _mask_tensors(masks: Masks, wanted: frozenset[str]) -> dict[str, np.ndarray[Any, Any]]:
@@ -369,16 +344,8 @@ def _mask_tensors(masks: Masks, wanted: frozenset[str]) -> dict[str, np.ndarray[
     return found
 
 
-def array_of(tensor: Any) -> np.ndarray[Any, Any]:
-    """Return the data of one of Triton's tensors, where it lies.
-
-    Through DLPack: the backend's own way to NumPy was built for NumPy 1 and gives wrong strides.
-    """
-    return np.from_dlpack(tensor)
-
-
 def tensor_of(name: str, array: np.ndarray[Any, Any]) -> Any:
-    """Return an array as one of Triton's tensors; as `array_of`."""
+    """Return an array as one of Triton's tensors, through DLPack, as `Asked` reads them."""
     import triton_python_backend_utils as triton
 
     # What is exported must be writeable.
@@ -433,7 +400,9 @@ class Asked:
 
     def _tensor(self, name: str) -> np.ndarray[Any, Any] | None:
         found = self._triton.get_input_tensor_by_name(self._request, name)
-        return None if found is None else array_of(found)
+        # Through DLPack: the backend's own way to NumPy was built for NumPy 1 and gives wrong
+        # strides.
+        return None if found is None else np.from_dlpack(found)
 
     def refuse_unwanted(self) -> None:
         """Raise `UnwantedError` where nobody waits for the answer any more."""

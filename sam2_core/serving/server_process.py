@@ -16,9 +16,8 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from pathlib import Path
-from typing import IO
 
 import httpx
 import psutil
@@ -73,12 +72,10 @@ def find_server(cache: Path | None = None) -> InstalledServer:
 
     """
     named = os.environ.get(FOLDER_VARIABLE)
-    for folder in [Path(named)] if named else [_OF_IMAGE]:
-        if (folder / "bin" / "tritonserver").is_file():
-            return InstalledServer(
-                folder / "bin" / "tritonserver", folder / "backends",
-                (folder / "lib",),
-            )  # fmt: skip
+    folder = Path(named or _OF_IMAGE)
+    binary = folder / "bin" / "tritonserver"
+    if binary.is_file():
+        return InstalledServer(binary, folder / "backends", (folder / "lib",))
     if named:
         raise AutolabelError(f"{FOLDER_VARIABLE}={named}: there is no bin/tritonserver in it")
     package = importlib.util.find_spec("pytriton")
@@ -231,164 +228,6 @@ class ServerOptions:
     tls_clients: Path | None = None
 
 
-@dataclass(eq=False)
-class RunningServer:
-    """A server that runs as a child of this process.
-
-    Attributes:
-        process: tritonserver.
-        prefix: of the names of its shared memory.
-        log: its output, where it has a file.
-
-    """
-
-    process: subprocess.Popen[bytes]
-    prefix: str
-    log: Path | None = None
-
-    @cached_property
-    def _client(self) -> httpx.Client:
-        transport = httpx.HTTPTransport(verify=False, uds=str(socket_of(self.prefix, "http")))
-        return httpx.Client(transport=transport, base_url="http://triton/v2")
-
-    def load(self, model: str, loading_s: float) -> None:
-        """Load the versions of a model that its folder has now; the one before answers meanwhile.
-
-        Raises:
-            AutolabelError: it cannot be loaded; the one before goes on.
-
-        """
-        try:
-            url = f"/repository/models/{model}/load"
-            answer = self._client.post(url, json={}, timeout=loading_s + _START_S)
-        except httpx.TransportError as error:
-            raise AutolabelError(f"{model} is not loaded: {error}") from error
-        self._close_memory()
-        if not answer.is_success:
-            raise AutolabelError(f"{model} is not loaded: {answer.text}")
-
-    def _close_memory(self) -> None:
-        """Close the models' memory, which has the images of requests, to other users.
-
-        Triton makes it readable for everybody, whatever the umask.
-        """
-        for path in SHARED_MEMORY.glob(f"{self.prefix}-*"):
-            if path.is_file():
-                path.chmod(0o600)
-
-    def wait_ready(self, loading_s: float = ModelSettings.loading_s) -> None:
-        """Wait until all models are loaded.
-
-        Args:
-            loading_s: as the models have it: each ends by itself when it takes longer.
-
-        Raises:
-            AutolabelError: the server has ended, or is not ready well after that.
-
-        """
-        patience_s = loading_s + _START_S
-        until = time.monotonic() + patience_s
-        while time.monotonic() < until:
-            if self.process.poll() is not None:
-                raise AutolabelError(
-                    self.why_ended(self.process.returncode) + self._too_slow(loading_s)
-                )
-            with contextlib.suppress(httpx.TransportError):
-                if self._client.get("/health/ready").is_success:
-                    self._close_memory()
-                    return
-            time.sleep(_POLL_S)
-        raise AutolabelError(
-            f"the Triton server was not ready within {patience_s:.0f} s{self._says()}"
-        )
-
-    def why_ended(self, status: int) -> str:
-        """Say that it has ended, and what it said last."""
-        return f"the Triton server has ended with status {status}{self._says()}"
-
-    def _says(self) -> str:
-        return f"; its log says:\n{_last_errors(self.log)}" if self.log else ""
-
-    def _too_slow(self, loading_s: float) -> str:
-        if self.log is None or _TIMEOUT not in self.log.read_text(errors="replace"):
-            return ""
-        return (
-            f"\nA model was not loaded within {loading_s:.0f} s and was ended; above is where it "
-            "stood. On a busy machine, or where engines are built first, give it more: "
-            "--load-timeout"
-        )
-
-    def stop(self, *, now: bool = False) -> None:
-        """Stop it, with its models' processes, and empty its shared memory."""
-        if self.process.poll() is None and not now:
-            self.process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(STOP_S)
-        self.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(STOP_S)
-        for path in SHARED_MEMORY.glob(f"{self.prefix}-*"):
-            if path.is_file():
-                path.unlink(missing_ok=True)
-        shutil.rmtree(_folder_of(self.prefix) / _STORE, ignore_errors=True)
-
-    def kill(self) -> None:
-        """End it and its models' processes without waiting for anything."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # a session of its own: they are in it
-
-
-def _last_errors(log: Path) -> str:
-    text = log.read_text(errors="replace")
-    lines = text.splitlines()
-    if _TIMEOUT in text:
-        first = next(number for number, line in enumerate(lines) if line.startswith(_TIMEOUT))
-        return "\n".join(lines[first : first + _STACK_LINES])
-    errors = [line for line in lines if "error" in line.lower() or line.startswith("E")]
-    return "\n".join((errors or lines)[-8:])
-
-
-def start_server(
-    installed: InstalledServer,
-    repository: Path,
-    models: Sequence[str],
-    options: ServerOptions,
-    *,
-    prefix: str,
-    log: Path | None = None,
-) -> RunningServer:
-    """Start a server; it ends with this process.
-
-    Args:
-        installed: which one.
-        repository: model repository.
-        models: to load.
-        options: where gRPC listens.
-        prefix: as `new_prefix` made it.
-        log: file for its output; this process's stderr when None.
-
-    """
-    if shutil.which("bash", path=installed.environment(os.environ)["PATH"]) is None:
-        raise AutolabelError("Triton starts its models through bash, which is not on the PATH")
-    for protocol in ("http", "metrics"):
-        socket_of(prefix, protocol).unlink(missing_ok=True)
-    command = _command(installed, repository, models, options, prefix)
-    store = {STORE_VARIABLE: str(_folder_of(prefix) / _STORE)}
-    with contextlib.ExitStack() as stack:
-        output: IO[bytes] | None = stack.enter_context(log.open("ab")) if log else None
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output or 2, stderr=output,
-            env=installed.environment(os.environ) | store, start_new_session=True,
-            umask=0o077,
-            preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of the C library
-        )  # fmt: skip
-    return RunningServer(process, prefix, log)
-
-
-def _end_with_parent() -> None:
-    _PRCTL(_PDEATHSIG, signal.SIGTERM)
-
-
 def _command(
     installed: InstalledServer,
     repository: Path,
@@ -440,52 +279,89 @@ def _versions_in(repository: Path) -> dict[Path, int]:
     return found
 
 
-class SupervisedServer:
-    """A Triton server and the processes of its models.
+class TritonServer:
+    """A Triton server as a child of this process, and the processes of its models.
 
     Triton goes on without a process that was killed: it says that it is healthy, and refuses every
-    request to that model.
+    request to that model. So all is started anew.
 
     Args:
-        start: starts a server, and another one of the same addresses after it.
+        installed: which one.
         repository: of its models; versions that appear in it are loaded, without a pause.
-        loading_s: as `RunningServer.wait_ready` takes it.
+        models: to load.
+        options: where gRPC listens.
+        prefix: as `new_prefix` made it.
+        log: file for its output.
+        loading_s: as the models have it: each ends by itself when it takes longer.
         tell: takes what happens.
 
     Attributes:
+        process: tritonserver.
         told_to_end: whether `end` was called.
 
     """
 
     def __init__(
-        self,
-        start: Callable[[], RunningServer],
-        repository: Path,
-        loading_s: float,
-        tell: Callable[[str], object],
-    ) -> None:
-        self._start, self._loading_s, self._tell = start, loading_s, tell
-        self._repository = repository
+        self, installed: InstalledServer, repository: Path, models: Sequence[str],
+        options: ServerOptions, *, prefix: str, log: Path,
+        loading_s: float = ModelSettings.loading_s, tell: Callable[[str], object] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._environment = installed.environment(os.environ) | {
+            STORE_VARIABLE: str(_folder_of(prefix) / _STORE)
+        }
+        if shutil.which("bash", path=self._environment["PATH"]) is None:
+            raise AutolabelError("Triton starts its models through bash, which is not on the PATH")
+        self._command = _command(installed, repository, models, options, prefix)
+        self._repository, self._prefix, self._log = repository, prefix, log
+        self._loading_s, self._tell = loading_s, tell
+        transport = httpx.HTTPTransport(verify=False, uds=str(socket_of(prefix, "http")))
+        self._client = httpx.Client(transport=transport, base_url="http://triton/v2")
         self._seen = self._loaded = _versions_in(repository)
-        self.server = start()
-        self.told_to_end = False
         self._zombies: set[int] = set()
+        self.told_to_end = False
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        for protocol in ("http", "metrics"):
+            socket_of(self._prefix, protocol).unlink(missing_ok=True)
+        with self._log.open("ab") as output:
+            return subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                env=self._environment, start_new_session=True, umask=0o077,
+                # One call of the C library.
+                preexec_fn=partial(_PRCTL, _PDEATHSIG, signal.SIGTERM),  # noqa: PLW1509
+            )  # fmt: skip
 
     def end(self) -> None:
         """Let the server end; at once when told a second time. For signal handlers."""
         if self.told_to_end:
-            self.server.kill()
+            self._kill()
             return
         self.told_to_end = True
-        self.server.process.terminate()
+        self.process.terminate()
 
     def wait_ready(self) -> None:
-        """Wait until the models are loaded; returns early when told to end."""
-        try:
-            self.server.wait_ready(self._loading_s)
-        except AutolabelError:
-            if not self.told_to_end:
-                raise
+        """Wait until all models are loaded; returns early when told to end.
+
+        Raises:
+            AutolabelError: the server has ended, or is not ready well after they should be.
+
+        """
+        patience_s = self._loading_s + _START_S
+        until = time.monotonic() + patience_s
+        while time.monotonic() < until and self.process.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                if self._client.get("/health/ready").is_success:
+                    self._close_memory()
+                    return
+            time.sleep(_POLL_S)
+        if self.told_to_end:
+            return
+        if self.process.poll() is not None:
+            raise self._ended()
+        raise AutolabelError(
+            f"the Triton server was not ready within {patience_s:.0f} s{self._says()}"
+        )
 
     def wait(self) -> None:
         """Wait until the server has ended because it was told to.
@@ -496,16 +372,74 @@ class SupervisedServer:
         """
         while not self.told_to_end:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                status = self.server.process.wait(_LOOK_S)
+                self.process.wait(_LOOK_S)
                 if not self.told_to_end:
-                    raise AutolabelError(self.server.why_ended(status))
+                    raise self._ended()
             if self._has_dead_models():
                 self._start_anew()
             self._load_what_changed()
         # Triton may wait for ever for a request that is being computed, or crash in its exit.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.server.process.wait(STOP_S)
-        self.server.stop(now=True)
+            self.process.wait(STOP_S)
+        self.stop()
+
+    def stop(self) -> None:
+        """End it and its models' processes at once, and empty its shared memory."""
+        self._kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_S)
+        for path in SHARED_MEMORY.glob(f"{self._prefix}-*"):
+            if path.is_file():
+                path.unlink(missing_ok=True)
+        shutil.rmtree(_folder_of(self._prefix) / _STORE, ignore_errors=True)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # a session of its own: they are in it
+
+    def _close_memory(self) -> None:
+        """Close the models' memory, which has the images of requests, to other users.
+
+        Triton makes it readable for everybody, whatever the umask.
+        """
+        for path in SHARED_MEMORY.glob(f"{self._prefix}-*"):
+            if path.is_file():
+                path.chmod(0o600)
+
+    def _ended(self) -> AutolabelError:
+        status = self.process.returncode
+        return AutolabelError(f"the Triton server has ended with status {status}{self._says()}")
+
+    def _says(self) -> str:
+        """Return what it said last, and what may help."""
+        lines, advice = self._log.read_text(errors="replace").splitlines(), ""
+        errors = [line for line in lines if "error" in line.lower() or line.startswith("E")]
+        shown = (errors or lines)[-8:]
+        stood = [number for number, line in enumerate(lines) if line.startswith(_TIMEOUT)]
+        if stood:
+            shown = lines[stood[0] : stood[0] + _STACK_LINES]
+            advice = (
+                f"\nA model was not loaded within {self._loading_s:.0f} s and was ended; above is "
+                "where it stood. On a busy machine, or where engines are built first, give it "
+                "more: --load-timeout"
+            )
+        return "; its log says:\n" + "\n".join(shown) + advice
+
+    def _load(self, model: str) -> None:
+        """Load the versions of a model that its folder has now; the one before answers meanwhile.
+
+        Raises:
+            AutolabelError: it cannot be loaded; the one before goes on.
+
+        """
+        try:
+            url = f"/repository/models/{model}/load"
+            answer = self._client.post(url, json={}, timeout=self._loading_s + _START_S)
+        except httpx.TransportError as error:
+            raise AutolabelError(f"{model} is not loaded: {error}") from error
+        self._close_memory()
+        if not answer.is_success:
+            raise AutolabelError(f"{model} is not loaded: {answer.text}")
 
     def _load_what_changed(self) -> None:
         """Load versions that were written, and let go of those that were removed."""
@@ -515,7 +449,7 @@ class SupervisedServer:
         self._loaded = self._seen
         try:
             for model in models_in(self._repository):
-                self.server.load(model, self._loading_s)
+                self._load(model)
             self._tell("the versions of models that changed are loaded")
         except AutolabelError as error:
             if not self.told_to_end:
@@ -525,7 +459,7 @@ class SupervisedServer:
         """Tell whether a process of a model has ended and Triton has not noticed since."""
         found: set[int] = set()
         with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(self.server.process.pid).children():
+            for child in psutil.Process(self.process.pid).children():
                 with contextlib.suppress(psutil.NoSuchProcess):
                     if child.status() == psutil.STATUS_ZOMBIE:
                         found.add(child.pid)
@@ -537,13 +471,13 @@ class SupervisedServer:
             "a model's process has died: the server starts anew (where memory was too small, the "
             "kernel's log says so: dmesg)"
         )
-        self.server.stop(now=True)
+        self.stop()
         self._zombies = set()
         if self.told_to_end:
             return
-        self.server = self._start()
+        self.process = self._start()
         if self.told_to_end:  # meanwhile: the signal met the one before
-            self.server.kill()
+            self._kill()
             return
         self.wait_ready()
         if not self.told_to_end:

@@ -352,7 +352,8 @@ class Servers:
                 if late >= len(self._transports) or call.cancellation.cancelled:
                     raise
             except (ServerError, ServerAbsentError) as error:
-                loading = is_loading(str(error))
+                # The model is not there yet, or no more, in the version asked for.
+                loading = any(one in str(error) for one in _LOADING)
                 if isinstance(error, ServerError) and not loading:
                     raise
                 self._give_up(reached, error)
@@ -420,8 +421,3 @@ class Servers:
         """Let go of all connections."""
         for transport in self._transports:
             transport.close()
-
-
-def is_loading(text: str) -> bool:
-    """Tell from a refusal that the model is not there yet, or no more, in the version asked for."""
-    return any(one in text for one in _LOADING)

@@ -16,13 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pycocotools import mask as coco_mask
 
 from sam2_core.backends.protocol import BackendInfo
 from sam2_core.cache import cache_folder, write_whole
+from sam2_core.load import RANDOM, Wanted, Weights, bundled_checkpoint, resolve_weights
 from sam2_core.machine import installed_versions
 from sam2_core.machine_errors import as_machine_error
 from sam2_core.mask_geometry import (
@@ -33,6 +35,8 @@ from sam2_core.mask_geometry import (
     mask_iou,
     size_class,
 )
+from sam2_core.model_download import SOURCES, checkpoint_path
+from sam2_core.presets import preset_named
 from sam2_core.segmenter import Segmenter
 from sam2_core.trust.calibration import (
     Answers,
@@ -57,10 +61,6 @@ from sam2_core.types import (
     ModelStamp,
     Prompts,
 )
-
-if TYPE_CHECKING:
-    from sam2_core.load import Weights
-
 
 FORMAT = 2
 # Libraries whose version belongs to an engine: those of every engine, and those of a backend.
@@ -297,43 +297,17 @@ def engine_answers(
     return found, float(np.median(seconds[1:] or seconds)) * 1e3
 
 
-def compared(
-    segmenter: Segmenter, calibration: Calibration, answers: Answers
-) -> tuple[list[dict[str, Any]], list[ImageAnswers], float]:
-    """Hold an engine against recorded answers.
-
-    Where labeling segments several frames at once, pictures are segmented alone and so, and what
-    is farther from the reference counts.
-
-    Returns:
-        Every mask beside the reference's (`image` and `row` of its box, `iou`, `boundary_f`,
-        `area_px` of the reference's, `predicted_apart`: how far the two predictions of IoU are
-        apart, `logits_apart`: root mean square of the difference in the reference's deviations),
-        the engine's answers, and milliseconds for a picture.
-
-    Raises:
-        AutolabelError: the answers are those for other pictures or another way to segment.
-
-    """
-    if (answers.calibration, answers.close_ups) != (calibration.digest, segmenter.close_ups):
-        raise AutolabelError("the reference's answers are those to other pictures")
-    batch = segmenter.frame_batch
-    # Several frames at once may be decoded by another graph than single ones.
-    batched = engine_answers(segmenter, calibration.images, batch)[0] if batch > 1 else []
-    found, latency_ms = engine_answers(segmenter, calibration.images)
-    for index, (other, expected) in enumerate(zip(batched, answers.images, strict=False)):
-        alone, together = (_logits_apart(one, expected) for one in (found[index], other))
-        if together.max(initial=0) > alone.max(initial=0):
-            found[index] = other
-    return beside_reference(calibration, found, answers), found, latency_ms
-
-
 def beside_reference(
     calibration: Calibration, found: Sequence[ImageAnswers], answers: Answers
 ) -> list[dict[str, Any]]:
-    """Return every mask of an engine beside the reference's, as `compared` does."""
-    from pycocotools import mask as coco_mask
+    """Return every mask of an engine beside the reference's.
 
+    Returns:
+        Of each `image` and `row` of its box, `iou`, `boundary_f`, `area_px` of the reference's,
+        `predicted_apart`: how far the two predictions of IoU are apart, and `logits_apart`: root
+        mean square of the difference in the reference's deviations.
+
+    """
     rows: list[dict[str, Any]] = []
     together = zip(calibration.images, found, answers.images, strict=True)
     for index, (image, own, expected) in enumerate(together):
@@ -451,11 +425,12 @@ def judged(
         UncertifiedEngineError: there is no PyTorch here, or the weights are not.
 
     """
-    from sam2_core.trust.calibration import torch_answers
-
     stamp = segmenter.backend.info.stamp
+    weights = weights_of(source, stamp, cache)  # where there is no PyTorch, it says so
+    from sam2_core.trust.torch_judge import torch_answers
+
     return torch_answers(
-        weights_of(source, stamp, cache).load(), calibration, close_ups=segmenter.close_ups,
+        weights.load(), calibration, close_ups=segmenter.close_ups,
         checkpoint_sha256=stamp.checkpoint_sha256,
     )  # fmt: skip
 
@@ -467,7 +442,18 @@ def weights_of(source: str | Path, stamp: ModelStamp, cache: Path | None = None)
         UncertifiedEngineError: there is no PyTorch here, or the weights are not.
 
     """
-    weights = _weights(source, stamp.checkpoint_sha256, stamp.name, cache)
+    preset, sha256 = preset_named(stamp.name.partition("/")[0]), stamp.checkpoint_sha256
+    candidates: list[str | Path] = [source]
+    exported = Path(source).expanduser().is_dir()
+    if exported and sha256.startswith("random-"):
+        candidates = [f"{RANDOM}{preset.name}"]
+    elif exported:
+        files = [bundled_checkpoint(preset)]
+        if preset.checkpoint:
+            files += [checkpoint_path(preset, one, cache) for one in SOURCES]
+        candidates = [path for path in files if path is not None and path.is_file()]
+    every = (resolve_weights(one, Wanted(cache=cache)) for one in candidates)
+    weights = next((one for one in every if not exported or one.sha256 == sha256), None)
     if importlib.util.find_spec("torch") is None or weights is None:
         lacking = "PyTorch" if weights is not None else "the checkpoint that it was exported from"
         raise UncertifiedEngineError(
@@ -477,28 +463,6 @@ def weights_of(source: str | Path, stamp: ModelStamp, cache: Path | None = None)
             "label with --allow-uncertified, and every label says so"
         )
     return weights
-
-
-def _weights(source: str | Path, sha256: str, name: str, cache: Path | None) -> Weights | None:
-    """Find the weights that a loaded engine was made of, None where they are not here."""
-    from sam2_core.load import RANDOM, Wanted, bundled_checkpoint, resolve_weights
-    from sam2_core.model_download import SOURCES, checkpoint_path
-    from sam2_core.presets import preset_named
-
-    if not Path(source).expanduser().is_dir():
-        return resolve_weights(source, Wanted(cache=cache))
-    preset = preset_named(name.partition("/")[0])
-    candidates: list[str | Path] = [f"{RANDOM}{preset.name}"]
-    if not sha256.startswith("random-"):
-        files = [bundled_checkpoint(preset)]
-        if preset.checkpoint:
-            files += [checkpoint_path(preset, one, cache) for one in SOURCES]
-        candidates = [path for path in files if path is not None and path.is_file()]
-    for one in candidates:
-        found = resolve_weights(one, Wanted(cache=cache))
-        if found.sha256 == sha256:
-            return found
-    return None
 
 
 def certify(
@@ -511,6 +475,9 @@ def certify(
 ) -> tuple[Certificate, list[ImageAnswers]]:
     """Hold an engine against answers.
 
+    Where labeling segments several frames at once, pictures are segmented alone and so, and what
+    is farther from the reference counts.
+
     Args:
         segmenter: the loaded engine.
         calibration: the pictures.
@@ -521,8 +488,21 @@ def certify(
     Returns:
         The certificate, not written yet, and the engine's masks.
 
+    Raises:
+        AutolabelError: the answers are those for other pictures or another way to segment.
+
     """
-    rows, found, latency_ms = compared(segmenter, calibration, answers)
+    if (answers.calibration, answers.close_ups) != (calibration.digest, segmenter.close_ups):
+        raise AutolabelError("the reference's answers are those to other pictures")
+    batch = segmenter.frame_batch
+    # Several frames at once may be decoded by another graph than single ones.
+    batched = engine_answers(segmenter, calibration.images, batch)[0] if batch > 1 else []
+    found, latency_ms = engine_answers(segmenter, calibration.images)
+    for index, (other, expected) in enumerate(zip(batched, answers.images, strict=False)):
+        alone, together = (_logits_apart(one, expected) for one in (found[index], other))
+        if together.max(initial=0) > alone.max(initial=0):
+            found[index] = other
+    rows = beside_reference(calibration, found, answers)
     certificate = certificate_of(
         engine_facts(segmenter.backend.info), calibration, answers, rows, kind=kind, source=source,
         latency_ms=latency_ms,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sam2_core.backends.follow_backends import RECENT_MEMORIES, FollowBackend, TorchFollowBackend
+from sam2_core.backends.follow_backends import RECENT_MEMORIES, FollowBackend
 from sam2_core.decisive_code import following_modules, source_digest
 from sam2_core.follow import Follower
 from sam2_core.postprocess import finish
@@ -79,7 +79,7 @@ def followed_answers(
     for number, frame in enumerate(frames):
         started = time.perf_counter()
         follower.see(frame.pixels)
-        prompts = box_prompts(frame.boxes_xyxy_px, frame.size_hw, backend.image_size)
+        prompts, _, _ = box_prompts(frame.boxes_xyxy_px, frame.size_hw, backend.image_size)
         points, labels = prompts.points_model[:1], prompts.labels[:1]
         if number == 0:
             (first,) = follower.condition(points, labels)
@@ -99,6 +99,8 @@ def followed_answers(
 def torch_follows(model: Sam2, memory: Memory, checkpoint_sha256: str) -> Answers:
     """Have PyTorch follow the clip's objects in float32 on the CPU; both models are unchanged."""
     import torch
+
+    from sam2_core.backends.torch_follow import TorchFollowBackend
 
     frames = clip()
     images, _ = followed_answers(TorchFollowBackend(model, memory), frames.images)

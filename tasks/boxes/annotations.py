@@ -21,16 +21,17 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import (
+    FOUR_NUMBERS,
+    NUMBER,
+    WHOLE_NUMBER,
     ImageRows,
     Row,
     Rows,
     Xyxy,
-    four_numbers,
     looked_up,
-    number,
+    read_as,
     shown,
     size_hw_of,
-    whole_number,
 )
 from tasks.frames.identity import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.listing import Folder
@@ -106,8 +107,8 @@ def _size(record: Document) -> tuple[int, int] | None:
 
 
 def _coco_row(one: Document, names: Mapping[Hashable, str | int]) -> Row:
-    x, y, width, height = four_numbers(one.get("bbox"), "bbox")
-    score = number(one.get("score", 1.0), "score")
+    x, y, width, height = read_as(FOUR_NUMBERS, one.get("bbox"), "bbox")
+    score = read_as(NUMBER, one.get("score", 1.0), "score")
     category = one.get("category_id")
     name = looked_up(category, names)
     if name is None or str(name) != _printable(name):  # half of a pair: no table can hold it
@@ -115,7 +116,7 @@ def _coco_row(one: Document, names: Mapping[Hashable, str | int]) -> Row:
     attributes = one.get("attributes")
     given = {**(attributes if isinstance(attributes, dict) else {}), **one}
     track = next((key for key in _TRACK_NAMES if given.get(key) is not None), "")
-    track_id = whole_number(given[track], track) if track else None
+    track_id = read_as(WHOLE_NUMBER, given[track], track) if track else None
     return Row(str(name), (x, y, x + width, y + height), score, track_id)
 
 
@@ -181,14 +182,13 @@ def _table_row(
     if category not in categories:
         raise ValueError(f"category_token {category} is in no table")
     bbox = one.get("bbox")
-    box = four_numbers(bbox, "bbox") if bbox else _box_of_mask(one.get("mask"), size_hw)
+    box = read_as(FOUR_NUMBERS, bbox, "bbox") if bbox else _box_of_mask(one.get("mask"), size_hw)
     metadata = one.get("autolabel_metadata") or [{}]
     score = metadata[0].get("score")
     # From 1, as they come: short for people, and exact in JavaScript, as no hash would be.
     track_id = tracks.setdefault(str(instance), len(tracks) + 1) if instance else None
-    return Row(
-        categories[category], box, number(1.0 if score is None else score, "score"), track_id
-    )
+    score = read_as(NUMBER, 1.0 if score is None else score, "score")
+    return Row(categories[category], box, score, track_id)
 
 
 def _box_of_mask(mask: Any, size_hw: tuple[int, int]) -> Xyxy:

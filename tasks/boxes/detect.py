@@ -13,7 +13,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ import numpy.typing as npt
 from sam2_core.machine import usable_cores
 from sam2_core.preprocess import StagedFrame
 from sam2_core.types import Boxes, FloatArray, ImageArray
-from tasks.boxes.detectors import load_detector
 from tasks.boxes.yolox import SAME_BOX_IOU, SAME_CLASS_IOU, AnyDetector, Letterboxed
 from tasks.frames.images import load_frame
 from tasks.types import FrameFailure, FrameRef
@@ -51,22 +50,12 @@ class Tile:
 Parts = list[tuple[Tile, Letterboxed]]
 
 
-@dataclass
-class _Frame:
-    """A frame whose parts are in the detector."""
-
-    frame: FrameRef
-    parts: int
-    size_hw: tuple[int, int]
-    found: list[tuple[Tile, Boxes]] = field(default_factory=list)
-
-
-Part = tuple[_Frame, Tile, Letterboxed]
+Part = tuple[FrameRef, Tile, Letterboxed]
 
 
 def detect(
     frames: Iterable[FrameRef],
-    detector: str | AnyDetector,
+    detector: AnyDetector,
     classes: Sequence[str] = (),
     min_score: float = 0.3,
     on_frame: OnFrame | None = None,
@@ -78,7 +67,7 @@ def detect(
 
     Args:
         frames: with `local_path`.
-        detector: a loaded one, or the name or path of one (see `tasks.boxes.detectors`).
+        detector: a loaded one.
         classes: class names to keep; all when empty.
         min_score: least score of a box.
         on_frame: called with each frame when it is done.
@@ -90,11 +79,9 @@ def detect(
         By frame index: boxes, best first, possibly none; or why the frame could not be read.
 
     Raises:
-        AutolabelError: no such detector, unreadable, or a class that it does not know.
+        AutolabelError: the detector does not know a class.
 
     """
-    if isinstance(detector, str):
-        detector = load_detector(detector)
     detector.class_mask(classes)
     outcomes: dict[int, Boxes | FrameFailure] = {}
 
@@ -107,20 +94,21 @@ def detect(
         for frame, read in _read_ahead(frames, detector, tiles, on_read):
             if isinstance(read, FrameFailure):
                 finish(frame, read)
-                continue
-            whole = _Frame(frame, len(read), read[0][1].size_hw)
-            yield from ((whole, tile, image) for tile, image in read)
+            else:
+                yield from ((frame, tile, image) for tile, image in read)
 
-    for whole, tile, boxes in _detected(parts(), detector, classes, min_score):
-        whole.found.append((tile, boxes))
-        if len(whole.found) == whole.parts:
-            finish(whole.frame, merged(whole.found, whole.size_hw))
+    found: list[tuple[Tile, Boxes]] = []  # in one frame, of which all parts come in one run
+    for frame, tile, boxes in _detected(parts(), detector, classes, min_score):
+        found.append((tile, boxes))
+        if len(found) == (1 if tiles == 1 else tiles**2 + 1):
+            finish(frame, merged(found))
+            found = []
     return dict(sorted(outcomes.items()))
 
 
 def _detected(
     parts: Iterator[Part], detector: AnyDetector, classes: Sequence[str], min_score: float
-) -> Iterator[tuple[_Frame, Tile, Boxes]]:
+) -> Iterator[tuple[FrameRef, Tile, Boxes]]:
     """Detect in batches; while a device works on one, the next is put together."""
     queued: deque[tuple[list[Part], Callable[[], list[Boxes]]]] = deque()
     batches = iter(lambda: list(itertools.islice(parts, detector.batch)), [])
@@ -170,10 +158,9 @@ def tiles_of(size_hw: tuple[int, int], count: int) -> list[Tile]:
     if count == 1:
         return [whole]
     columns, rows = _spans(width, count), _spans(height, count)
-    tiles = [
-        Tile(left, top, right, bottom) for top, bottom in rows for left, right in columns
+    return [
+        whole, *(Tile(left, top, right, bottom) for top, bottom in rows for left, right in columns)
     ]  # fmt: skip
-    return [whole, *tiles]
 
 
 def _spans(length: int, count: int) -> list[tuple[int, int]]:
@@ -183,20 +170,20 @@ def _spans(length: int, count: int) -> list[tuple[int, int]]:
     return [(start, min(round(start + share) + 1, length)) for start in starts]
 
 
-def merged(found: Sequence[tuple[Tile, Boxes]], size_hw: tuple[int, int]) -> Boxes:
+def merged(found: Sequence[tuple[Tile, Boxes]]) -> Boxes:
     """Merge the boxes of a frame's tiles, best first.
 
     Args:
         found: each tile with its boxes, in pixels of the tile; the whole frame first.
-        size_hw: of the frame.
 
     """
     if len(found) == 1:
         return found[0][1]
+    whole = found[0][0]
     boxes = np.concatenate([_placed(tile, one) for tile, one in found])
     scores = np.concatenate([one.scores for _, one in found])
     labels = np.array([label for _, one in found for label in one.labels], object)
-    cut = np.concatenate([_cut(tile, one, size_hw) for tile, one in found])
+    cut = np.concatenate([_cut(tile, one, whole) for tile, one in found])
     kept: list[int] = []
     # Whole ones first: a cut one is compared with all that may hold it.
     for row in np.lexsort((-scores, cut)).tolist():
@@ -215,11 +202,11 @@ def _placed(tile: Tile, boxes: Boxes) -> FloatArray:
     return np.asarray(boxes.xyxy_px + offset, np.float32)
 
 
-def _cut(tile: Tile, boxes: Boxes, size_hw: tuple[int, int]) -> npt.NDArray[np.bool_]:
+def _cut(tile: Tile, boxes: Boxes, whole: Tile) -> npt.NDArray[np.bool_]:
     """Tell which boxes touch a border of their tile that is not the frame's."""
     height, width = tile.bottom - tile.top, tile.right - tile.left
     inner = np.array(
-        [tile.left > 0, tile.top > 0, tile.right < size_hw[1], tile.bottom < size_hw[0]]
+        [tile.left > 0, tile.top > 0, tile.right < whole.right, tile.bottom < whole.bottom]
     )
     distances = np.abs(boxes.xyxy_px - np.array([0, 0, width, height], np.float32))
     return np.asarray(((distances <= _EDGE_PX) & inner).any(axis=1))

@@ -214,10 +214,12 @@ def load_detector(name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> 
     if file.prompts:
         return PromptedDetector(file)
     if backend == TENSORRT:
+        from sam2_core.backend_choice import require_tensorrt
         from sam2_core.backends.gpu import process_gpu
-        from sam2_core.backends.tensorrt_backend import engines_folder, require_tensorrt
 
         require_tensorrt()
+        from sam2_core.backends.tensorrt_backend import engines_folder
+
         return Detector(file, process_gpu(), engines=engines_folder())
     # Beside PyTorch, whose threads ask the device while this one would capture.
     return Detector(file, _gpu_beside(backend), captured=backend == CUDA)

@@ -25,6 +25,7 @@ from pathlib import PurePosixPath
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.annotations import read_coco, read_cvat, read_nuscenes
 from tasks.boxes.imported import (
+    WHOLE_NUMBER,
     BadBoxesError,
     Entry,
     ImageRows,
@@ -34,7 +35,7 @@ from tasks.boxes.imported import (
     boxes_of,
     entry_of,
     is_kitti_folder,
-    whole_number,
+    read_as,
 )
 from tasks.frames.identity import suffix_of
 from tasks.frames.listing import File, Folder, stat_file, walk
@@ -55,10 +56,7 @@ def read_names(data: bytes, where: str) -> tuple[str, ...]:
         AutolabelError: it has none; names the file.
 
     """
-    try:
-        text = decoded(data, where)
-    except BadBoxesError as error:
-        raise AutolabelError(str(error)) from error
+    text = decoded(data, where)
     names = tuple(map(str.strip, text.rstrip().splitlines()))
     if where.lower().endswith((".yaml", ".yml")):
         names = _from_yaml(text, where)
@@ -103,22 +101,19 @@ def _rows(data: bytes, where: str, read: Callable[[str], Row | None], form: str)
     """Read each line of a file that is no comment.
 
     Raises:
-        BadBoxesError: names the file and the first lines that are not of this form.
+        BadBoxesError: names the file and the first line that is not of this form.
 
     """
     rows: list[Row | None] = []
-    wrong: list[str] = []
     for number, line in enumerate(decoded(data, where).splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
             rows.append(read(line))
         except (ValueError, IndexError):
-            columns = counted(len(line.split()), "column")
-            wrong.append(f"{where}:{number}: {line.strip()!r:.80} of {columns}")
-    if wrong:
-        more = f" (and {counted(len(wrong) - 3, 'more line')})" if len(wrong) > 3 else ""
-        raise BadBoxesError(f"expected {form}, found {'; '.join(wrong[:3])}{more}")
+            found = f"{line.strip()!r:.80} of {counted(len(line.split()), 'column')}"
+            reason = f"expected {form}, found {where}:{number}: {found}"
+            raise BadBoxesError(reason) from None
     return [one for one in rows if one]
 
 
@@ -126,14 +121,12 @@ def parse_text(data: bytes, where: str, source: str, names: tuple[str, ...] = ()
     """Read the boxes of a text file: in pixels, or with names of classes in YOLO's fractions.
 
     Raises:
-        BadBoxesError: names the file and the first lines that are not of this form.
+        BadBoxesError: names the file and the first line that is not of this form.
 
     """
     if names:
-        form = (
-            "`class x y width height [score]` in fractions of the picture, with a class from 0 to"
-        )
-        rows = _rows(data, where, partial(_yolo_row, names), f"{form} {len(names) - 1}")
+        form = "`class x y width height [score]` in fractions of the picture, with a class from 0"
+        rows = _rows(data, where, partial(_yolo_row, names), f"{form} to {len(names) - 1}")
         return boxes_of(rows, source)
     rows = _rows(data, where, _row, "`label score x1 y1 x2 y2`, or KITTI's 15 or 16 columns")
     # A class's number and fractions: a box of pixels has some above 1.
@@ -203,7 +196,7 @@ def read_tracking(text: str, sequence: str, where: str) -> dict[str, ImageRows]:
     def read(fields: list[str]) -> Row | None:
         if not is_tracking_line(fields):
             raise ValueError(f"{' '.join(fields)!r:.80} is no label")
-        track = whole_number(fields[1], "track id")
+        track = read_as(WHOLE_NUMBER, fields[1], "track id")
         return _object_row(fields[2:], track if track >= 0 else None)
 
     found: dict[str, ImageRows] = {}

@@ -21,10 +21,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.frames.discover import Discovered
@@ -43,7 +44,15 @@ _OF_CAMERA = re.compile(r"^label_(\d+)$")
 Xyxy = tuple[float, float, float, float]
 
 
-class BadBoxesError(ValueError):
+_KINDS: dict[str, TypeAdapter[Any]] = {
+    "four numbers": TypeAdapter(Xyxy),
+    "a number": TypeAdapter(float),
+    "a whole number of at most 64 bits": TypeAdapter(Annotated[int, Field(ge=-(2**63), lt=2**63)]),
+}
+FOUR_NUMBERS, NUMBER, WHOLE_NUMBER = _KINDS
+
+
+class BadBoxesError(AutolabelError):
     """Boxes of one image that cannot be read; the message is the reason."""
 
 
@@ -70,34 +79,12 @@ def shown(value: Any) -> str:
     return f"{json.dumps(value, default=str):.60}"
 
 
-def four_numbers(value: Any, name: str) -> Xyxy:
-    """Return four numbers of a file; ValueError for anything else."""
+def read_as(kind: str, value: Any, name: str) -> Any:
+    """Return a value of a file as FOUR_NUMBERS, NUMBER or WHOLE_NUMBER; else a ValueError."""
     try:
-        one, two, three, four = map(float, value)
-    except (ValueError, TypeError, OverflowError):
-        raise ValueError(f"{name} must be four numbers, and is {shown(value)}") from None
-    return one, two, three, four
-
-
-def number(value: Any, name: str) -> float:
-    """Return a number of a file; ValueError for anything else."""
-    try:
-        return float(value)
-    except (ValueError, TypeError, OverflowError):
-        raise ValueError(f"{name} must be a number, and is {shown(value)}") from None
-
-
-def whole_number(value: Any, name: str) -> int:
-    """Return a whole number of at most 64 bits; ValueError for anything else."""
-    try:
-        found = int(value)
-        if isinstance(value, float) and value != found:
-            raise ValueError
-    except (ValueError, TypeError, OverflowError):
-        raise ValueError(f"{name} {shown(value)} is not a whole number") from None
-    if not -(2**63) <= found < 2**63:
-        raise ValueError(f"{name} has more than 64 bits")
-    return found
+        return _KINDS[kind].validate_python(value)
+    except ValidationError:
+        raise ValueError(f"{name} must be {kind}, and is {shown(value)}") from None
 
 
 def looked_up(key: Any, values: Mapping[Hashable, Any]) -> Any:
@@ -173,12 +160,6 @@ class Rows:
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
 
-    def counts(self) -> Counter[str]:
-        """Count the boxes of every class; classes without any are there with 0."""
-        counts = Counter(dict.fromkeys(self.classes, 0))
-        counts.update(one.label for _, image in self.images for one in image.rows)
-        return counts
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -210,7 +191,7 @@ class Entry:
             return f"{self.name}\0{self.version}"
         try:
             boxes = self.read("")
-        except (AutolabelError, BadBoxesError) as error:
+        except AutolabelError as error:
             return f"{self.name}\0{error}"
         tracks = None if boxes.track_ids is None else boxes.track_ids.tolist()
         rows = (boxes.xyxy_px.tolist(), boxes.scores.tolist(), boxes.labels, tracks)
@@ -287,7 +268,9 @@ class ImportedBoxes:
             )
             for name, image in rows.images
         )  # fmt: skip
-        return ImportedBoxes(where, stamp, _digest(entries), entries, rows.counts(), rows.notes)
+        counts = Counter(dict.fromkeys(rows.classes, 0))
+        counts.update(one.label for _, image in rows.images for one in image.rows)
+        return ImportedBoxes(where, stamp, _digest(entries), entries, counts, rows.notes)
 
     def of(self, frame: FrameRef) -> Boxes | FrameFailure:
         """Boxes of a frame in the order of the file, none when the import has none for it.
@@ -316,8 +299,8 @@ class ImportedBoxes:
 
     def entries_of(self, frame: FrameRef) -> list[Entry]:
         """Entries that fit a frame; those that name most of its folders."""
-        number = _number_of(frame)
-        return self._fitting(_stem(frame) if number is None else number, frame)
+        path, number = _place_of(frame)
+        return self._fitting(path.stem if number is None else number, frame)
 
     def _fitting(self, name: str | int, footage: Footage) -> list[Entry]:
         named = self._by_name.get(name)
@@ -358,29 +341,22 @@ def _digest(entries: Iterable[Entry]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _path(one: Footage) -> str:
-    """Path of a frame or video in its address, unquoted, without the number of a video's frame."""
+def _place_of(one: Footage) -> tuple[PurePosixPath, int | None]:
+    """Return the path in an address, unquoted, and the number of a video's frame in it.
+
+    Pictures with names of their own have no number; a video has that of its first frame.
+    """
     part = part_of(f"{one.address}#frame=0" if isinstance(one, VideoRef) else one.uri)
     uri = part.path if part else one.uri
-    return unquote(uri) if uri.startswith(("http://", "https://")) else uri
-
-
-def _stem(frame: FrameRef) -> str:
-    return PurePosixPath(_path(frame)).stem
-
-
-def _number_of(frame: Footage) -> int | None:
-    """Return the number of a video's frame in it; pictures with names of their own have none."""
-    part = part_of(frame.uri)
-    return None if part is None or part.is_member else part.number
+    path = PurePosixPath(unquote(uri) if uri.startswith(("http://", "https://")) else uri)
+    return path, None if part is None or part.is_member else part.number
 
 
 def _around(one: Footage) -> set[str]:
     """Folders that a frame lies in; a video is one for its frames."""
-    path = PurePosixPath(_path(one))
-    if isinstance(one, VideoRef) or _number_of(one) is not None:
-        return {*path.with_suffix("").parts, one.camera, one.sequence_id, ""}
-    return {*path.parent.parts, one.camera, one.sequence_id, ""}
+    path, number = _place_of(one)
+    folder = path.parent if number is None else path.with_suffix("")
+    return {*folder.parts, one.camera, one.sequence_id, ""}
 
 
 def _as_displayed(boxes: Boxes, entry: Entry, frame: FrameRef) -> Boxes:
@@ -472,9 +448,9 @@ class Matching:
     def open_videos(self, frames: Iterable[FrameRef]) -> None:
         """Count the frames that opened videos have; boxes of any other number have no frame."""
         there = {one.uri: one for one in frames if "#frame=" in one.uri}
-        opened = {_video_of(uri) for uri in there}
+        opened = {uri.rpartition("#frame=")[0] for uri in there}
         for name, uri in list(self._frame_of.items()):
-            if _video_of(uri) in opened and uri not in there:
+            if uri.rpartition("#frame=")[0] in opened and uri not in there:
                 del self._frame_of[name]
         for one in there.values():
             self._count(one, self.imported.entries_of(one))
@@ -524,32 +500,26 @@ class Matching:
             self._refuse_classes(set(classes))
 
     def _refuse_classes(self, wanted: set[str]) -> None:
-        counts = self.imported.class_counts
-        if counts is not None:
-            unknown = wanted - {name for name, count in counts.items() if count}
-            told = ", ".join(
-                f"{name} ({counted(counts[name], 'box', 'boxes')})" for name in sorted(counts)
-            )
-            # A class that the file knows may have no box in it; one that it does not is a mistake.
-            if unknown - counts.keys() or unknown == wanted:
-                self._refuse(unknown, told)
-            return
-        matched = [one for one in self.imported.entries if one.name in self._frame_of]
-        seen: set[str] = set()
-        if len(matched) > MOST_READ:
-            return
-        for entry in matched:
-            with contextlib.suppress(BadBoxesError, AutolabelError):  # it has no classes
-                seen |= set(entry.read("").labels)
-            if seen & wanted:
+        counts, mistakes = self.imported.class_counts, set[str]()
+        if counts is None:
+            matched = [one for one in self.imported.entries if one.name in self._frame_of]
+            if len(matched) > MOST_READ:
                 return
-        self._refuse(wanted, ", ".join(sorted(seen)))
-
-    def _refuse(self, unknown: set[str], told: str) -> None:
-        raise AutolabelError(
-            f"--classes {','.join(sorted(unknown))}: {self.imported.where} has no such boxes; "
-            f"its classes are: {told or 'none'}"
-        )
+            counts = Counter[str]()
+            for entry in matched:
+                with contextlib.suppress(AutolabelError):  # it has no classes
+                    counts.update(entry.read("").labels)
+                if wanted & counts.keys():
+                    return
+        else:  # a class that the file knows may have no box in it; one that it does not may not
+            mistakes = wanted - counts.keys()
+        unknown = {name for name in wanted if not counts.get(name)}
+        if mistakes or unknown == wanted:
+            every = (f"{one} ({counted(counts[one], 'box', 'boxes')})" for one in sorted(counts))
+            raise AutolabelError(
+                f"--classes {','.join(sorted(unknown))}: {self.imported.where} has no such boxes; "
+                f"its classes are: {', '.join(every) or 'none'}"
+            )
 
     def lines(self) -> Iterator[str]:
         """Say what does not fit, for a person."""
@@ -572,10 +542,6 @@ class Matching:
             "first_boxes_without_frame": unmatched[:_SHOWN],
             "notes": list(self.imported.notes),
         }
-
-
-def _video_of(uri: str) -> str:
-    return uri.rpartition("#frame=")[0]
 
 
 def _some(names: list[str], count: int) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from sam2_core.arrays import freeze_arrays
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.onnxruntime_backend import MOST_CALLS, open_session, run_session
-from sam2_core.backends.onnxruntime_cuda import BUCKETS, CudaNetwork, Rows
+from sam2_core.backends.onnxruntime_cuda import BUCKETS, CudaNetwork, LikelyRows
 from sam2_core.machine import usable_cores
 from sam2_core.preprocess import StagedFrame
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
@@ -265,7 +265,7 @@ class Detector(AnyDetector):
         self, images: Sequence[Letterboxed], classes: Sequence[str] = (), min_score: float = 0.3
     ) -> Callable[[], list[Boxes]]:
         wanted = self.class_mask(classes)
-        rows: Callable[[], list[Rows]] = partial(self._likely, images, min_score)
+        rows: Callable[[], list[LikelyRows]] = partial(self._likely, images, min_score)
         if self._network is not None:
             frames = [one.pixels for one in images if isinstance(one.pixels, StagedFrame)]
             sizes = [one.scaled_wh for one in images]
@@ -275,11 +275,11 @@ class Detector(AnyDetector):
             for one, image in zip(rows(), images, strict=True)
         ]
 
-    def _likely(self, images: Sequence[Letterboxed], min_score: float) -> list[Rows]:
+    def _likely(self, images: Sequence[Letterboxed], min_score: float) -> list[LikelyRows]:
         rows = self._run(images)
         if rows.shape[1] != len(self._grid) or rows.shape[2] != 5 + len(self.classes):
             raise self._not_yolox(f"output {rows.shape} for an input of {self.input_hw}")
-        return [Rows.likely(one, min_score) for one in rows]
+        return [LikelyRows.likely(one, min_score) for one in rows]
 
     def _run(self, images: Sequence[Letterboxed]) -> FloatArray:
         planes = [np.asarray(image.pixels) for image in images]
@@ -306,7 +306,7 @@ class Detector(AnyDetector):
         return self._single
 
     def _boxes(
-        self, found: Rows, image: Letterboxed, wanted: np.ndarray[Any, np.dtype[np.bool_]],
+        self, found: LikelyRows, image: Letterboxed, wanted: np.ndarray[Any, np.dtype[np.bool_]],
         min_score: float,
     ) -> Boxes:  # fmt: skip
         rows, grid, stride = found.values, self._grid[found.cells], self._stride[found.cells]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -20,8 +20,10 @@ from pycocotools import mask as coco_mask
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from sam2_core.arrays import freeze_arrays
-from sam2_core.types import AutolabelError, FloatArray, IntArray
+from sam2_core.types import AutolabelError, Boxes, FloatArray, IntArray
+from tasks.boxes.imported import ImportedBoxes, entry_of
 from tasks.masks.crops import run_pairs
+from tasks.types import FrameRef
 
 # Objects may reach over the picture's edge; corners so many pictures away are damage.
 _MOST_PICTURES_AWAY = 10
@@ -107,6 +109,18 @@ class Truth:
     def instances(self) -> int:
         """How many instances there are, crowds not counted."""
         return sum(len(image) for image in self.images)
+
+
+def images_of(truth: Truth) -> Callable[[FrameRef], list[TruthImage]]:
+    """Return what finds the images of a frame, as imported boxes find theirs.
+
+    Their names are its own, and every folder that the truth names is in the frame's address; of
+    several, those count that name most of its folders.
+    """
+    images = {one.file_name: one for one in truth.images}
+    entries = tuple(entry_of(name, Boxes.empty) for name in images)
+    known = ImportedBoxes("", "", "", entries)
+    return lambda frame: [images[entry.name] for entry in known.entries_of(frame)]
 
 
 class _Category(BaseModel):

@@ -26,7 +26,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from tenacity import (
     RetryError,
@@ -47,6 +47,9 @@ from tasks.dataset.lazy_imports import import_later
 from tasks.store.private_files import PRIVATE_UMASK, close_file, private_folder
 from tasks.store.shared_server import SharedServer, socket_folder
 
+URI_VARIABLE = "FIFTYONE_DATABASE_URI"
+OWNED_VARIABLE = "AUTOLABEL_DATABASE_URI"
+ADVICE = "every decision that has its mark is in storage: nothing is lost"
 WAIT_VARIABLE = "AUTOLABEL_DATABASE_WAIT_S"
 WAIT_S = 60.0
 PAUSE_S = 2.0
@@ -111,16 +114,11 @@ def waits_for_database(call: Callable[Parameters, Result]) -> Callable[Parameter
         wait_s = float(os.environ.get(WAIT_VARIABLE, WAIT_S))
         patience_s = 0.0 if time.monotonic() < _left_alone_until else wait_s
         try:
-            waiting = _while_away(patience_s, PAUSE_S, before_sleep_log(log, logging.WARNING))
-            result = waiting(call, *args, **kwargs)
-        except RetryError as given_up:
+            so = "; the labels are in storage: later the flow `load-dataset` loads what it lacks"
+            result = _while_away(partial(call, *args, **kwargs), so, patience_s, PAUSE_S)
+        except DatabaseAwayError:
             _left_alone_until = time.monotonic() + LEFT_ALONE_S
-            error = given_up.last_attempt.exception()
-            kind = type(_said_by_client(error)).__name__
-            raise DatabaseAwayError(
-                f"FiftyOne's database{_where()} does not answer ({kind}); the labels are in "
-                "storage: when it is back, the flow `load-dataset` loads what it lacks"
-            ) from error
+            raise
         _left_alone_until = 0.0
         return result
 
@@ -134,13 +132,11 @@ def await_answer(patience_s: float = PATIENCE_S) -> None:
         DatabaseAwayError: it does not within `patience_s` seconds.
 
     """
-    try:
-        _while_away(patience_s)(_ping)
-    except RetryError as given_up:
-        raise DatabaseAwayError(
-            "FiftyOne's database does not answer, and nothing was changed: the terminal where the "
-            f"App was started says why; try again in a moment. {ADVICE.capitalize()}"
-        ) from given_up.last_attempt.exception()
+    so = (
+        ", and nothing was changed: the terminal where the App was started says why; try again in "
+        f"a moment. {ADVICE.capitalize()}"
+    )
+    _while_away(_ping, so, patience_s)
 
 
 def show_stored(show: Callable[[], None]) -> None:
@@ -153,13 +149,11 @@ def show_stored(show: Callable[[], None]) -> None:
         DatabaseAwayError: the database does not answer for `PATIENCE_S` seconds.
 
     """
-    try:
-        _while_away(PATIENCE_S)(show)
-    except RetryError as given_up:
-        raise DatabaseAwayError(
-            "this is in storage, and nothing is lost, but FiftyOne's database does not answer: the "
-            "dataset shows it when it is loaded again (`autolabel label` or `review rebuild`)"
-        ) from given_up.last_attempt.exception()
+    so = (
+        ", but this is in storage, and nothing is lost: the dataset shows it when it is loaded "
+        "again (`autolabel label` or `review rebuild`)"
+    )
+    _while_away(show, so, PATIENCE_S)
 
 
 def end_without_waiting() -> None:
@@ -180,31 +174,36 @@ def _leave() -> None:
 
 
 def _ping() -> None:
+    import fiftyone.core.odm as foo
     import pymongo
     from pymongo.errors import AutoReconnect, PyMongoError
 
     try:
         with pymongo.timeout(PING_S):
-            _client().admin.command("ping")
+            foo.get_db_client().admin.command("ping")
     except PyMongoError as error:
         if error.timeout:  # shown by other errors than a lost connection, too
             raise AutoReconnect(str(error)) from error
         raise
 
 
-def _client() -> Any:
-    import fiftyone.core.odm as foo
-
-    return foo.get_db_client()
-
-
 def _while_away(
-    patience_s: float, pause_s: float = 0.2, before_sleep: Callable[[Any], None] | None = None
-) -> Retrying:
-    return Retrying(
+    call: Callable[[], Result], so: str, patience_s: float, pause_s: float = 0.2
+) -> Result:
+    """Call until the database answers; raises `DatabaseAwayError`, which ends with `so`."""
+    tell = before_sleep_log(log, logging.WARNING if pause_s >= 1 else logging.DEBUG)
+    waiting = Retrying(
         retry=retry_if_exception(is_away), stop=stop_after_delay(patience_s),
-        wait=wait_fixed(pause_s), before_sleep=before_sleep,
+        wait=wait_fixed(pause_s), before_sleep=tell,
     )  # fmt: skip
+    try:
+        return waiting(call)
+    except RetryError as given_up:
+        error = given_up.last_attempt.exception()
+        kind = type(_said_by_client(error)).__name__
+        raise DatabaseAwayError(
+            f"FiftyOne's database{_where()} does not answer ({kind}){so}"
+        ) from error
 
 
 def _where() -> str:
@@ -287,7 +286,6 @@ def database_lock(name: str, what: str, lease_s: float, patience_s: float) -> It
             locks.delete_one({"_id": name, "holder": me})
 
 
-URI_VARIABLE = "FIFTYONE_DATABASE_URI"
 STOP_TIMEOUT_S = 30.0
 ENDING_S = 5.0  # a process that was killed may hold its folder for so long
 FULL_BYTES = 4 << 20  # a disk with less left is full to MongoDB
@@ -471,9 +469,7 @@ def _correct_counts(uri: str) -> None:
                     client[name].command("validate", one)
 
 
-OWNED_VARIABLE = "AUTOLABEL_DATABASE_URI"
 VALIDATION_VARIABLE = "FIFTYONE_DATABASE_VALIDATION"
-ADVICE = "every decision that has its mark is in storage: nothing is lost"
 _QUIET_ENVIRONMENT = {
     "FIFTYONE_DO_NOT_TRACK": "true",
     "FIFTYONE_LOGGING_LEVEL": "WARNING",

@@ -103,7 +103,8 @@ COPIED = (
     "source", "undetected_frames",
 )  # fmt: skip
 _FOUR = struct.Struct("<4d").pack
-Values = dict[str, Any]
+Document = dict[str, Any]
+Values = dict[str, Any]  # of a label, as artifacts hold them
 
 
 def detections_of(sample: Mapping[str, Any], field: str) -> Sequence[dict[str, Any]]:
@@ -211,7 +212,7 @@ def to_values(document: Mapping[str, Any], size_hw: tuple[int, int], **changed: 
     return values | changed
 
 
-def to_document(values: Mapping[str, Any]) -> Values:
+def to_document(values: Mapping[str, Any]) -> Document:
     """Turn an artifact's values into a label as FiftyOne stores it."""
     size_hw = (int(values["size_hw"][0]), int(values["size_hw"][1]))
     segments = segments_of([values["rle"].encode("ascii")], size_hw)
@@ -231,7 +232,7 @@ def to_document(values: Mapping[str, Any]) -> Values:
     return document
 
 
-def override_document(values: Mapping[str, Any]) -> Values:
+def override_document(values: Mapping[str, Any]) -> Document:
     """Turn what a relabeling made of a machine label into the fields that it replaces."""
     made = to_document({"sources": [], "decision": "", "changed": "", **values})
     names = (
@@ -245,9 +246,6 @@ def override_document(values: Mapping[str, Any]) -> Values:
     if "reasons" in values:
         fields["reasons"] = list(values["reasons"])
     return fields
-
-
-Document = dict[str, Any]
 
 
 def stamp_text(stamp: ModelStamp | None) -> str:
@@ -316,7 +314,7 @@ def label_documents(
     scores = [one if math.isfinite(one) else None for one in boxes.scores.tolist()]
     columns = zip(
         boxes.labels, scores, places, exact, masks.predicted_iou.tolist(),
-        masks.stability.tolist(), masks.object_score.tolist(), crops.areas_px.tolist(),
+        masks.stability.tolist(), masks.object_score.tolist(), masks.area_px.tolist(),
         masks.reasons, crops.masks, strict=True,
     )  # fmt: skip
     prefix = label_prefix(key, origin.run_key)
@@ -385,8 +383,9 @@ def machine_fields(
     """Fields of a sample that a load writes, again and again."""
     frame = labeled.frame
     size_hw = labeled.masks.size_hw if labeled.masks else frame.size_hw
+    path = frame.local_path or frame.uri.removeprefix("file://")
     fields: Document = {
-        "filepath": shown_path(frame),
+        "filepath": str(Path(path).absolute()) if "://" not in path else path,
         "metadata": layout.image_metadata(size_hw, size_bytes=frame.size_bytes),
         "sequence_id": frame.sequence_id, "camera": frame.camera, "frame_number": frame.index,
         "timestamp_ns": frame.timestamp_ns, "frame_uri": frame.uri, "run_key": origin.run_key,
@@ -412,9 +411,3 @@ def first_fields(dataset: Any, key: str, now: datetime.datetime) -> Document:
         "frame_key": key, "control": random, "review_status": "open", "review_log": [],
         "reviewed": layout.detections([]), "relabel": "",
     }  # fmt: skip
-
-
-def shown_path(frame: FrameRef) -> str:
-    """Return the file that the App shows for a frame."""
-    path = frame.local_path or frame.uri.removeprefix("file://")
-    return path if "://" in path else str(Path(path).absolute())

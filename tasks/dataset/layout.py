@@ -1,25 +1,20 @@
 """FiftyOne's private layout: how it stores datasets, samples and labels. All that we use of it.
 
-Written for fiftyone 1.22.1. `add_samples` spends nearly all its time making and checking Python
+Written for fiftyone 1.22. `add_samples` spends nearly all its time making and checking Python
 objects, so loads and decisions write documents, and reviews read them, without FiftyOne's classes.
-A FiftyOne that stores samples in another way is refused before the first of them is touched.
+Any other FiftyOne is refused before the first sample is touched.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-from bson import ObjectId
-
 from sam2_core.types import AutolabelError
-from tasks.masks.crops import npy_zlib
 
-WRITTEN_FOR = "1.22.1"
+WRITTEN_FOR = "1.22"
 Document = dict[str, Any]
 
 
@@ -62,10 +57,10 @@ def sample_collection(dataset: Any) -> Any:
     """Return the MongoDB collection that holds a dataset's samples.
 
     Raises:
-        AutolabelError: the installed FiftyOne stores them in another way.
+        AutolabelError: the installed FiftyOne may store them in another way.
 
     """
-    refuse_other_layout()
+    refuse_other_version()
     return database()[dataset._sample_collection_name]
 
 
@@ -83,16 +78,13 @@ def stored_dataset(name: str) -> Any | None:
     found = database().datasets.find_one({"name": name})
     if found is None:
         return None
-    try:
-        return SimpleNamespace(
-            name=name,
-            info=found["info"],
-            fields=[one["name"] for one in found["sample_fields"]],
-            _doc=SimpleNamespace(id=found["_id"]),
-            _sample_collection_name=found["sample_collection_name"],
-        )
-    except KeyError as error:
-        raise _other_layout(f"a dataset has no {error}") from error
+    return SimpleNamespace(
+        name=name,
+        info=found["info"],
+        fields=[one["name"] for one in found["sample_fields"]],
+        _doc=SimpleNamespace(id=found["_id"]),
+        _sample_collection_name=found["sample_collection_name"],
+    )
 
 
 def default_slice_of(dataset: Any) -> str:
@@ -123,59 +115,15 @@ def declare_fields(dataset: Any, sample: Any) -> None:
 
 
 @cache
-def refuse_other_layout() -> None:
-    """Hold documents of ours against those that the installed FiftyOne makes, once in a process.
-
-    Raises:
-        AutolabelError: they differ; says where.
-
-    """
-    import fiftyone as fo
-    import fiftyone.core.utils as fou
-
-    mask = np.array([[True, False], [True, True]])
-    one = {"bounding_box": [0.0, 0.0, 0.5, 0.5], "confidence": 0.5, "index": 1}
-    theirs = fo.Sample(
-        "/a.jpg",
-        metadata=fo.ImageMetadata(size_bytes=1, width=3, height=2),
-        group=fo.Group(name="left"),
-        labels=fo.Detections(detections=[fo.Detection(label="car", mask=mask, **one)]),
-    ).to_mongo_dict()
-    identity = ObjectId()
-    ours = new_sample(SimpleNamespace(_doc=SimpleNamespace(id=None)), 0.5, None) | {
-        "filepath": "/a.jpg",
-        "metadata": image_metadata((2, 3), size_bytes=1),
-        "group": group_element(identity, "left"),
-        "labels": detections([detection(identity, "car", mask=npy_zlib(mask), **one)]),
-    }
-    wanted, found = _form(theirs), _form(ours)
-    if wanted != found:
-        where = next(name for name in wanted | found if wanted.get(name) != found.get(name))
-        raise _other_layout(f"{where} is {wanted.get(where)} and not {found.get(where)}")
-    if not np.array_equal(
-        fou.deserialize_numpy_array(ours["labels"]["detections"][0]["mask"]), mask
-    ):
-        raise _other_layout("a mask reads differently")
-
-
-def _form(value: Any) -> Any:
-    """Describe a document by its names and its values' types, without those that are not set."""
-    if isinstance(value, Mapping):
-        return {name: _form(one) for name, one in value.items() if one is not None}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_form(one) for one in value]
-    if isinstance(value, bytes):
-        return "bytes"
-    return value if isinstance(value, str) else type(value).__name__
-
-
-def _other_layout(what: str) -> AutolabelError:
+def refuse_other_version() -> None:
+    """Raise AutolabelError for a FiftyOne that may store samples in another way."""
     import fiftyone as fo
 
-    return AutolabelError(
-        f"fiftyone {fo.__version__} stores samples in another way than {WRITTEN_FOR}, for which "
-        f"this is written: {what}. Nothing was written; install fiftyone {WRITTEN_FOR}"
-    )
+    if not fo.__version__.startswith(f"{WRITTEN_FOR}."):
+        raise AutolabelError(
+            f"fiftyone {fo.__version__} may store samples in another way than {WRITTEN_FOR}, for "
+            f"which this is written. Nothing was written; install fiftyone {WRITTEN_FOR}"
+        )
 
 
 def database() -> Any:

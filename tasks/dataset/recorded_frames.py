@@ -62,21 +62,25 @@ def find_pictures(recorded: Sequence[FrameRef]) -> Pictures:
         CacheError: the cache cannot be written.
 
     """
-    missing, changed = [], set()
+    elsewhere, changed = [], set()
+    of_videos: dict[tuple[str, str, str], dict[int, FrameRef]] = {}
     for frame in recorded:
+        part = part_of(frame.uri)
         if is_file_here(frame.uri):
             version = file_version(storage.local_path(frame.uri))
             if version is not None and frame.etag not in {"", version}:
                 changed.add(frame.uri)
+        elif part is None or part.is_member:
+            elsewhere.append(frame)
         else:
-            missing.append(frame)
-    images, videos = _fetch_images(missing), _fetch_videos(missing)
+            video = (part.file_uri, part.stream, frame.etag)
+            of_videos.setdefault(video, {})[part.number] = frame
+    images, videos = _fetch_images(elsewhere), _fetch_videos(of_videos)
     return Pictures(images.paths | videos.paths, images.changed | videos.changed | changed)
 
 
-def _fetch_images(frames: Iterable[FrameRef]) -> Pictures:
+def _fetch_images(images: Sequence[FrameRef]) -> Pictures:
     """Bring images that are in the cache, or still what they were when they were labeled."""
-    images = [frame for frame in frames if _number_of(frame.uri) is None]
     states = storage.at_once(_state, images)
     same = [frame for frame, state in zip(images, states, strict=True) if state == _SAME]
     changed = {frame.uri for frame, state in zip(images, states, strict=True) if state == _OTHER}
@@ -87,7 +91,7 @@ def _fetch_images(frames: Iterable[FrameRef]) -> Pictures:
 def _state(frame: FrameRef) -> str:
     """Say whether the content that was labeled can be had, is another one by now, or is gone."""
     copy = find_cached(frame.uri, frame.etag)
-    if copy and take_intact(copy) and frame.size_bytes in {0, copy.stat().st_size}:
+    if copy and frame.size_bytes in {0, copy.stat().st_size}:
         return _SAME
     part = part_of(frame.uri)
     try:
@@ -100,14 +104,8 @@ def _state(frame: FrameRef) -> str:
     return _SAME if now.etag == frame.etag and sizes else _OTHER
 
 
-def _fetch_videos(frames: Iterable[FrameRef]) -> Pictures:
+def _fetch_videos(videos: Mapping[tuple[str, str, str], dict[int, FrameRef]]) -> Pictures:
     """Take frames out of their videos, where those are still what they were."""
-    videos: dict[tuple[str, str, str], dict[int, FrameRef]] = {}
-    for frame in frames:
-        part = part_of(frame.uri)
-        if part is not None and not part.is_member:
-            video = (part.file_uri, part.stream, frame.etag)
-            videos.setdefault(video, {})[part.number] = frame
     paths: dict[str, str] = {}
     changed: set[str] = set()
     for (uri, stream, etag), wanted in videos.items():
@@ -130,12 +128,6 @@ def _extracted(uri: str, stream: str, etag: str, numbers: Iterable[int]) -> dict
     return {n: there[n] for n in numbers if n in there and take_intact(there[n])}
 
 
-def _number_of(uri: str) -> int | None:
-    """Return a frame's number in its video or recording, None for what is none."""
-    part = part_of(uri)
-    return None if part is None or part.is_member else part.number
-
-
 def recorded_frames(out_uri: str, manifest: Manifest, fresh: Fresh | None = None) -> list[FrameRef]:
     """Read which frames a sequence's labels are of.
 
@@ -143,17 +135,13 @@ def recorded_frames(out_uri: str, manifest: Manifest, fresh: Fresh | None = None
         IncompleteArtifactError: a chunk is damaged, or names frames of something else.
 
     """
-    return [
-        _of_manifest(frame, chunk, manifest)
-        for chunk in manifest.chunks
-        for frame in _frames_of(out_uri, chunk, fresh or {})
-    ]
-
-
-def _frames_of(out_uri: str, chunk: ChunkRecord, fresh: Fresh) -> list[FrameRef]:
-    if stored := fresh.get(chunk.stem):
-        return [one.frame for one in stored.labeled]
-    return artifacts.read_frames(out_uri, chunk.stem, chunk.key)
+    recorded: list[FrameRef] = []
+    for chunk in manifest.chunks:
+        stored = (fresh or {}).get(chunk.stem)
+        frames = [one.frame for one in stored.labeled] if stored else None
+        frames = frames or artifacts.read_frames(out_uri, chunk.stem, chunk.key)
+        recorded += [_of_manifest(frame, chunk, manifest) for frame in frames]
+    return recorded
 
 
 def recorded_labels(

@@ -194,7 +194,6 @@ def bootstrap_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "")
 
 def existing_dataset(name: str) -> Any | None:
     """Load a dataset of any kind; None where there is none of this name."""
-    check_name(name)
     reach_database()
     import fiftyone as fo
 
@@ -224,14 +223,12 @@ def open_dataset(name: str, *, ours: bool = True) -> Any:
         AutolabelError: there is none, or it was made by something else.
 
     """
-    reach_database()
-    import fiftyone as fo
+    dataset = existing_dataset(name)
+    if dataset is None:
+        import fiftyone as fo
 
-    if not fo.dataset_exists(name):
         known = ", ".join(sorted(fo.list_datasets())[:10]) or "none yet"
         raise AutolabelError(f"no dataset '{name}' in FiftyOne (there are: {known})")
-    with _DATASET_OBJECTS:
-        dataset = fo.load_dataset(name)
     if ours and "frame_key" not in dataset.get_field_schema():
         raise AutolabelError(
             f"dataset '{name}' was not made by autolabel: choose another name with --dataset"
@@ -254,15 +251,13 @@ def stored_dataset(name: str) -> Any:
 
 
 def _set_media(dataset: Any, cameras: Sequence[str]) -> None:
-    grouped = len(cameras) > 1 or dataset.media_type == "group"
     if dataset.media_type not in (None, "image", "group"):
         raise AutolabelError(
-            f"dataset '{dataset.name}' holds {dataset.media_type} samples and cannot take "
-            f"{'several cameras' if grouped else 'single images'}: choose another name"
+            f"dataset '{dataset.name}' holds {dataset.media_type} samples and cannot take images: "
+            "choose another name"
         )
-    if not grouped:
-        if dataset.media_type is None:
-            dataset.media_type = "image"
+    if len(cameras) < 2 and dataset.media_type != "group":
+        dataset.media_type = "image"
         return
     if dataset.group_field is None:
         _make_groups(dataset, cameras[0])

@@ -28,7 +28,6 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from sam2_core.batching import collect, slice_prompts
 from sam2_core.checkpoints import PYTORCH
 from sam2_core.images import open_image
 from sam2_core.preprocess import StagedFrame
@@ -124,7 +123,7 @@ def answers_to(
         NoJudgeError: there is neither.
 
     """
-    whole = bundled.with_more(more)
+    whole = Calibration((*bundled.images, *more))
     try:
         answers = judged(choice.source, segmenter, Calibration(tuple(more)))
     except UncertifiedEngineError:
@@ -185,12 +184,18 @@ def open_truth(
 
     """
     if given.startswith(DATASET):
-        name, _, field = given.removeprefix(DATASET).partition(".")
-        return first_of_each(_of_dataset(name, field)) if first_frames else _of_dataset(name, field)
+        whole = given.removeprefix(DATASET)
+        # At its last dot, as for boxes: names of datasets may have dots.
+        name, _, field = whole.rpartition(".") if "." in whole else (whole, "", "")
+        truth = _of_dataset(name, field)
+        return first_of_each(truth) if first_frames else truth
     if "://" in given:
         raise AutolabelError(f"{given}: the truth is read from this machine; fetch it first")
     if images is None and not (unseen and Path(given).is_file()):
-        raise AutolabelError("give the folder of the truth's pictures with --images")
+        raise AutolabelError(
+            f"{given}: give the folder of the truth's pictures with --images; the truth in a "
+            f"FiftyOne dataset is {DATASET}NAME.FIELD"
+        )
     if images is not None and Path(given).is_dir():
         return load_png_truth(Path(given), images, first_frames=first_frames)
     if first_frames:
@@ -312,18 +317,14 @@ def _image(number: int, file: Path, folder: Path, images: Path) -> TruthImage:
             number, candidates[0].relative_to(images).as_posix(), size_hw, sequence=sequence,
             unreadable=f"its picture {candidates[0]} is not there",
         )  # fmt: skip
-    things: dict[int, tuple[str, bytes]] = {}
-    crowds: list[tuple[str, bytes]] = []
-    for value in np.unique(ids).tolist():
-        kind, crowd = _kind(value, cityscapes=city)
-        if crowd:
-            crowds.append((kind, _rle(ids == value)))
-        elif kind:
-            things[value] = (kind, _rle(ids == value))
+    kinds = {value: _kind(value, cityscapes=city) for value in np.unique(ids).tolist()}
+    things = {value: kind for value, (kind, crowd) in kinds.items() if kind and not crowd}
+    crowds = {value: kind for value, (kind, crowd) in kinds.items() if crowd}
     return TruthImage.of_masks(
         number, picture.relative_to(images).as_posix(), size_hw,
-        [kind for kind, _ in things.values()], [mask for _, mask in things.values()],
-        crowd_rle=tuple(mask for _, mask in crowds), crowd_labels=tuple(kind for kind, _ in crowds),
+        tuple(things.values()), [_rle(ids == value) for value in things],
+        crowd_rle=tuple(_rle(ids == value) for value in crowds),
+        crowd_labels=tuple(crowds.values()),
         track_ids=np.array([*things], np.int64), sequence=sequence,
     )  # fmt: skip
 
@@ -360,7 +361,6 @@ def _rle(mask: npt.NDArray[np.bool_]) -> bytes:
 BoolArray = npt.NDArray[np.bool_]
 # Segment Anything's noise on boxes: of a side, and at most so many pixels.
 JITTER, MOST_JITTER_PX = 0.1, 20.0
-_CHUNK = 8
 _BLOCK = 8  # pictures that are read for the detector before the model has them, at least
 
 
@@ -422,9 +422,8 @@ def clicked_masks(
 
     """
     count = len(truth)
-    nothing = np.zeros(truth.size_hw, bool)
     true = [_array(rle, truth.size_hw) for rle in truth.rle]
-    masks: list[BoolArray] = [nothing] * count
+    masks = [np.zeros(truth.size_hw, bool)] * count
     points = np.zeros((count, clicks, 2), np.float32)
     labels = np.full((count, clicks), POINT_PADDING, np.int32)
     prepared = segmenter.prepare(pixels, true_boxes(truth))
@@ -437,33 +436,14 @@ def clicked_masks(
             points[row, click], labels[row, click] = (x, y), label
         given = PointPrompts(points[:, : click + 1], labels[:, : click + 1], None, logits)
         prompts, rows, reasons = point_prompts(given, truth.size_hw, segmenter.image_size)
-        parts = []
-        for start in range(0, len(rows), _CHUNK):
-            chosen = slice(start, start + _CHUNK)
-            some = segmenter.backend.decode_later(features, slice_prompts(prompts, chosen))
-            parts.append((np.arange(len(rows))[chosen], some))
-        low_res = collect(parts, segmenter.image_size // 4)
+        low_res = segmenter.decode(features, [prompts])()
         frame = type(prepared)((), truth.size_hw, prompts, rows, reasons)
         found = segmenter.finish(frame, low_res)
-        logits = _kept(low_res.logits, rows, count, logits)
+        if count:  # the next click refines them, as SAM 2 clips them
+            logits = np.stack([np.asarray(one, np.float32) for one in low_res.logits]).clip(-32, 32)
         masks = [_array(rle, truth.size_hw) for rle in found.rle]
     assert found is not None  # noqa: S101 - there is at least one click
     return found
-
-
-def _kept(
-    logits: Sequence[npt.NDArray[np.float32]] | npt.NDArray[np.float32],
-    rows: npt.NDArray[np.int64],
-    count: int,
-    before: npt.NDArray[np.float32] | None,
-) -> npt.NDArray[np.float32] | None:
-    """Return the logits that the next click refines, (N, G, G); as SAM 2 clips them."""
-    if not len(rows):
-        return before
-    grids = np.stack([np.asarray(one, np.float32) for one in logits])
-    kept = np.zeros((count, *grids.shape[1:]), np.float32) if before is None else before.copy()
-    kept[rows] = grids.clip(-32, 32)
-    return kept
 
 
 def _array(rle: bytes, size_hw: tuple[int, int]) -> BoolArray:
@@ -491,23 +471,6 @@ def _refuse_other_size(image: ImageArray, size_hw: tuple[int, int]) -> None:
     if image.shape[:2] != size_hw:
         sizes = [f"{height}x{width}" for height, width in (image.shape[:2], size_hw)]
         raise ValueError(f"the image is {sizes[0]} as displayed, the truth says {sizes[1]} (h x w)")
-
-
-def _shared(truth: Truth, folder: Path) -> dict[str, list[int]]:
-    """Return the images of the truth that are of one file: its objects are spread over them.
-
-    Returns:
-        {file name: ids of all images of the same file}, where there are several.
-
-    """
-    ids: dict[Path, list[int]] = {}
-    names: dict[Path, set[str]] = {}
-    for image in truth.images:
-        with contextlib.suppress(OSError, ValueError):
-            path = find_image(folder, image.file_name).resolve()
-            ids.setdefault(path, []).append(image.image_id)
-            names.setdefault(path, set()).add(image.file_name)
-    return {name: ids[path] for path in ids if len(ids[path]) > 1 for name in names[path]}
 
 
 # A picture of the truth and its file, or None where nobody reads it; the boxes and masks that were
@@ -633,10 +596,14 @@ def evaluate(
             "empty, or all that is annotated counts neither way (COCO's crowds, 255 in PNGs)"
         )
     scores, pictures = Scores(truth.categories), []
-    shared = {} if folder is None else _shared(truth, folder)
+    ids: dict[Path, list[int]] = {}  # images of one file: its objects are spread over them
+    for image in truth.images:
+        with contextlib.suppress(OSError, ValueError):
+            path = find_image(folder or Path(), image.file_name).resolve()
+            ids.setdefault(path, []).append(image.image_id)
     for image in truth.images:
         try:
-            pictures.append((image, _file_of(image, folder, shared)))
+            pictures.append((image, _file_of(image, folder, ids)))
         except (OSError, ValueError) as error:
             scores.failed.append(FailedImage(image.image_id, image.file_name, str(error)))
             yield scores
@@ -650,13 +617,14 @@ def evaluate(
         yield scores
 
 
-def _file_of(
-    image: TruthImage, folder: Path | None, shared: Mapping[str, list[int]]
-) -> Path | None:
+def _file_of(image: TruthImage, folder: Path | None, ids: Mapping[Path, list[int]]) -> Path | None:
     """Return a picture's file, None without a folder; raises OSError or ValueError otherwise."""
     if image.unreadable:
         raise ValueError(image.unreadable)
-    if others := shared.get(image.file_name):
-        which = " and ".join(map(str, others))
+    if folder is None:
+        return None
+    path = find_image(folder, image.file_name)
+    if len(of_file := ids[path.resolve()]) > 1:
+        which = " and ".join(map(str, of_file))
         raise ValueError(f"images {which} of the truth are of this one file")
-    return None if folder is None else find_image(folder, image.file_name)
+    return path

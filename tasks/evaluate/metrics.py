@@ -70,16 +70,6 @@ class Record:
         return self.image, self.label, self.area_px, box
 
 
-def occlusion_of(visible: float | None) -> str:
-    """Name how hidden an object is; "" where nobody knows."""
-    if visible is None or np.isnan(visible):
-        return ""
-    return "whole" if visible >= 0.95 else "partly hidden" if visible >= 0.7 else "mostly hidden"
-
-
-OCCLUSIONS = ("whole", "partly hidden", "mostly hidden")
-
-
 def grouped(
     records: Iterable[Record], key: Callable[[Record], str], order: Sequence[str] = ()
 ) -> dict[str, list[Record]]:
@@ -98,8 +88,11 @@ def by_size(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def by_occlusion(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Group by how hidden the objects are."""
-    return grouped(records, lambda one: occlusion_of(one.visible), OCCLUSIONS)
+    """Group by how hidden the objects are; those of which nobody knows are left out."""
+    known = [one for one in records if one.visible is not None]
+    names = ("whole", "partly hidden", "mostly hidden")
+    shares = [0.95, 0.7]  # at least so much of them is visible
+    return grouped(known, lambda one: names[sum((one.visible or 0) < s for s in shares)], names)
 
 
 def interval(values: Sequence[tuple[str, float]]) -> tuple[float, float] | None:
@@ -139,23 +132,11 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def more_results(records: Sequence[Record]) -> dict[str, Any]:
-    """Return more numbers: means by occlusion and, for sequences, J and F: JSON-able."""
-    kept = ("instances", "miou", "boundary_f", "miou_interval")
-    hidden = {name: summary(some) for name, some in by_occlusion(records).items()}
-    found: dict[str, Any] = {
-        "boundary_f_interval": interval([(one.image, one.boundary_f) for one in records]),
-        "by_occlusion": {name: {key: row[key] for key in kept} for name, row in hidden.items()},
-    }
-    davis = _j_and_f(records)
-    return found | ({"davis": davis} if davis else {})
-
-
-def _j_and_f(records: Sequence[Record]) -> dict[str, Any]:
+def j_and_f(records: Sequence[Record]) -> dict[str, Any]:
     """Average DAVIS's J and F over an object's frames, and then over objects; {} without any.
 
     Returns:
-        `j`, `f`, `j_and_f`, and how many `objects` and `sequences` there are.
+        `davis`: `j`, `f`, `j_and_f`, and how many `objects` and `sequences` there are.
 
     """
     objects: dict[tuple[str, int], list[tuple[float, float]]] = {}
@@ -165,10 +146,10 @@ def _j_and_f(records: Sequence[Record]) -> dict[str, Any]:
     if not objects:
         return {}
     j, f = np.mean([np.mean(frames, axis=0) for frames in objects.values()], axis=0).tolist()
-    return {
+    return {"davis": {
         "j": round(j, 4), "f": round(f, 4), "j_and_f": round((j + f) / 2, 4),
         "objects": len(objects), "sequences": len({sequence for sequence, _ in objects}),
-    }  # fmt: skip
+    }}  # fmt: skip
 
 
 def write_run(path: Path, result: Mapping[str, Any], records: Sequence[Record]) -> None:
@@ -240,7 +221,7 @@ def paired(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any]:
 
 
 BoolArray = npt.NDArray[np.bool_]
-MATCH_BOX_IOU = 0.5
+MATCH_IOU = 0.5
 SAME_BOX_PX = 0.05  # files round
 DAVIS_TOLERANCE = 0.008  # of the diagonal
 # Average precision at IoU 0.5, and over 0.5:0.95.
@@ -255,21 +236,28 @@ def box_iou(
     return np.asarray(np.nan_to_num(iou))
 
 
-def match_boxes(truth: TruthImage, boxes: Boxes) -> dict[int, int]:
-    """Pair instances with predicted boxes of the same class: COCO's greedy matching at IoU 0.5.
+def matched(truth: TruthImage, boxes: Boxes, masks: Masks) -> dict[int, int]:
+    """Pair instances with predictions of the same class: COCO's greedy matching at IoU 0.5.
+
+    IoU is that of the boxes or that of the masks, whichever is more: a true box may be around its
+    mask only, where a detector's is around what is hidden, too.
 
     Returns:
         {row of the truth: row of the boxes}; each row at most once, better scores choose first.
 
     """
     overlap = box_iou(truth.boxes_xyxy_px, boxes.xyxy_px)
+    if overlap.size:
+        true, found = ([{"size": truth.size_hw, "counts": one} for one in rle]
+                       for rle in (truth.rle, masks.rle))  # fmt: skip
+        overlap = np.maximum(overlap, coco_mask.iou(true, found, [0] * len(found)))
     same = np.array(truth.labels, object)[:, None] == np.array(boxes.labels, object)[None]
     overlap = np.where(same, overlap, 0.0)
     pairs: dict[int, int] = {}
     for row in np.argsort(-boxes.scores, kind="stable"):
         free = [i for i in range(len(truth)) if i not in pairs]
         best = max(free, key=lambda i: overlap[i, row], default=None)
-        if best is not None and overlap[best, row] >= MATCH_BOX_IOU:
+        if best is not None and overlap[best, row] >= MATCH_IOU:
             pairs[best] = int(row)
     return pairs
 
@@ -301,7 +289,7 @@ class Scores:
     records: list[Record] = field(default_factory=list)
     failed: list[FailedImage] = field(default_factory=list)
 
-    def add(self, truth: TruthImage, boxes: Boxes, masks: Masks, *, by_row: bool) -> list[float]:
+    def add(self, truth: TruthImage, boxes: Boxes, masks: Masks, *, by_row: bool) -> None:
         """Score one image.
 
         Args:
@@ -310,10 +298,7 @@ class Scores:
             masks: their N masks.
             by_row: row i of the prediction is row i of the truth (prompted with the true boxes);
                 boxes for average precision are then those of the masks, scored by predicted IoU.
-                Otherwise pairs are found by class and box IoU, and the boxes are taken as given.
-
-        Returns:
-            The mask IoU of each true instance.
+                Otherwise pairs are found as `matched` does, and the boxes are taken as given.
 
         Raises:
             ValueError: when the sizes do not fit.
@@ -323,24 +308,14 @@ class Scores:
             raise ValueError(f"masks are {masks.size_hw}, the truth {truth.size_hw} (h, w)")
         if by_row and len(masks) != len(truth):
             raise ValueError(f"{len(masks)} masks for {len(truth)} true instances")
-        pairs = {i: i for i in range(len(truth))} if by_row else match_boxes(truth, boxes)
-        ious = [self._instance(truth, i, masks, pairs.get(i)) for i in range(len(truth))]
+        pairs = {i: i for i in range(len(truth))} if by_row else matched(truth, boxes, masks)
+        self.records += [_record(truth, i, masks, pairs.get(i)) for i in range(len(truth))]
         if not by_row:
             crowds = [rle_box_xyxy_px(one, truth.size_hw) for one in truth.crowd_rle]
             true = np.array([*truth.boxes_xyxy_px, *crowds], np.float32).reshape(-1, 4)
             apart = np.abs(boxes.xyxy_px[:, None] - true[None]).max(-1)
             self.other_boxes += int((apart.min(1, initial=np.inf) > SAME_BOX_PX).sum())
         self._collect(truth, boxes, masks, by_row=by_row)
-        return ious
-
-    def _instance(self, truth: TruthImage, i: int, masks: Masks, row: int | None) -> float:
-        iou = boundary = 0.0
-        if row is not None:
-            iou = mask_iou(truth.rle[i], masks.rle[row], truth.size_hw)
-            tolerance = boundary_tolerance_px(truth.size_hw)
-            boundary = boundary_f(masks.rle[row], truth.rle[i], truth.size_hw, tolerance)
-        self.records.append(_record(truth, i, masks, row, (iou, boundary)))
-        return iou
 
     def _collect(self, truth: TruthImage, boxes: Boxes, masks: Masks, *, by_row: bool) -> None:
         ids = {name: i + 1 for i, name in enumerate(self.categories)}
@@ -377,11 +352,15 @@ class Scores:
         boxes, masks = (self._average_precision(kind) for kind in ("bbox", "segm"))
 
         def row(group: str, records: Sequence[Record]) -> dict[str, Any]:
+            (ap50, ap), (mask_ap50, mask_ap) = boxes[group], masks[group]
             return {
-                **summary(records), **_named(boxes[group]), **_named(masks[group], "mask_"),
+                **summary(records),
+                "ap50": ap50, "ap": ap, "mask_ap50": mask_ap50, "mask_ap": mask_ap,
             }  # fmt: skip
 
         sizes, classes = by_size(self.records), grouped(self.records, lambda one: one.label)
+        hidden = {name: summary(some) for name, some in by_occlusion(self.records).items()}
+        kept = ("instances", "miou", "boundary_f", "miou_interval")
         return {
             **row("all", self.records),
             "images": len(self._images),
@@ -391,7 +370,9 @@ class Scores:
                 name: row(f"class {name}", some) for name, some in sorted(classes.items())
             },
             "detections_of_other_classes": self.other_classes,
-            **more_results(self.records),
+            "boundary_f_interval": interval([(one.image, one.boundary_f) for one in self.records]),
+            "by_occlusion": {name: {key: one[key] for key in kept} for name, one in hidden.items()},
+            **j_and_f(self.records),
             "failed_images": [vars(one) for one in self.failed],
         }
 
@@ -403,13 +384,6 @@ class Scores:
             is no truth.
 
         """
-        groups = ("all", *SIZES, *(f"class {name}" for name in self.categories))
-        if not any(not row["iscrowd"] for row in self._true):
-            return dict.fromkeys(groups, (None, None))
-        if not self._found:
-            there = {"all", *by_size(self.records)}
-            there |= {f"class {one.label}" for one in self.records}
-            return {name: (0.0, 0.0) if name in there else (None, None) for name in groups}
         from faster_coco_eval import COCO, COCOeval_faster
 
         categories = [{"id": i + 1, "name": name} for i, name in enumerate(self.categories)]
@@ -434,29 +408,26 @@ def _mean_precision(values: npt.NDArray[np.float64]) -> float | None:
     return round(float(valid.mean()), 4) if valid.size else None
 
 
-def _named(precision: _Precision, of: str = "") -> dict[str, float | None]:
-    return {f"{of}ap50": precision[0], f"{of}ap": precision[1]}
-
-
-def _record(
-    truth: TruthImage, i: int, masks: Masks, row: int | None, agreement: tuple[float, float]
-) -> Record:
+def _record(truth: TruthImage, i: int, masks: Masks, row: int | None) -> Record:
+    """Measure an instance by the mask in this row, None where it was not found."""
     visible = None if truth.visible_fraction is None else float(truth.visible_fraction[i])
     left, top, right, bottom = (float(value) for value in truth.boxes_xyxy_px[i])
-    contour = None
-    if truth.sequence and truth.track_ids is not None:
-        contour = 0.0
-        if row is not None:
-            both = [
-                {"counts": one, "size": truth.size_hw} for one in (masks.rle[row], truth.rle[i])
-            ]
-            contour = round(davis_boundary_f(*(coco_mask.decode(one) > 0 for one in both)), 6)
+    of_sequence = bool(truth.sequence) and truth.track_ids is not None
+    iou = boundary = predicted_iou = contour = 0.0
+    if row is not None:
+        found, true, size_hw = masks.rle[row], truth.rle[i], truth.size_hw
+        iou = mask_iou(true, found, size_hw)
+        boundary = boundary_f(found, true, size_hw, boundary_tolerance_px(size_hw))
+        predicted_iou = float(masks.predicted_iou[row])
+        if of_sequence:
+            both = ({"counts": one, "size": size_hw} for one in (found, true))
+            contour = davis_boundary_f(*(coco_mask.decode(one) > 0 for one in both))
     return Record(
         truth.file_name, i, truth.labels[i], int(truth.area_px[i]), (left, top, right, bottom),
-        round(agreement[0], 6), round(agreement[1], 6), row is not None,
-        0.0 if row is None else round(float(masks.predicted_iou[row]), 5),
+        round(iou, 6), round(boundary, 6), row is not None, round(predicted_iou, 5),
         None if visible is None or np.isnan(visible) else round(visible, 4), truth.sequence,
-        -1 if truth.track_ids is None else int(truth.track_ids[i]), contour,
+        -1 if truth.track_ids is None else int(truth.track_ids[i]),
+        round(contour, 6) if of_sequence else None,
     )  # fmt: skip
 
 
@@ -465,11 +436,7 @@ def boundary_map(mask: BoolArray) -> BoolArray:
     padded = np.pad(mask, ((0, 1), (0, 1)), mode="edge")
     here = padded[:-1, :-1]
     right, below, across = padded[:-1, 1:], padded[1:, :-1], padded[1:, 1:]
-    found: BoolArray = (here != right) | (here != below) | (here != across)
-    found[-1] = mask[-1] != np.append(mask[-1, 1:], mask[-1, -1])
-    found[:, -1] = mask[:, -1] != np.append(mask[1:, -1], mask[-1, -1])
-    found[-1, -1] = False
-    return found
+    return np.asarray((here != right) | (here != below) | (here != across))
 
 
 def davis_boundary_f(
@@ -490,14 +457,11 @@ def davis_boundary_f(
     y, x = np.ogrid[-radius : radius + 1, -radius : radius + 1]
     disk = (x**2 + y**2 <= radius**2).astype(np.uint8)
     maps = [boundary_map(one).astype(np.uint8) for one in (first, second)]
-    counts = [int(one.sum()) for one in maps]
+    if not (maps[0].any() and maps[1].any()):
+        return float(not maps[0].any() and not maps[1].any())
     near = [cv2.dilate(one, disk, borderType=cv2.BORDER_CONSTANT, borderValue=0) for one in maps]
-    matched = int((maps[0] & near[1]).sum()), int((maps[1] & near[0]).sum())
-    if not counts[0] and not counts[1]:
-        return 1.0
-    if not counts[0] or not counts[1]:
-        return 0.0
-    precision, recall = matched[0] / counts[0], matched[1] / counts[1]
+    precision = int((maps[0] & near[1]).sum()) / int(maps[0].sum())
+    recall = int((maps[1] & near[0]).sum()) / int(maps[1].sum())
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
@@ -550,7 +514,9 @@ def write_report(
     hidden = by_occlusion(records)
     lines += [*_table("visible", hidden), ""] if hidden else []
     lines += _compared(comparison) if comparison else []
-    lines += _failed(result)
+    if failed := result["failed_images"]:
+        reasons = ["- " + plain(f"{one['file_name']}: {one['reason']}") for one in failed]
+        lines += ["Not measured:", "", *reasons, ""]
     if draw:
         lines += _worst(folder, records, draw)
     page = folder / PAGE
@@ -648,12 +614,6 @@ def _measured(run: Mapping[str, Any]) -> list[str]:
     return [f"{plain(by + words)}; sam2-autolabel {run['version']}, {local_date(run['made'])}.", ""]
 
 
-def _failed(result: Mapping[str, Any]) -> list[str]:
-    failed = result["failed_images"]
-    lines = ["- " + plain(f"{one['file_name']}: {one['reason']}") for one in failed]
-    return ["Not measured:", "", *lines, ""] if lines else []
-
-
 def _worst(folder: Path, records: Sequence[Record], draw: Draw) -> list[str]:
     there = sorted((one for one in records if one.found), key=lambda one: one.iou)
     chosen, lost = there[:WORST], len(records) - len(there)
@@ -672,11 +632,9 @@ def _worst(folder: Path, records: Sequence[Record], draw: Draw) -> list[str]:
 
 def _plots(path: Path, records: Sequence[Record]) -> None:
     """Draw how IoU is distributed, by class, by size, and beside what the model predicted."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 7.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(2, 2)
     iou = np.array([one.iou for one in records])
     axes[0, 0].hist(iou, bins=np.linspace(0, 1, 41), color=_FOUND)

@@ -22,6 +22,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.recorded_frames import Pictures, find_pictures
 from tasks.evaluate.metrics import box_iou
 from tasks.export.run import uncertified_runs
+from tasks.export.types import Instance
 from tasks.frames.images import read_image
 from tasks.risk.geometry import best_pairs
 from tasks.store import storage
@@ -212,18 +213,6 @@ WORST = 12
 
 
 @dataclass(frozen=True)
-class Instance:
-    """One label of a frame: class, mask and its area, what the model said of it, and its box."""
-
-    label: str
-    area_px: int
-    rle: bytes
-    size_hw: tuple[int, int]
-    predicted_iou: float
-    box_xyxy_px: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Change:
     """An instance that is not the same in both runs.
 
@@ -318,7 +307,7 @@ class RunDiff:
         assert shown is not None  # noqa: S101 - a pair is of one at least
         iou, gain, kind = 0.0, 0.0, "gone" if one else "new"
         if one and other:
-            iou = 1.0 if one.rle == other.rle else mask_iou(one.rle, other.rle, one.size_hw)
+            iou = 1.0 if one.rle == other.rle else mask_iou(one.rle, other.rle, frame.size_hw)
             gain = other.predicted_iou - one.predicted_iou
             kind = self._kind(one, other, iou)
         size = size_class(shown.area_px)
@@ -375,8 +364,8 @@ def _instances(one: LabeledFrame) -> list[Instance] | None:
     masks, boxes = one.masks, one.boxes.xyxy_px.astype(float).tolist()
     return [
         Instance(
-            label, int(masks.area_px[row]), masks.rle[row], masks.size_hw,
-            float(masks.predicted_iou[row]), tuple(boxes[row]),
+            label, float(one.boxes.scores[row]), tuple(boxes[row]), masks.rle[row],
+            int(masks.area_px[row]), predicted_iou=float(masks.predicted_iou[row]),
         )
         for row, label in enumerate(one.boxes.labels)
     ]  # fmt: skip

@@ -1,7 +1,6 @@
 """Labels that exist, of a run or a dataset, found for the pictures of a truth: no model is loaded.
 
-A picture of the truth and a frame are the same where their names are, and every folder that the
-truth names is in the frame's address, as for imported boxes (`tasks.boxes.imported`).
+Which picture of the truth a frame is, `tasks.dataset.coco_truth.images_of` tells.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes, Masks
-from tasks.boxes.imported import ImportedBoxes, entry_of
-from tasks.dataset.coco_truth import Truth, TruthImage
+from tasks.dataset.coco_truth import Truth, TruthImage, images_of
 from tasks.evaluate.evaluate import OBJECT, Picture, Prediction
 from tasks.export.run import Choice, Frames
 from tasks.export.types import ExportFrame, ExportNotes
@@ -70,17 +68,14 @@ class StoredLabels:
         self, truth: Truth, frames: Iterable[ExportFrame], on_frame: Callable[[int], object]
     ) -> list[str]:
         """Find each picture's frames; returns addresses of a few frames."""
-        ids = {one.file_name: one.image_id for one in truth.images}
-        known = {one.uri: one.image_id for one in truth.images if one.uri}
-        entries = tuple(entry_of(one, Boxes.empty) for one in ids)
-        by_name = ImportedBoxes("", "", "", entries)
+        by_name = images_of(truth)
+        known = {one.uri: one for one in truth.images if one.uri}
         read = []
         for number, frame in enumerate(frames, 1):
             ref = FrameRef(frame.sequence_id, frame.camera, frame.index, None, frame.uri)
-            fitting = [ids[entry.name] for entry in by_name.entries_of(ref)]
-            for image_id in [known[frame.uri]] if frame.uri in known else fitting:
-                self._found[image_id].append(frame)
-                self._images.setdefault(frame.uri, []).append(image_id)
+            for image in [known[frame.uri]] if frame.uri in known else by_name(ref):
+                self._found[image.image_id].append(frame)
+                self._images.setdefault(frame.uri, []).append(image.image_id)
             if number <= _NAMES_SHOWN:
                 read.append(storage.redact(frame.uri))
             on_frame(number)

@@ -243,10 +243,6 @@ class DavisWriter(Writer):
 
 def palette() -> bytes:
     """Colours of the numbers 0 to 255, as PASCAL VOC and DAVIS spread their bits: 768 bytes."""
-    colors = np.zeros((256, 3), np.uint8)
-    numbers = np.arange(256)
-    for bit in range(8):
-        for channel in range(3):
-            colors[:, channel] |= (((numbers >> channel) & 1) << (7 - bit)).astype(np.uint8)
-        numbers >>= 3
-    return colors.tobytes()
+    number, bit, channel = np.ogrid[:256, :8, :3]
+    bits = (number >> (3 * bit + channel)) & 1
+    return bytes((bits << (7 - bit)).sum(axis=1).astype(np.uint8).tobytes())

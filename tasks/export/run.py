@@ -82,12 +82,6 @@ UNDECIDED = Decided((), (), frozenset(), reviewed=False)
 _ALL_BOXES = frozenset(range(1 << 16))
 
 
-def take_in(dataset: Any) -> None:
-    """Bring what people decided elsewhere into a dataset, and set aside what counts no more."""
-    harvest(dataset)
-    compare_files(dataset)
-
-
 def decisions(
     dataset: Any, manifest: Manifest, labeled: Sequence[LabeledFrame], choice: Choice
 ) -> Mapping[int, Decided]:
@@ -258,7 +252,8 @@ class Frames:
         self._pictures, self._notes = pictures, notes
         self.manifests = chosen_manifests(out_uri, choice.run_key, notes)
         if dataset is not None:
-            take_in(dataset)
+            harvest(dataset)  # what people decided elsewhere
+            compare_files(dataset)  # what counts no more is set aside
 
     def __iter__(self) -> Iterator[ExportFrame]:
         for manifest in self.manifests:
@@ -288,13 +283,13 @@ class Frames:
         if self._dataset is not None:
             decided = decisions(self._dataset, manifest, labeled, self._choice)
         rows = [
-            (one, judgement, decided.get(one.frame.index))
+            (one, judgement, decided.get(one.frame.index, UNDECIDED))
             for one, judgement in zip(labeled, judged, strict=True)
             if one.failure is None
         ]
         self._notes.leave_out("frame failed", len(labeled) - len(rows))
         if self._choice.decided_only:
-            rows = [row for row in rows if row[2] and row[2].reviewed]
+            rows = [row for row in rows if row[2].reviewed]
         pictures = find_pictures([one.frame for one, _, _ in rows] if self._pictures else ())
         split = split_of(manifest.sequence_id, self._choice.splits)
         model = manifest.stamp.model.name if manifest.stamp.model else ""
@@ -303,27 +298,29 @@ class Frames:
             if frame.uri in pictures.changed:
                 self._notes.leave_out("frame whose picture has changed since")
                 continue
+            instances = tuple(self._instances(one, judgement, decision))
+            is_finished = len(decision.settled) >= len(one.boxes)
+            if self._choice.decided_only and not instances and not is_finished:
+                self._notes.leave_out("frame that is not finished, with nothing held to be right")
+                continue
             yield ExportFrame(
                 frame.sequence_id, frame.camera, frame.index, frame.timestamp_ns, frame.uri,
-                frame.size_hw, split, model, stems.of(frame.uri, frame.index),
-                tuple(self._instances(one, judgement, decision)),
+                frame.size_hw, split, model, stems.of(frame.uri, frame.index), instances,
                 pictures.of(frame) if self._pictures else None,
-                confirmed_empty=decision is not None and decision.empty,
+                confirmed_empty=decision.empty,
             )  # fmt: skip
 
     def _instances(
-        self, one: LabeledFrame, judgement: Judgement, decided: Decided | None
+        self, one: LabeledFrame, judgement: Judgement, decided: Decided
     ) -> Iterator[Instance]:
         """Choose labels of a frame: the machine's that nobody decided on, and people's."""
-        decided = decided or UNDECIDED
         found = list(decided.instances)
-        if one.masks is not None and not self._choice.decided_only:
+        undecided = [row for row in range(len(one.boxes)) if row not in decided.settled]
+        if self._choice.decided_only:
+            self._notes.leave_out("undecided label of a frame that is not finished", len(undecided))
+        elif one.masks is not None:
             found += decided.remade
-            found += [
-                self._instance(one, one.masks, judgement, number)
-                for number in range(len(one.boxes))
-                if number not in decided.settled
-            ]
+            found += [self._instance(one, one.masks, judgement, row) for row in undecided]
         for instance in found:
             self._notes.classes.add(instance.label)
             mapped = self._choice.class_map.get(instance.label, instance.label)

@@ -181,15 +181,7 @@ class Sink:
         uri, size = storage.join(self.uri, path), file.stat().st_size
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
-        if storage.is_local(uri):
-            target = storage.local_path(uri)
-            hidden = target.with_name(f".{target.name}.tmp")
-            with storage.explained("write", uri):
-                hidden.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, hidden)
-                hidden.replace(target)
-        else:
-            storage.ask("write", uri, lambda fs, target: fs.put_file(str(file), target))
+        storage.ask("write", uri, lambda fs, target: fs.put_file(str(file), target))
         file.unlink()
         return {"path": path, "bytes": size, "sha256": digest}
 

@@ -56,7 +56,8 @@ def decoding_digest() -> str:
 
 _DETECTED = (
     "tasks.boxes.detect", "tasks.boxes.yolox", "tasks.boxes.prompted",
-    "sam2_core.backends.onnxruntime_cuda", "sam2_core.backends.pixel_kernels",
+    "sam2_core.backends.onnx_batches", "sam2_core.backends.onnxruntime_cuda",
+    "sam2_core.backends.pixel_kernels",
 )  # fmt: skip
 _IMPORTED = (
     "tasks.boxes.imported", "tasks.boxes.import_files", "tasks.boxes.annotations",

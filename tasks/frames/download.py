@@ -2,8 +2,8 @@
 
 The cache is addressed by content (address and etag), so that a file in it never grows stale, and
 two processes that fetch the same file write the same bytes to the same name. Names end with a
-digest of the bytes, which is checked when a file is read: a bit that a disk flips, or a file that
-somebody cut, is no answer; it is made again. Local files are used where they lie.
+digest of the bytes, which is checked whenever a file is asked for: a bit that a disk flips, or a
+file that somebody cut, is no answer; it is made again. Local files are used where they lie.
 
 Frames that were taken out of a video or a recording lie in a folder whose name holds what decoded
 them: another version of the code or of a library never gets the pixels of this one.
@@ -61,34 +61,17 @@ def _write(path: Path, data: bytes) -> None:
         raise CacheError(str(error)) from error
 
 
-def is_cached(path: Path) -> bool:
-    """Whether a path is that of a file in the cache, with its digest in its name."""
-    return path.is_relative_to(cache_folder()) and _NAMED.search(path.name) is not None
-
-
-def is_intact(path: Path, data: bytes) -> bool:
-    """Whether the content of a file in the cache is that of its name."""
-    named = _NAMED.search(path.name)
-    return named is not None and named[1] == _digest(data)
-
-
-def is_intact_file(path: Path) -> bool:
-    """Whether the content of a large file in the cache is that of its name; it is read once."""
-    named, stat = _NAMED.search(path.name), path.stat()
-    return named is not None and named[1] == _known_digest(path, stat.st_size, stat.st_mtime_ns)
-
-
 def take_intact(path: Path) -> bool:
     """Whether a file of the cache is there and as it came; a damaged one is removed.
-
-    For those who use files that nobody decodes, such as exports: what is removed is made again.
 
     Raises:
         CacheError: it can be neither read nor removed.
 
     """
+    named = _NAMED.search(path.name)
     try:
-        if is_intact_file(path):
+        stat = path.stat()
+        if named and named[1] == _known_digest(path, stat.st_size, stat.st_mtime_ns):
             return True
         path.unlink()
     except FileNotFoundError:
@@ -149,12 +132,11 @@ class ExtractedFrames:
         _write(self.folder / f"{name}.json", json.dumps(record).encode())
 
     def read_record(self, name: str) -> tuple[list[Row], int] | None:
-        """Return what an earlier extraction found, if all its files are still there."""
+        """Return what an earlier extraction found, if all its files are there and undamaged."""
         try:
             found = json.loads((self.folder / f"{name}.json").read_text())
             rows: list[Row] = [(n, f, (h, w), *rest) for n, f, (h, w), *rest in found["frames"]]
-            sizes = {path.name: path.stat().st_size for path in self.folder.iterdir()}
-            whole = all(not file or sizes.get(file) == size for _, file, _, size, _, _ in rows)
+            whole = all(take_intact(self.folder / file) for _, file, *_ in rows if file)
             return (rows, int(found["count"])) if whole else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -224,7 +206,7 @@ def _member(frame: FrameRef, part: Part) -> Path:
     path = find_cached(frame.uri, frame.etag)
     if path and path.stat().st_size == frame.size_bytes:
         return path
-    archive = fetch(part.file_uri, frame.etag, intact=True)
+    archive = fetch(part.file_uri, frame.etag)
     with storage.explained("read", part.file_uri), archive.open("rb") as file:
         file.seek(part.number)
         data = file.read(frame.size_bytes)
@@ -250,12 +232,18 @@ def keep_cached(uri: str, etag: str, data: bytes) -> Path:
 
 
 def find_cached(uri: str, etag: str) -> Path | None:
-    """Return where the content of an address lies in the cache, if it does."""
+    """Return where the content of an address lies in the cache, if it does and is undamaged.
+
+    Raises:
+        CacheError: a damaged file cannot be removed.
+
+    """
     folder, stem, _ = _cache_name(uri, etag)
     try:
-        return next((one for one in folder.iterdir() if one.name.startswith(f"{stem}-")), None)
+        path = next((one for one in folder.iterdir() if one.name.startswith(f"{stem}-")), None)
     except OSError:
         return None
+    return path if path and take_intact(path) else None
 
 
 def _cache_name(uri: str, etag: str) -> tuple[Path, str, str]:
@@ -269,15 +257,13 @@ def _cache_name(uri: str, etag: str) -> tuple[Path, str, str]:
     return cache_folder() / "frames" / digest[:3], digest[3:40], suffix
 
 
-def fetch(uri: str, etag: str, size_bytes: int = 0, *, intact: bool = False) -> Path:
+def fetch(uri: str, etag: str, size_bytes: int = 0) -> Path:
     """Return a local path with the content of an address; a cached file costs no request.
 
     Args:
         uri: fsspec URL of a file.
         etag: its version, as listed; "" for whatever is there.
         size_bytes: its size as listed, 0 when unknown; other sizes are refused.
-        intact: read a cached file to see that it is as it came, else fetch it again. Pictures are
-            checked where they are decoded (`tasks.frames.images`).
 
     Raises:
         StorageError: it cannot be had (after retries where they help).
@@ -292,8 +278,7 @@ def fetch(uri: str, etag: str, size_bytes: int = 0, *, intact: bool = False) -> 
                 raise ChangedError(uri)
         return path
     known = find_cached(uri, etag)
-    as_listed = known and size_bytes in {0, known.stat().st_size}
-    if known and as_listed and (not intact or is_intact_file(known)):
+    if known and size_bytes in {0, known.stat().st_size}:
         return known
     folder, stem, suffix = _cache_name(uri, etag)
     temporary = storage.temporary_beside(folder / stem)

@@ -7,10 +7,10 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -18,8 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError, FloatArray, ImageArray
-from tasks.frames.download import is_cached, is_intact
-from tasks.frames.identity import CHANGED_SINCE_LISTED, is_file_here, part_of, read_versioned
+from tasks.frames.identity import CHANGED_SINCE_LISTED, is_file_here, read_versioned
 from tasks.types import FrameFailure, FrameRef
 
 LIMIT_NAME = "AUTOLABEL_MAX_MEGAPIXELS"
@@ -30,7 +29,6 @@ _ORIENTATION = 0x0112
 _JPEG = {"JPEG", "MPO"}
 # Formats that Pillow may read, whatever the suffix: some of its other readers run programs (EPS).
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000")
-Decoded = TypeVar("Decoded")
 
 
 class BadImageError(AutolabelError):
@@ -85,28 +83,7 @@ def read_image(frame: FrameRef) -> ImageArray:
         MachineError: the disk fails, or memory or file handles are at an end.
 
     """
-    return _from_file(frame, decode_image)
-
-
-def _from_file(frame: FrameRef, decode: Callable[[bytes], Decoded]) -> Decoded:
-    """Decode a frame's file; one in the cache is made again before it is the frame's fault."""
-    data, path = _read(frame), Path(frame.local_path)
-    if not is_cached(path):
-        return decode(data)
-    if is_intact(path, data):
-        try:
-            return decode(data)
-        except TooLargeError:
-            raise
-        except BadImageError:
-            if part_of(frame.uri):  # it was made of a file that was intact
-                raise
-    from tasks.frames.video import restored
-
-    again = restored(frame)
-    if isinstance(again, FrameFailure):
-        raise NotReadError(again.reason)
-    return decode(_read(again))
+    return decode_image(_read(frame))
 
 
 def _read(frame: FrameRef) -> bytes:
@@ -136,11 +113,7 @@ def stored_size(frame: FrameRef) -> tuple[tuple[int, int], int]:
         BadImageError: as `read_image`, as far as a header tells.
 
     """
-    return _from_file(frame, _stored_size)
-
-
-def _stored_size(data: bytes) -> tuple[tuple[int, int], int]:
-    with _opened(data) as image:
+    with _opened(_read(frame)) as image:
         return (image.height, image.width), _orientation(image)
 
 
@@ -153,22 +126,18 @@ def decode_image(data: bytes) -> ImageArray:
         BadImageError: the reason.
 
     """
-    with _opened(data) as image:
-        return _decode(data, image)
-
-
-def _decode(data: bytes, image: Image.Image) -> ImageArray:
-    """Only the header has been read: simplejpeg decodes 3 times faster, and strictly."""
-    if image.format in _JPEG and image.mode in {"RGB", "L"}:
-        pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True)
-        return turn_pixels(pixels, _orientation(image))
-    image.load()
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith(("I", "F")):
-        return _from_deep_grey(np.asarray(image))
-    if image.mode in {"P", "PA"}:
-        image = image.convert("RGBA")
-    return np.ascontiguousarray(image.convert("RGB"), dtype=np.uint8)
+    with _opened(data) as opened:
+        # Only the header has been read: simplejpeg decodes 3 times faster, and strictly.
+        if opened.format in _JPEG and opened.mode in {"RGB", "L"}:
+            pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True)
+            return turn_pixels(pixels, _orientation(opened))
+        opened.load()
+        image = ImageOps.exif_transpose(opened)
+        if image.mode.startswith(("I", "F")):
+            return _from_deep_grey(np.asarray(image))
+        if image.mode in {"P", "PA"}:
+            image = image.convert("RGBA")
+        return np.ascontiguousarray(image.convert("RGB"), dtype=np.uint8)
 
 
 def as_jpeg(pixels_bgr: Any, quality: int = 95) -> bytes:

@@ -6,9 +6,8 @@ One pass and few requests: on S3 one request per thousand objects whatever the f
 
 from __future__ import annotations
 
-import errno
+import itertools
 import logging
-import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ _DIGITS = re.compile(r"(\d+)")
 _UNSAFE_NAME = re.compile(r"[/\\\x00]")
 
 _HTTP_LEVELS = 40
+_FIRST_NAMES = 1000  # of a bucket's folder: one request
 OnSkipped = Callable[[Path, Path], object]
 
 log = logging.getLogger(__name__)
@@ -132,39 +132,29 @@ class _LocalWalk:
     ) -> Iterator[tuple[tuple[str, ...], list[File]]]:
         """Yield a folder and those below it, unless it was read before."""
         with storage.explained("list", str(folder)):
-            stat = folder.stat()
-            if (stat.st_dev, stat.st_ino) in self._seen:
-                self._on_skipped(folder, folder.resolve())
-                return
-            self._seen.add((stat.st_dev, stat.st_ino))
-            with os.scandir(folder) as entries:
-                found = [entry for entry in entries if _is_readable(entry.name, folder)]
-        files, below = self._sorted(folder, found)
+            status = folder.stat()
+        if (status.st_dev, status.st_ino) in self._seen:
+            self._on_skipped(folder, folder.resolve())
+            return
+        self._seen.add((status.st_dev, status.st_ino))
+        files, below = self._sorted(folder)
         for name in sorted(below, key=natural_key):
             yield from self.folders(folder / name, (*names, name))
         if files:
             yield names, files
 
-    def _sorted(
-        self, folder: Path, entries: list[os.DirEntry[str]]
-    ) -> tuple[list[File], list[str]]:
+    def _sorted(self, folder: Path) -> tuple[list[File], list[str]]:
         """Files of a folder, and names of the folders in it that are to be read."""
         files: list[File] = []
         below: list[str] = []
         left_out: list[str] = []
-        for entry in entries:
-            try:
-                status = entry.stat()
-            except OSError as error:
-                if error.errno not in {errno.ENOENT, errno.ELOOP}:
-                    raise
-                if entry.is_symlink():  # else it was removed since
-                    left_out.append(entry.name)
+        for entry, status in storage.scan(folder):
+            if not _is_readable(entry.name, folder):
                 continue
-            if stat.S_ISDIR(status.st_mode):
+            if status and stat.S_ISDIR(status.st_mode):
                 if not entry.is_symlink() or self._is_to_follow(Path(entry.path)):
                     below.append(entry.name)
-            elif stat.S_ISREG(status.st_mode):
+            elif status and stat.S_ISREG(status.st_mode):
                 version = stat_version(status)
                 files.append(File(entry.name, entry.path, status.st_size, version))
             else:
@@ -311,35 +301,10 @@ class Folder:
 
     @cached_property
     def _entries(self) -> dict[str, bool]:
-        try:
-            if storage.is_local(self.uri):
-                return self._entries_here()
-            if storage.is_s3(self.uri):
-                return self._first_page()
-            found = storage.ask("list", self.uri, lambda fs, path: fs.ls(path, detail=True))
-        except storage.NotFoundError:
-            return {}  # the reader that lists it says so
-        plain = unquote if storage.is_web(self.uri) else str
-        return {
-            plain(one["name"].rstrip("/").rpartition("/")[2]): one["type"] == "directory"
-            for one in found
-        }
-
-    def _entries_here(self) -> dict[str, bool]:
-        path = storage.local_path(self.uri)
-        with storage.explained("list", self.uri), os.scandir(path) as entries:
-            # A link that leads to itself is no folder, and no error.
-            return {
-                one.name: Path(one).is_dir() if one.is_symlink() else one.is_dir()
-                for one in entries
-            }
-
-    def _first_page(self) -> dict[str, bool]:
-        start = len(storage.s3_prefix(self.uri)[1])
-        page = next(storage.s3_pages(self.uri, Delimiter="/"))
-        folders = (one["Prefix"][start:-1] for one in page.get("CommonPrefixes", ()))
-        files = (one["Key"][start:] for one in page.get("Contents", ()))
-        return dict.fromkeys(folders, True) | dict.fromkeys(files, False)
+        # Where there is no folder, the reader that lists it says so.
+        most = _FIRST_NAMES if storage.is_s3(self.uri) else None
+        there = itertools.islice(storage.entries(self.uri), most)
+        return {name: is_folder for name, is_folder, *_ in there}
 
 
 class Reader(Protocol):

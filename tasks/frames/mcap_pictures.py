@@ -14,12 +14,12 @@ little endian, strings and arrays behind their length (wiki.ros.org/ROS/TCPROS, 
 from __future__ import annotations
 
 import base64
-import io
 import json
 import logging
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -176,7 +176,7 @@ def decoder_of(encoding: str, schema: Any) -> Callable[[bytes], Any]:
     if encoding == "json":
         return _from_json
     if encoding == "ros1":
-        return _ros1_compressed if schema.name.endswith("CompressedImage") else _ros1_image
+        return partial(_from_ros1, schema.name)
     from mcap_protobuf.decoder import DecoderFactory as Protobuf
     from mcap_ros2.decoder import DecoderFactory as Ros2
 
@@ -196,53 +196,30 @@ def _from_json(data: bytes) -> Any:
     return message
 
 
-class _Ros1(io.BytesIO):
-    """Takes the fields of a message in turn."""
-
-    def numbers(self, form: str) -> tuple[Any, ...]:
-        """Numbers of a form of `struct`."""
-        return struct.unpack(f"<{form}", self.read(struct.calcsize(f"<{form}")))
-
-    def bytes(self) -> bytes:
-        """Return what lies behind its length.
-
-        Raises:
-            ValueError: there is less.
-
-        """
-        (length,) = self.numbers("I")
-        found = self.read(length)
-        if len(found) < length:
-            raise ValueError(f"{length} bytes are announced, {len(found)} are there")
-        return found
-
-    def text(self) -> str:
-        """Return a string."""
-        return self.bytes().decode("utf-8", "replace")
-
-    def header(self) -> SimpleNamespace:
-        """Return a header's stamp and frame."""
-        _, seconds, nanoseconds = self.numbers("III")
-        stamp = SimpleNamespace(sec=seconds, nsec=nanoseconds)
-        return SimpleNamespace(stamp=stamp, frame_id=self.text())
+# Fields of ROS 1's messages: a form of `struct`, or "" for what lies behind its length.
+_ROS1_HEADER = {"seq": "I", "sec": "I", "nsec": "I", "frame_id": ""}
+_ROS1 = {
+    "sensor_msgs/CompressedImage": {"format": "", "data": ""},
+    "sensor_msgs/Image": {
+        "height": "I", "width": "I", "encoding": "", "is_bigendian": "B", "step": "I", "data": "",
+    },
+}  # fmt: skip
 
 
-def _ros1_compressed(data: bytes) -> Any:
-    fields = _Ros1(data)
-    header = fields.header()
-    return SimpleNamespace(header=header, format=fields.text(), data=fields.bytes())
-
-
-def _ros1_image(data: bytes) -> Any:
-    fields = _Ros1(data)
-    header = fields.header()
-    height, width = fields.numbers("II")
-    encoding = fields.text()
-    is_bigendian, step = fields.numbers("BI")
-    return SimpleNamespace(
-        header=header, height=height, width=width, encoding=encoding, is_bigendian=is_bigendian,
-        step=step, data=fields.bytes(),
-    )  # fmt: skip
+def _from_ros1(name: str, data: bytes) -> Any:
+    found: dict[str, Any] = {}
+    at = 0
+    for field, form in (_ROS1_HEADER | _ROS1[name]).items():
+        (found[field],) = struct.unpack_from(f"<{form or 'I'}", data, at)
+        at += struct.calcsize(f"<{form or 'I'}")
+        if not form:
+            length, found[field] = found[field], data[at : at + found[field]]
+            at += length
+    if at > len(data):
+        raise ValueError(f"{at} bytes are announced, {len(data)} are there")
+    for text in found.keys() & {"format", "encoding"}:
+        found[text] = found[text].decode("utf-8", "replace")
+    return SimpleNamespace(timestamp=SimpleNamespace(sec=found["sec"], nsec=found["nsec"]), **found)
 
 
 _HEADS = {

@@ -137,16 +137,15 @@ class Names:
         """
         format_ = FOLDERS.name if format_ in _FOLDERS_TOO else format_
         ways = tuple(map(_without_suffix, spellings(source)))
-        found = self.around(ways, format_)
-        if found is None:
+        if self.around(ways, format_) is None:
             address = storage.absolute(storage.canonical(self.root or base or source))
             self._add(Root(address, format_))
-            found = self.around(ways, format_)
-            if found is None:
-                raise AutolabelError(
-                    f"--root {storage.redact(self.root)} does not contain the source "
-                    f"{storage.redact(source)}"
-                )
+        found = self.around(ways, format_)
+        if found is None:
+            raise AutolabelError(
+                f"--root {storage.redact(self.root)} does not contain the source "
+                f"{storage.redact(source)}"
+            )
         root = found[0]
         self._refuse_other_reading(source, ways, root, self.root or base or source)
         if self.root and not _is_same(root.address, self.root):

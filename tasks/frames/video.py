@@ -15,15 +15,15 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import cv2
 
+from sam2_core.cache import file_identity
 from sam2_core.machine_errors import as_machine_error
-from tasks.frames.download import CacheError, ChangedError, ExtractedFrames, Row, fetch, fetch_frame
+from tasks.frames.download import CacheError, ChangedError, ExtractedFrames, Row, fetch
 from tasks.frames.identity import file_version, part_of
 from tasks.frames.images import TooLargeError, as_jpeg, refuse_large
 from tasks.frames.mcap_pictures import BadRecordingError, extract_stream
@@ -93,24 +93,6 @@ def footage_of(frame: FrameRef, numbers: Collection[int]) -> VideoRef:
     return StreamRef(*where, stream=part.stream) if part.stream else VideoRef(*where)
 
 
-def restored(frame: FrameRef) -> FrameRef | FrameFailure:
-    """Fetch or extract a frame again whose file in the cache is damaged, or why that fails.
-
-    Raises:
-        CacheError: the cache cannot be written.
-
-    """
-    if frame.uri == frame.local_path:
-        why = "its copy in the cache is damaged: clear the cache, and load the dataset again"
-        return FrameFailure.of(frame, "download", why)
-    Path(frame.local_path).unlink(missing_ok=True)
-    part = part_of(frame.uri)
-    if part is None or part.is_member:
-        return fetch_frame(replace(frame, local_path=""))
-    (outcome,) = expand_videos([footage_of(frame, [part.number])])
-    return outcome
-
-
 def _frames_of(video: VideoRef, start_ns: int | None, first: int) -> tuple[list[FrameRef], int]:
     """Extract the selected frames of a video or topic, unless an earlier extraction is whole.
 
@@ -130,14 +112,16 @@ def _frames_of(video: VideoRef, start_ns: int | None, first: int) -> tuple[list[
     record = f"{first}-{record}" if stream else record
     found = extracted.read_record(record)
     if found is None:
-        path = fetch(video.uri, video.etag, video.size_bytes, intact=True)
-        before = _state_of(path)
+        path = fetch(video.uri, video.etag, video.size_bytes)
+        with storage.explained("read", video.uri):
+            before = file_identity(path)
         if stream:
             found = extract_stream(path, stream, first, extracted)
         else:
             found = list(_extract(path, extracted, selection)), 0
         # OpenCV opens files by name: by now another one may lie there.
-        is_listed = before == _state_of(path) and video.etag in {"", file_version(path)}
+        is_same = path.exists() and before == file_identity(path)
+        is_listed = is_same and video.etag in {"", file_version(path)}
         if storage.is_local(video.uri) and not is_listed:
             for name in (row[1] for row in found[0] if row[1]):
                 (extracted.folder / name).unlink(missing_ok=True)
@@ -146,15 +130,6 @@ def _frames_of(video: VideoRef, start_ns: int | None, first: int) -> tuple[list[
     start_ns = 0 if stream else start_ns
     frames = [_frame(video, extracted.folder, start_ns, first, row) for row in sorted(found[0])]
     return frames, found[1]
-
-
-def _state_of(path: Path) -> tuple[int, ...] | None:
-    """Return what differs when a file was replaced or written, even if it was put back since."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _frame(video: VideoRef, folder: Path, start_ns: int | None, first: int, row: Row) -> FrameRef:
@@ -175,32 +150,21 @@ def _frame(video: VideoRef, folder: Path, start_ns: int | None, first: int, row:
     )
 
 
-class _Clock:
-    """When the frames of a capture are shown, as its container says.
+def _times_ns(capture: Any) -> Iterator[int | None]:
+    """Yield when frames are shown, in nanoseconds from the video's start; after grabbing each.
 
     OpenCV tells the presentation time of the frame that was grabbed last. Where a container has
     none it says 0, or the same again: then frames are as far apart as the header says.
     """
-
-    def __init__(self, capture: Any) -> None:
-
-        self._position = partial(capture.get, cv2.CAP_PROP_POS_MSEC)
-        fps = float(capture.get(cv2.CAP_PROP_FPS))
-        self._step_ns = round(1e9 / fps) if 0 < fps < 10_000 else None
-        self._last_ns: int | None = None
-
-    def next_ns(self) -> int | None:
-        """Nanoseconds from the video's start to the frame just grabbed; call once per frame."""
-        last_ns, shown_ns = self._last_ns, round(self._position() * 1e6)
-        if last_ns is None:
-            self._last_ns = max(shown_ns, 0)
-        elif shown_ns > last_ns:
-            self._last_ns = shown_ns
-        elif self._step_ns is None:
-            return None
-        else:
-            self._last_ns = last_ns + self._step_ns
-        return self._last_ns
+    fps = float(capture.get(cv2.CAP_PROP_FPS))
+    step_ns = round(1e9 / fps) if 0 < fps < 10_000 else 0
+    position = partial(capture.get, cv2.CAP_PROP_POS_MSEC)
+    last_ns = max(round(position() * 1e6), 0)
+    yield last_ns
+    while True:
+        before_ns, shown_ns = last_ns, round(position() * 1e6)
+        last_ns = shown_ns if shown_ns > before_ns else before_ns + step_ns
+        yield last_ns if last_ns > before_ns else None
 
 
 def _extract(path: Path, extracted: ExtractedFrames, selection: FrameSelection) -> Iterator[Row]:
@@ -211,13 +175,13 @@ def _extract(path: Path, extracted: ExtractedFrames, selection: FrameSelection) 
     try:
         width = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH))
         refuse_large(width, int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT)))
-        promised, clock = int(capture.get(cv2.CAP_PROP_FRAME_COUNT)), _Clock(capture)
+        promised, times = int(capture.get(cv2.CAP_PROP_FRAME_COUNT)), _times_ns(capture)
         index = 0
         while selection.stop is None or index < selection.stop:
             if not capture.grab():
-                yield from _lost(path, index, promised, selection, clock)
+                yield from _lost(path, index, promised, selection, times)
                 break
-            shown_ns = clock.next_ns()
+            shown_ns = next(times)
             if index in selection:
                 decoded, pixels = capture.retrieve()
                 if decoded:
@@ -235,7 +199,7 @@ def _extract(path: Path, extracted: ExtractedFrames, selection: FrameSelection) 
 
 
 def _lost(
-    path: Path, decoded: int, promised: int, selection: FrameSelection, clock: _Clock
+    path: Path, decoded: int, promised: int, selection: FrameSelection, times: Iterator[int | None]
 ) -> Iterator[Row]:
     """Yield the first selected frame that is missing, if frames are missing and that is known."""
     if decoded == 0:
@@ -252,7 +216,7 @@ def _lost(
         log.warning("%s: %d frames of %d could be decoded", path, decoded, promised)
     missing = range(decoded, max(promised, decoded + 1)) if reason else ()
     for index in [one for one in missing if one in selection][:1]:
-        yield index, "", (0, 0), 0, clock.next_ns(), reason
+        yield index, "", (0, 0), 0, next(times), reason
 
 
 def _read_through(path: Path) -> None:

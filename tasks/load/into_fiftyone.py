@@ -9,14 +9,12 @@ Ground truth goes into a field of its own, and is compared with the labels insid
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import gc
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.coco_truth import TruthImage
+from tasks.dataset.coco_truth import TruthImage, images_of
 from tasks.dataset.coco_truth import load_truth as read_truth
 from tasks.dataset.database import waits_for_database
 from tasks.dataset.documents import (
@@ -83,15 +81,15 @@ from tasks.store import storage
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import (
     Fresh,
-    ListedManifest,
     Manifest,
     list_manifests,
-    newest_of,
+    read_listed,
     withdrawn_if_damaged,
 )
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
 from tasks.tracks.linking import make_tracks
+from tasks.types import FrameRef
 from tasks.wording import counted
 
 EVALUATION = "truth"
@@ -102,7 +100,7 @@ def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> in
 
     Args:
         dataset_name: a dataset with its frames loaded.
-        truth_path: COCO instances json; images are found by file name.
+        truth_path: COCO instances json; images are found as `images_of` says.
         sequence_id: look among this sequence's frames only.
 
     Returns:
@@ -116,16 +114,16 @@ def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> in
     truth = read_truth(truth_path)
     collection = sample_collection(dataset)
     wanted = {"sequence_id": sequence_id} if sequence_id else {}
-    frames: dict[str, list[tuple[Any, tuple[str, ...]]]] = {}
+    fitting, frames = images_of(truth), dict[int, list[Any]]()
     for sample in collection.find(wanted, {"frame_uri": 1}):
-        parts = PurePosixPath(sample["frame_uri"].replace("\\\\", "/")).parts
-        frames.setdefault(parts[-1], []).append((sample["_id"], parts))
+        for image in fitting(FrameRef("", "", 0, None, sample["frame_uri"])):
+            frames.setdefault(image.image_id, []).append(sample["_id"])
     now = datetime.datetime.now(datetime.UTC)
     writes, instances = [], 0
     for image in truth.images:
-        identity = _frame_of(image.file_name, frames)
-        if identity is None:
-            continue
+        if len(frames.get(image.image_id, ())) != 1:
+            continue  # several fit it: rather nowhere than on the wrong frame
+        (identity,) = frames[image.image_id]
         documents = truth_documents(image, str(identity))
         instances += len(documents)
         fields = {
@@ -135,7 +133,7 @@ def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> in
     if not writes:
         raise AutolabelError(
             f"{truth_path}: none of its {counted(len(truth.images), 'image')} is in dataset "
-            f"'{dataset_name}'; file names must end like the frames' names"
+            f"'{dataset_name}'; file names must be the frames', and folders in their addresses"
         )
     collection.bulk_write(writes, ordered=False)
     return instances
@@ -180,17 +178,6 @@ def evaluate(dataset_name: str, iou: float = 0.5) -> dict[str, float]:
     return {"precision": precision, "recall": recall, "fscore": fscore, **counts}
 
 
-def _frame_of(name: str, frames: dict[str, list[tuple[Any, tuple[str, ...]]]]) -> Any | None:
-    """Find the frame whose path ends like the name does; with several, the longest common end."""
-    path = PurePosixPath(name)
-    found: dict[int, list[Any]] = {}  # by how many parts at the end are the same
-    for identity, parts in frames.get(path.name, []):
-        common = os.path.commonprefix([parts[::-1], path.parts[::-1]])  # noqa: RUF071 - of parts
-        found.setdefault(len(common), []).append(identity)
-    best = found[max(found)] if found else []
-    return best[0] if len(best) == 1 else None
-
-
 def truth_documents(image: TruthImage, owner: str) -> list[dict[str, Any]]:
     """Make the documents of one image's true instances."""
     if not len(image):
@@ -199,7 +186,7 @@ def truth_documents(image: TruthImage, owner: str) -> list[dict[str, Any]]:
     scale = np.array([image.size_hw[1], image.size_hw[0]] * 2, np.float64)
     xywhs = crops.windows_xyxy_px / scale
     xywhs[:, 2:] -= xywhs[:, :2]
-    rows = zip(image.labels, xywhs.tolist(), crops.masks, crops.areas_px.tolist(), strict=True)
+    rows = zip(image.labels, xywhs.tolist(), crops.masks, image.area_px.tolist(), strict=True)
     return [
         detection(
             object_id("truth", owner, str(index)), label, bounding_box=xywh,
@@ -271,17 +258,17 @@ def load_sequence(
         set_aside(dataset, sorted(placement.changed), CHANGED, keep_all=True)
         stored = read_tracks(out_uri, manifest)
         tracks = stored or make_tracks(out_uri, manifest, fresh=fresh)
+        masks = os.environ.get("AUTOLABEL_MASK_DIR")  # on a disk that the App's machine sees
         origin = Origin.of(
-            manifest.stamp, frames_uri=manifest.frames_uri,
-            objects=ObjectNames(tracks.by_frame), mask_folder=chosen_mask_folder(),
+            manifest.stamp, frames_uri=manifest.frames_uri, objects=ObjectNames(tracks.by_frame),
+            mask_folder=Path(masks).expanduser().absolute() if masks else None,
         )  # fmt: skip
         frames = instances = 0
         for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
             parts = recorded_parts(out_uri, manifest, camera, stored, fresh)
-            with _no_garbage_collection():
-                for labeled, judgements in compute_risk_of_parts(parts):
-                    frames += len(labeled)
-                    instances += write_frames(dataset, labeled, origin, judgements, placement)
+            for labeled, judgements in compute_risk_of_parts(parts):
+                frames += len(labeled)
+                instances += write_frames(dataset, labeled, origin, judgements, placement)
     set_aside_unlisted(dataset, manifest.sequence_id, placement.sample_ids)
     changed = len(placement.changed)
     remember_load(dataset, manifest, whole=not changed)
@@ -304,8 +291,10 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
     refuse_before_labeling(name, out_uri, "rebuild it under another name, such as '{free}'")
     # Earlier runs' are loaded for the comparison of their labels with those that replaced them.
     newest = {(one.run_key, one.sequence_id): one for one in list_manifests(out_uri, run_key)}
-    manifests, unreadable = _readable(out_uri, sorted(newest.values()))
+    manifests, unreadable = read_listed(out_uri, sorted(newest.values()))
     if not manifests:
+        if unreadable:
+            raise next(iter(unreadable.values()))
         raise AutolabelError(f"{storage.redact(out_uri)} holds no complete sequence to load")
     cameras = dict.fromkeys(chunk.camera for one in manifests for chunk in one.chunks)
     prepare_dataset(name, list(cameras), out_uri)
@@ -322,29 +311,6 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
     instances = sum(int(one.get("instances") or 0) for one in samples)
     seconds = time.perf_counter() - started
     return LoadReport(len(samples), instances, seconds, changed, unreadable)
-
-
-def _readable(
-    out_uri: str, listed: Sequence[ListedManifest]
-) -> tuple[list[Manifest], dict[str, IncompleteArtifactError]]:
-    """Read manifests, and say why sequences are left out: older labels never replace newer ones."""
-    newest, unreadable, found = newest_of(listed), {}, []
-    for one in listed:
-        try:
-            found.append(one.read(out_uri))
-        except IncompleteArtifactError as error:
-            if newest[one.sequence_id] == one:
-                unreadable[one.sequence_id] = error
-    found = [one for one in found if one.sequence_id not in unreadable]
-    if unreadable and not found:
-        raise next(iter(unreadable.values()))
-    return found, unreadable
-
-
-def chosen_mask_folder() -> Path | None:
-    """Folder for masks that `AUTOLABEL_MASK_DIR` names: on a disk that the App's machine sees."""
-    chosen = os.environ.get("AUTOLABEL_MASK_DIR")
-    return Path(chosen).expanduser().absolute() if chosen else None
 
 
 def write_frames(
@@ -398,18 +364,6 @@ def write_frames(
         _mirror_late_decisions(collection, ids, decisions)
     forget(dataset, coming_back.keys() - placement.changed)
     return total
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Spare the collector thousands of short-lived documents, none of which is part of a cycle."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _bulk_write(collection: Any, writes: list[Any]) -> bool:

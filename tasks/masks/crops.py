@@ -49,11 +49,6 @@ class Segments:
             self, mask="int64 (S)", column="int64 (S)", top="int64 (S)", bottom="int64 (S)"
         )
 
-    def areas_px(self) -> IntArray:
-        """int64 (N,)."""
-        areas = np.bincount(self.mask, self.bottom - self.top, minlength=self.count)
-        return areas.astype(np.int64)
-
     def bounds_xyxy_px(self) -> IntArray:
         """int64 (N, 4): left, top, right, bottom of each mask; zeros where it is empty."""
         bounds = np.zeros((self.count, 4), np.int64)
@@ -255,22 +250,20 @@ class Crops:
     Attributes:
         windows_xyxy_px: int64 (N, 4), whole pixels; zeros where there is neither box nor mask.
         masks: N bool arrays (height, width) of the windows.
-        areas_px: int64 (N,).
 
     """
 
     windows_xyxy_px: IntArray
     masks: tuple[BoolArray, ...]
-    areas_px: IntArray
 
     def __post_init__(self) -> None:
-        freeze_arrays(self, windows_xyxy_px="int64 (N, 4)", masks="tuple (N)", areas_px="int64 (N)")
+        freeze_arrays(self, windows_xyxy_px="int64 (N, 4)", masks="tuple (N)")
 
 
 def crops_of(boxes_xyxy_px: FloatArray, segments: Segments) -> Crops:
     """Cut N masks of an image out around their boxes."""
     windows = crop_windows(boxes_xyxy_px, segments.bounds_xyxy_px(), segments.size_hw)
-    return Crops(windows, tuple(paint(segments, windows)), segments.areas_px())
+    return Crops(windows, tuple(paint(segments, windows)))
 
 
 def crops_of_frames(frames: Sequence[tuple[Boxes, Masks]]) -> Iterator[Crops]:
@@ -290,4 +283,4 @@ def crops_of_frames(frames: Sequence[tuple[Boxes, Masks]]) -> Iterator[Crops]:
         ends = np.cumsum([len(boxes) for boxes, _ in some]).tolist()
         for start, stop in itertools.pairwise([0, *ends]):
             rows = slice(start, stop)
-            yield Crops(crops.windows_xyxy_px[rows], crops.masks[rows], crops.areas_px[rows])
+            yield Crops(crops.windows_xyxy_px[rows], crops.masks[rows])

@@ -29,8 +29,8 @@ from tasks.types import FrameRef
 # An object is followed for so many frames after its last detection, then it ends.
 MOST_UNDETECTED = 10
 RULES = FollowRules(absent_frames=MOST_UNDETECTED + 1, undetected_frames=MOST_UNDETECTED + 1)
-# Predicted IoU of a mask that is believed.
-LEAST_PREDICTED_IOU = 0.7
+# Predicted IoU of a mask that is believed: of `compact` as often on an object as detected ones.
+LEAST_PREDICTED_IOU = 0.85
 # Share of a mask that another label of the frame may cover; from there on they are one object.
 MOST_COVERED = 0.5
 _CODE = ("tasks.masks.follow", "tasks.masks.crops")

@@ -127,9 +127,8 @@ def asked_for(model: str, backend: str) -> str:
 
 
 def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | None) -> ModelChoice:
-    from sam2_core.backends.model_folder import CLOSE_UPS
+    from sam2_core.backends.model_folder import CLOSE_UPS, close_up_size
     from sam2_core.decisive_code import mask_code
-    from sam2_core.export import close_up_size
 
     weights = resolve_weights(model, wanted)
     name = Path(model).name if weights.preset == "*" else weights.preset

@@ -62,8 +62,11 @@ def tidied(masks: Masks, boxes: Boxes, rules: MaskRules) -> Masks:
     segments = segments_of(masks.rle, masks.size_hw) if rules.clean else segments
     rank = boxes.scores if rules.overlap == "score" else np.nan_to_num(boxes.xyxy_px[:, 3])
     order = np.lexsort((np.arange(len(masks)), -rank.astype(np.float64)))
-    owned = _owned(masks, segments, order)
-    return _without_crumbs(owned, rules.clean) if rules.clean else owned
+    masks = _owned(masks, segments, order)
+    if rules.clean:  # the small pieces that another mask has cut off; its pixels stay its own
+        segments, rows = segments_of(masks.rle, masks.size_hw), np.flatnonzero(masks.area_px)
+        return _changed(masks, segments, rows, partial(without_small_parts, share=rules.clean))
+    return masks
 
 
 def _cleaned(masks: Masks, segments: Segments, share: float) -> Masks:
@@ -128,13 +131,6 @@ def _owned(masks: Masks, segments: Segments, order: IntArray) -> Masks:
             made[loser] = left
     rows = np.array(sorted(made), np.int64)
     return _replaced(masks, rows, bounds[rows], [made[row] for row in rows.tolist()], TAKEN)
-
-
-def _without_crumbs(masks: Masks, share: float) -> Masks:
-    """Remove the small pieces that another mask has cut off; its pixels stay its own."""
-    segments = segments_of(masks.rle, masks.size_hw)
-    rows = np.flatnonzero(masks.area_px)
-    return _changed(masks, segments, rows, partial(without_small_parts, share=share))
 
 
 def _take(

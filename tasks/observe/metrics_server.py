@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -31,8 +30,6 @@ class Metrics(Listener):
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
         self.registry = CollectorRegistry()
-        self._waiting = 0
-        self._lock = threading.Lock()
         self._frames = Counter(
             "autolabel_frames", "Frames through a stage.", ["stage", "kept"],
             registry=self.registry,
@@ -55,10 +52,7 @@ class Metrics(Listener):
     def advanced(self, stage: str, frames: int, kept: bool) -> None:
         """Count frames through a stage."""
         self._frames.labels(stage, str(kept).lower()).inc(frames)
-        if stage in {DOWNLOAD, SEGMENT}:
-            with self._lock:
-                self._waiting = max(self._waiting + (frames if stage == DOWNLOAD else -frames), 0)
-                self._depth.set(self._waiting)
+        self._depth.inc({DOWNLOAD: frames, SEGMENT: -frames}.get(stage, 0))
 
     def chunk_done(self, seconds: Mapping[str, float], instances: int) -> None:
         """Count a chunk's masks and its time in every stage."""

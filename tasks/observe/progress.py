@@ -14,7 +14,7 @@ class Listener:
     """Listens to how far a run has come, from any thread; does nothing of itself."""
 
     def expected(self, frames: int) -> None:
-        """`frames` more frames are to be labeled than was known before."""
+        """`frames` more frames are to be labeled than was planned; fewer, where it is below 0."""
 
     def advanced(self, stage: str, frames: int, kept: bool) -> None:
         """`frames` more frames are through `stage`; `kept` ones needed no work."""
@@ -31,11 +31,14 @@ class Progress:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self._opened: set[object] = set()
 
-    def expect(self, frames: int) -> None:
-        """Report that more frames have been found."""
-        for listener in tuple(self._listeners):
-            listener.expected(frames)
+    def expect(self, part: object, frames: int) -> None:
+        """Report, once for a part of the run, how many more frames than planned it has."""
+        if part not in self._opened:
+            self._opened.add(part)
+            for listener in tuple(self._listeners):
+                listener.expected(frames)
 
     def advance(self, stage: str, frames: int = 1, *, kept: bool = False) -> None:
         """Report that frames are through a stage."""

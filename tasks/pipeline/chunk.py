@@ -8,9 +8,9 @@ decoded once and kept from the detector to the mask model, as far as memory for 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from sam2_core.preprocess import StagedFrame
 from sam2_core.types import Boxes, ImageArray
@@ -20,12 +20,9 @@ from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
 from tasks.pipeline.run_context import DeviceTurn, Job
 from tasks.store import artifacts
 from tasks.store.artifacts import Chunk, StoredChunk
-from tasks.store.manifests import ChunkRecord, Seen
+from tasks.store.manifests import ChunkRecord, Tally, tally_of
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
-
-if TYPE_CHECKING:
-    from tasks.boxes.yolox import AnyDetector
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class ChunkState:
         has_boxes: whether boxes were in storage before.
         boxes: by frame index, from detection to segmentation; None before and after.
         record: its line in the manifest, once its labels are complete.
-        seen: what the sequence's report needs of every frame, once its labels are complete.
+        tally: what the sequence's report counts, once its labels are complete.
         versions: of the libraries that made its labels, once they are complete.
         computed: whether this run made its labels.
         seconds: by stage.
@@ -52,7 +49,7 @@ class ChunkState:
     has_boxes: bool = False
     boxes: Mapping[int, Boxes] | None = None
     record: ChunkRecord | None = None
-    seen: tuple[Seen, ...] = ()
+    tally: Tally = field(default_factory=Counter)
     versions: Mapping[str, str] = field(default_factory=dict)
     computed: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -66,7 +63,7 @@ class ChunkState:
             failures=tuple(one.failure for one in labeled if one.failure),
             boxes=None,
             record=ChunkRecord.of(self.chunk, labeled).with_checksums(stored),
-            seen=tuple(map(Seen.of, labeled)),
+            tally=tally_of(labeled),
             versions=stored.versions,
             computed=computed,
         )
@@ -74,7 +71,7 @@ class ChunkState:
 
 def stored_chunk(job: Job, chunk: Chunk) -> ChunkState | None:
     """Return a chunk whose labels are complete in storage, else None."""
-    stored = artifacts.find_chunk(job.out_uri, chunk)
+    stored = artifacts.find_chunk(job.params.out, chunk)
     return None if stored is None else ChunkState(chunk).with_labels(stored, computed=False)
 
 
@@ -125,22 +122,32 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
     known: Mapping[int, Boxes] = {}
     if state.has_boxes:
         versions = job.stamp.versions
-        known = artifacts.find_boxes(job.out_uri, state.chunk, versions) or {}
+        known = artifacts.find_boxes(job.params.out, state.chunk, versions) or {}
     wanted = [frame for frame in state.frames if frame.index not in known]
     count_kept(job, len(state.chunk.frames) - len(wanted), DETECT)
     found: Mapping[int, Boxes | FrameFailure] = {}
     started = time.perf_counter()
-    if wanted and job.boxes_uri:
+    if wanted and job.params.boxes:
         imported = job.imported()
         started = time.perf_counter()  # opening them is no chunk's time, nor is loading a model
         found = {one.index: _chosen(job, imported, one) for one in wanted}
     elif wanted:
+        from tasks.boxes.detect import detect
+
         detector = job.load_detector()
         started = time.perf_counter()
-        found = _detected(job, detector, wanted)
+        found = detect(
+            wanted,
+            detector,
+            job.params.wanted_classes,
+            job.params.least_score,
+            lambda *_: job.context.progress.advance(DETECT),
+            tiles=job.params.tiles,
+            on_read=lambda frame, read: job.context.kept_frames().keep(_picture(frame), read),
+        )
     boxes = {**known} | {i: one for i, one in found.items() if isinstance(one, Boxes)}
     if boxes != known:
-        artifacts.write_boxes(job.out_uri, state.chunk, boxes, job.stamp)
+        artifacts.write_boxes(job.params.out, state.chunk, boxes, job.stamp)
     failures = tuple(one for one in found.values() if isinstance(one, FrameFailure))
     return replace(
         state,
@@ -151,25 +158,12 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
 
 
 def _chosen(job: Job, imported: ImportedBoxes, frame: FrameRef) -> Boxes | FrameFailure:
-
     boxes = imported.of(frame)
     job.context.progress.advance(DETECT)
-    return chosen_boxes(boxes, job.classes, job.min_score) if isinstance(boxes, Boxes) else boxes
-
-
-def _detected(
-    job: Job, detector: AnyDetector, frames: list[FrameRef]
-) -> dict[int, Boxes | FrameFailure]:
-    from tasks.boxes.detect import detect
-
-    return detect(
-        frames,
-        detector,
-        job.classes,
-        job.min_score,
-        lambda *_: job.context.progress.advance(DETECT),
-        tiles=job.tiles,
-        on_read=lambda frame, read: job.context.kept_frames().keep(_picture(frame), read),
+    return (
+        chosen_boxes(boxes, job.params.wanted_classes, job.params.least_score)
+        if isinstance(boxes, Boxes)
+        else boxes
     )
 
 
@@ -189,14 +183,14 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     todo = [(frame, boxes[frame.index]) for frame in state.frames if frame.index not in failed]
     if todo:  # not counted as the chunk's time
         job.context.segmenters.load(job.model)
-        if job.follow:
+        if job.params.follow:
             job.context.segmenters.follow_backend(job.model)
     turn, started = DeviceTurn(job.context.device), time.perf_counter()
     if todo:
         labeled += _segment(job, state.chunk, todo, turn)
-    stored = artifacts.find_chunk(job.out_uri, state.chunk)
+    stored = artifacts.find_chunk(job.params.out, state.chunk)
     if stored is None or any(one.failure and one.failure.may_yet_come for one in stored.labeled):
-        stored = artifacts.write_labels(job.out_uri, state.chunk, labeled, job.stamp)
+        stored = artifacts.write_labels(job.params.out, state.chunk, labeled, job.stamp)
         job.context.keep_fresh(state.chunk.stem, stored)
     # Else another worker was first: a manifest may name its files already.
     made = state.with_labels(stored, computed=True)
@@ -217,12 +211,12 @@ def _segment(
     def read(frame: FrameRef) -> ImageArray | StagedFrame:
         found = kept.take(_picture(frame))
         pixels = read_image(frame) if found is None else found.pixels
-        if job.follow:
+        if job.params.follow:
             pictures[frame.index] = pixels
         return found if found and found.gpu else pixels
 
     labeled = segment_frames(job.context.segmenters.load(job.model), todo, read, turn=turn)
-    if job.follow:
+    if job.params.follow:
         from tasks.masks.follow import follow_objects
 
         backend = job.context.segmenters.follow_backend(job.model)

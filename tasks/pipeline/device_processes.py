@@ -12,6 +12,7 @@ process of its own, so that only what kills a process fails.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import multiprocessing
 import os
@@ -21,20 +22,22 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import fields, replace
+from contextvars import copy_context
+from dataclasses import replace
 from itertools import pairwise
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from sam2_core import redaction
 from sam2_core.backend_choice import TESTED_VARIABLE, tested_backends
 from sam2_core.machine import DEVICE_PROCESSES, share_of, usable_cores
 from sam2_core.machine_errors import causes, is_machine_error
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
+from tasks.dataset.database import ensure_database
 from tasks.errors import error_text
 from tasks.observe.progress import DETECT, SEGMENT
 from tasks.pipeline.chunk import ChunkState, detect_chunk
-from tasks.pipeline.run_context import Job, RunContext
+from tasks.pipeline.run_context import Job
 from tasks.processes import collect_seldom
 
 # With four, 16 cores keep an H200 busy, whatever the backend (BENCHMARKS.md).
@@ -42,6 +45,7 @@ MOST, CORES_EACH, MEMORY_EACH = 4, 4, 8 << 30
 
 _SPAWN = multiprocessing.get_context("spawn")
 _environment = threading.Lock()  # held while processes inherit what is set for them
+Result = TypeVar("Result")
 _job: Job | None = None  # of this process, where it belongs to a pool
 log = logging.getLogger(__name__)
 
@@ -52,6 +56,68 @@ class ProcessDiedError(MachineError):
 
 class ProcessKilledError(ProcessDiedError):
     """It was killed, as the system does where its memory runs out: no step's fault."""
+
+
+@contextlib.contextmanager
+def ready(job: Job) -> Iterator[None]:
+    """Load, while other things start, what a run on a GPU needs; end it with the block.
+
+    That is processes beside this one where the machine has the cores and the device the memory for
+    them, else models in this process. Blocks may be nested; the outermost one counts.
+
+    Beside a GPU, labels are loaded by processes of their own, which leave Python's lock to whoever
+    feeds the device.
+    """
+    context, backend = job.context, job.model.backend
+    if context.processes or context.loader:
+        yield
+        return
+    count = wanted_processes(backend)
+    if count:
+        context.processes = DeviceProcesses(count, job)
+        context.labeling = threading.Semaphore(count + 1)
+        context.processes.start()
+    else:
+        warm_in_background(job)
+    if count or (backend != "onnxruntime-cpu" and DEVICE_PROCESSES.read() is None):
+        context.loader = DeviceProcesses(max(count // 2, 1), job, with_models=False)
+        if job.params.dataset_name:
+            threading.Thread(target=_warm_loader, args=(context.loader,), daemon=True).start()
+    try:
+        yield
+    finally:
+        for processes in filter(None, (context.processes, context.loader)):
+            processes.end()
+        context.processes = context.loader = None
+
+
+def _warm_loader(loader: DeviceProcesses) -> None:
+    """Let processes import FiftyOne, which takes seconds; it wants to know its database first."""
+    try:
+        ensure_database()
+        loader.start()
+    except Exception as error:  # noqa: BLE001 - reported where labels are loaded
+        log.debug("the loader is not warm: %s", error)
+
+
+def warm_in_background(job: Job) -> None:
+    """Load a run's detector and mask model on a thread, and run each once on the device.
+
+    Only for a GPU: on a CPU this would take the cores from what starts meanwhile. What fails here
+    fails again, and is reported, where it is needed.
+    """
+    if job.model.backend != "onnxruntime-cpu":
+        # With this thread's context, Prefect shows what it logs with its run.
+        threading.Thread(target=copy_context().run, args=(_warm, job), name="warm").start()
+
+
+def _warm(job: Job) -> None:
+    try:
+        if not job.params.boxes:
+            job.load_detector().warm_up()
+        job.context.segmenters.load(job.model).backend.warm_up()
+    except Exception as error:  # noqa: BLE001 - reported where the model is needed
+        log.debug("not warm: %s", error)
 
 
 def wanted_processes(backend: str) -> int:
@@ -77,36 +143,34 @@ class DeviceProcesses:
 
     Args:
         count: how many.
-        job: what their steps get first; None where they get none.
+        job: what their steps get first, with a context of their process.
+        with_models: whether they load its models; else FiftyOne.
 
     Attributes:
         lost: why the device is lost to new processes, too; None while it works.
 
     """
 
-    def __init__(self, count: int, job: Job | None = None) -> None:
-        self.count, self._job = count, job
+    def __init__(self, count: int, job: Job | None, *, with_models: bool = True) -> None:
+        self.count, self._begun_with = count, (job, with_models)
         self._lock, self._alone = threading.Lock(), threading.Lock()
         self._pool: _Pool | None = None
         self.lost: DeviceLostError | None = None
 
-    def start(self) -> None:
-        """Start them, so that they are ready when there is work."""
-        self._current()
-
-    def _current(self) -> _Pool:
+    def start(self) -> _Pool:
+        """Start them where they do not run, so that they are ready when there is work."""
         with self._lock:
             if self._pool is None:
-                self._pool = _Pool(self.count, self._job)
+                self._pool = _Pool(self.count, self._begun_with)
             return self._pool
 
-    def run(self, step: Callable[..., Any], *values: Any) -> Any:
+    def run(self, step: Callable[..., Result], *values: Any) -> Result:
         """Have a process do a step, once more if its process dies or loses the device.
 
         Where the device has too little memory for several processes, one goes on.
 
         Args:
-            step: a function of a module; it gets the job first, where there is one.
+            step: a function of a module; it gets the job first.
             values: what else it gets.
 
         Raises:
@@ -116,7 +180,7 @@ class DeviceProcesses:
 
         """
         while not self.lost:
-            pool = self._current()
+            pool = self.start()
             try:
                 return pool.run(step, values)
             except CancelledError:
@@ -131,10 +195,10 @@ class DeviceProcesses:
                 self._leave_one(pool)
         raise self.lost
 
-    def _once_more(self, step: Callable[..., Any], values: Sequence[Any]) -> Any:
+    def _once_more(self, step: Callable[..., Result], values: Sequence[Any]) -> Result:
         """Do a step where nothing else can be hurt by it."""
         with self._alone:
-            pool = _Pool(1, self._job)
+            pool = _Pool(1, self._begun_with)
             try:
                 return pool.run(step, values)
             except DeviceLostError as error:
@@ -145,7 +209,7 @@ class DeviceProcesses:
                     raise
             finally:
                 pool.end()
-        self._leave_one(self._current())  # it had no memory beside the others
+        self._leave_one(self.start())  # it had no memory beside the others
         return self.run(step, *values)
 
     def _leave_one(self, pool: _Pool) -> None:
@@ -170,10 +234,9 @@ class DeviceProcesses:
 class _Pool:
     """Processes that are started, and ended, together."""
 
-    def __init__(self, count: int, job: Job | None) -> None:
+    def __init__(self, count: int, begun_with: tuple[Job | None, bool]) -> None:
         self.count = count
-        values = None if job is None else portable(job)
-        self._executor = ProcessPoolExecutor(count, _SPAWN, _begin, (values,))
+        self._executor = ProcessPoolExecutor(count, _SPAWN, _begin, begun_with)
         share = share_of(max(usable_cores() // count, 1))
         with _environment, _set(share | {TESTED_VARIABLE: ",".join(tested_backends())}):
             before = set(multiprocessing.active_children())
@@ -183,7 +246,7 @@ class _Pool:
                 one for one in multiprocessing.active_children() if one not in before
             ]
 
-    def run(self, step: Callable[..., Any], values: Sequence[Any]) -> Any:
+    def run(self, step: Callable[..., Result], values: Sequence[Any]) -> Result:
         try:
             result, errors, logged = self._executor.submit(_do, step, values).result()
         except BrokenProcessPool as error:
@@ -196,7 +259,7 @@ class _Pool:
             one.__cause__ = cause
         if errors:
             raise errors[0]
-        return result
+        return cast("Result", result)
 
     def _died(self, error: Exception) -> ProcessDiedError:
         self._executor.shutdown()  # it joins them: two threads that join one may miss its exit code
@@ -244,10 +307,8 @@ class _Logged(logging.Handler):
 _logged = _Logged()
 
 
-def _begin(values: dict[str, Any] | None) -> None:
+def _begin(job: Job | None, with_models: bool) -> None:
     """Make a process ready, which ends with the run's, and load what it works with."""
-    from tasks.pipeline.ready import import_fiftyone, warm_in_background
-
     global _job  # noqa: PLW0603 - what a process of a pool works with
     collect_seldom()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run's process
@@ -257,12 +318,14 @@ def _begin(values: dict[str, Any] | None) -> None:
     for name in ("sam2_core", "tasks"):
         logging.getLogger(name).setLevel(logging.INFO)
     # What fails here fails again, and is told, in a step.
-    if values is not None:
-        _job = Job(**values, context=RunContext())
-        warm_in_background(_job)
-    else:
-        with contextlib.suppress(Exception):
-            import_fiftyone()
+    _job = job
+    if job and with_models:
+        warm_in_background(job)
+    elif not with_models:
+        with contextlib.suppress(Exception):  # its database first
+            ensure_database()
+            importlib.import_module("tasks.load.into_fiftyone")
+            importlib.import_module("fiftyone")
 
 
 def _end_with_parent() -> None:
@@ -278,16 +341,11 @@ def _do(
     """Do a step; return its result, or its error with the causes, and what was logged."""
     result, errors = None, list[BaseException]()
     try:
-        result = step(*values) if _job is None else step(_job, *values)
+        result = step(_job, *values)
     except BaseException as error:  # noqa: BLE001 - raised where the step was asked for
         errors = carried(error)
     lines, _logged.lines = _logged.lines, []
     return result, errors, lines
-
-
-def portable(job: Job) -> dict[str, Any]:
-    """Return what a job is made of, without what works in this process only."""
-    return {one.name: getattr(job, one.name) for one in fields(job) if one.name != "context"}
 
 
 def carried(error: BaseException) -> list[BaseException]:
@@ -338,7 +396,7 @@ def labeled_beside(
     """
     context = job.context
     try:
-        if job.boxes_uri:  # they need no device, and a file of them is opened once
+        if job.params.boxes:  # they need no device, and a file of them is opened once
             states = [detect_chunk(job, one) for one in states]
         context.check()
         made = processes.run(step, states)
@@ -354,7 +412,7 @@ def labeled_beside(
             for stage, seconds in after.seconds.items()
         }
         if not before.record:
-            for stage in (SEGMENT,) if job.boxes_uri else (DETECT, SEGMENT):
+            for stage in (SEGMENT,) if job.params.boxes else (DETECT, SEGMENT):
                 context.progress.advance(stage, len(after.chunk.frames))
             context.progress.finish_chunk(spent, after.record.instances if after.record else 0)
         labeled.append(replace(after, seconds=spent))

@@ -17,7 +17,7 @@ from tasks.pipeline.outcome import NotFetchedError
 from tasks.pipeline.run_context import DeviceTurn, Job
 from tasks.store import storage
 from tasks.store.tables import LabeledFrame
-from tasks.tracks.linking import Gap, shapes_of, tracker_settings
+from tasks.tracks.linking import Gap, settings, shapes_of
 from tasks.types import FrameRef
 
 INTERPOLATED = "interpolated"
@@ -29,7 +29,7 @@ _CODE = (
 
 def filling_parameters(gap_frames: int) -> dict[str, Any]:
     """Return what decides which labels are interpolated, for the stamp; the model's is its own."""
-    made_by = {"code": source_digest(_CODE), **tracker_settings()}
+    made_by = {"code": source_digest(_CODE), **settings()}
     return {"fill_gaps": gap_frames, "tracks": made_by}
 
 

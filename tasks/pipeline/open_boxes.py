@@ -16,14 +16,15 @@ from typing import Any, cast
 from sam2_core.types import AutolabelError
 from tasks.boxes.import_files import import_boxes
 from tasks.boxes.imported import (
+    FOUR_NUMBERS,
+    NUMBER,
+    WHOLE_NUMBER,
     ImageRows,
     ImportedBoxes,
     Row,
     Rows,
-    four_numbers,
-    number,
+    read_as,
     size_hw_of,
-    whole_number,
 )
 from tasks.frames.identity import part_of
 
@@ -45,18 +46,11 @@ def open_boxes(address: str, names_uri: str = "") -> ImportedBoxes:
         return import_boxes(address, names_uri)
     if names_uri:
         raise AutolabelError(f"{address} names its classes: leave out --box-names")
-    from tasks.dataset.database import ensure_database, reach_database
     from tasks.dataset.layout import frame_collection, sample_collection
+    from tasks.dataset.schema import open_dataset
 
     name, field = dataset_and_field(address)
-    ensure_database()
-    reach_database()
-    import fiftyone as fo
-
-    if not fo.dataset_exists(name):
-        known = ", ".join(sorted(fo.list_datasets())[:10]) or "none yet"
-        raise AutolabelError(f"{address}: no dataset '{name}' in FiftyOne (there are: {known})")
-    dataset = fo.load_dataset(name)
+    dataset = open_dataset(name, ours=False)
     of_frames = _is_of_frames(dataset, field, address)
     wanted = {field: 1, "filepath": 1, "metadata": 1, "frame_uri": 1}
     samples = sample_collection(dataset).find({}, wanted).sort("filepath", 1)
@@ -184,10 +178,10 @@ def _image(sample: Document, field: str, size_hw: tuple[int, int] | None) -> Ima
 def _row(one: Document, size_hw: tuple[int, int]) -> Row:
     if one.get("label") is None:
         raise ValueError("it has no label")
-    left, top, width, height = four_numbers(one.get("bounding_box"), "bounding_box")
+    left, top, width, height = read_as(FOUR_NUMBERS, one.get("bounding_box"), "bounding_box")
     rows, columns = size_hw
     corners = (left * columns, top * rows, (left + width) * columns, (top + height) * rows)
     confidence, index = one.get("confidence"), one.get("index")
-    score = 1.0 if confidence is None else number(confidence, "confidence")
-    track_id = None if index is None else whole_number(index, "index")
+    score = 1.0 if confidence is None else read_as(NUMBER, confidence, "confidence")
+    track_id = None if index is None else read_as(WHOLE_NUMBER, index, "index")
     return Row(str(one["label"]), corners, score, track_id)

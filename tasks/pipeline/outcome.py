@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,10 +14,9 @@ from tasks.errors import error_text
 from tasks.frames.discover import Discovered
 from tasks.observe.progress import LOAD, SEGMENT, TRACK, summed
 from tasks.pipeline.chunk import ChunkState
-from tasks.store import artifacts
-from tasks.store.manifests import Manifest
+from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.retry import http_status, is_transient
-from tasks.types import ALL_FRAMES, FrameFailure, FrameSelection
+from tasks.types import FrameFailure
 from tasks.wording import counted
 
 # What these stages do can be done again whenever the labels are complete.
@@ -44,9 +43,8 @@ class SequencePart:
 
     Attributes:
         found: the sequence; its frames are listed anew where none are given.
-        selection: which frames of every camera.
-        chunk_frames: frames of a chunk, at most.
         chunks: (first, stop) of the sequence's chunks; None for all of them.
+        planned: frames that it is to have; of videos none or an estimate.
         manifest: what an earlier run left, when nothing needs to be labeled.
         failures: frames that the earlier run could not label.
         tracks_made: what was measured on the tracks of that run's labels; None where they have
@@ -55,9 +53,8 @@ class SequencePart:
     """
 
     found: Discovered
-    selection: FrameSelection = ALL_FRAMES
-    chunk_frames: int = artifacts.CHUNK_FRAMES
     chunks: tuple[int, int] | None = None
+    planned: int = 0
     manifest: Manifest | None = None
     failures: tuple[FrameFailure, ...] = ()
     tracks_made: Mapping[str, Any] | None = None
@@ -66,11 +63,6 @@ class SequencePart:
     def name(self) -> str:
         """Sequence id."""
         return self.found.sequence.sequence_id
-
-    @property
-    def tracked(self) -> bool:
-        """Whether the labels that are there have their tracks."""
-        return self.tracks_made is not None
 
 
 @dataclass(frozen=True)
@@ -207,18 +199,8 @@ class SequenceOutcome:
 
 def complete_before(part: SequencePart) -> SequenceOutcome:
     """Outcome of a part that was complete before."""
-    manifest = part.manifest
-    if manifest is None:
-        return SequenceOutcome(part.name, failures=part.failures)
-    outcome = SequenceOutcome(
-        part.name,
-        manifest,
-        frames=manifest.frames - manifest.failed,
-        instances=manifest.instances,
-        rejected=manifest.rejected,
-        followed=manifest.followed,
-        failures=part.failures,
-    )
+    chunks = part.manifest.chunks if part.manifest else ()
+    outcome = replace(_counted(part.name, chunks), manifest=part.manifest, failures=part.failures)
     return outcome if part.tracks_made is None else with_tracks(outcome, part.tracks_made)
 
 
@@ -239,16 +221,21 @@ def outcome_so_far(
 ) -> SequenceOutcome:
     """Sum up the chunks whose labels are complete; `failures` were met before there were chunks."""
     done = [(one, one.record) for one in states if one.record]
-    labeled = [(one.computed, record.frames - record.failed) for one, record in done]
-    return SequenceOutcome(
-        name,
-        frames=sum(frames for _, frames in labeled),
-        instances=sum(record.instances for _, record in done),
-        rejected=sum(record.rejected for _, record in done),
-        followed=sum(record.followed for _, record in done),
-        computed_frames=sum(frames for computed, frames in labeled if computed),
+    return replace(
+        _counted(name, [record for _, record in done]),
+        computed_frames=sum(record.labeled for one, record in done if one.computed),
         failures=(*failures, *(failure for one, _ in done for failure in one.failures)),
         seconds=summed(one.seconds for one, _ in done),
+    )
+
+
+def _counted(name: str, chunks: Sequence[ChunkRecord]) -> SequenceOutcome:
+    return SequenceOutcome(
+        name,
+        frames=sum(one.labeled for one in chunks),
+        instances=sum(one.instances for one in chunks),
+        rejected=sum(one.rejected for one in chunks),
+        followed=sum(one.followed for one in chunks),
     )
 
 

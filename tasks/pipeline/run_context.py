@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.backend_choice import cuda_devices
-from sam2_core.backends.device_owner import lost_device
+from sam2_core.backends.device_owner import DEVICE_OWNER
 from sam2_core.backends.gpu import KeptFrames
 from sam2_core.machine import MANY_CORES, usable_cores
 from sam2_core.types import AutolabelError, DeviceLostError
@@ -17,6 +17,7 @@ from tasks.boxes.detectors import Detectors
 from tasks.masks.model import ModelChoice, Segmenters
 from tasks.masks.rules import MaskRules
 from tasks.observe.progress import Progress
+from tasks.pipeline.params import LabelParams
 from tasks.store.artifacts import RunStamp, StoredChunk
 from tasks.store.tables import as_stored
 
@@ -72,6 +73,8 @@ class RunContext:
         fresh: chunks that this process has just labeled, by stem: it does not read them back.
         loader: processes that make tracks and load labels into FiftyOne; None: this one does.
 
+    It stays in its process: a job that goes to another one finds a new context there.
+
     """
 
     def __init__(self) -> None:
@@ -88,6 +91,9 @@ class RunContext:
         self._opening, self._keeping = threading.Lock(), threading.Lock()
         self._imported: dict[tuple[str, str], ImportedBoxes] = {}
         self._lost: DeviceLostError | None = None
+
+    def __reduce__(self) -> tuple[type[RunContext], tuple[()]]:
+        return RunContext, ()
 
     def keep_fresh(self, stem: str, stored: StoredChunk) -> None:
         """Keep labels that were just written for tracks and loading, in place of the oldest."""
@@ -124,7 +130,7 @@ class RunContext:
     @property
     def lost(self) -> DeviceLostError | None:
         """Why the device is lost to this run; None while it works."""
-        return self._lost or (self.processes.lost if self.processes else lost_device())
+        return self._lost or (self.processes.lost if self.processes else DEVICE_OWNER.lost)
 
     def lose(self, error: DeviceLostError) -> None:
         """Note that a step has found the device lost, its new processes included."""
@@ -149,49 +155,33 @@ class Job:
     """What every step of a run needs to know.
 
     Attributes:
-        out_uri: the run's storage.
+        params: what was asked for.
         stamp: what decides the labels, and so the keys.
         model: the model, resolved but not loaded.
-        detector: name or path, "" where boxes are imported.
-        boxes_uri: imported boxes, "" where a detector finds them.
         boxes_version: `ImportedBoxes.version` of those that the run started with.
-        tiles: above 1, the detector also sees tiles x tiles parts of each frame.
-        box_names_uri: names of their classes where they are in YOLO's text form.
-        classes: only these; all when empty.
-        min_score: only boxes scored at least so.
-        rules: what is done to masks after the model.
-        tracks: whether labels of one object over time get one id.
-        follow: whether objects are followed through frames on which they are not detected.
-        fill_gaps: frames of the longest gap that is filled along a track; 0: none.
         counts_attempts: whether sequences that kill this process again and again are given up.
-        dataset: FiftyOne dataset that labels are loaded into; None: none.
-        context: what the run works with in this process.
+        context: what the run works with in its process.
 
     """
 
-    out_uri: str
+    params: LabelParams
     stamp: RunStamp
     model: ModelChoice
-    detector: str
-    boxes_uri: str
-    classes: tuple[str, ...]
-    min_score: float
-    rules: MaskRules = field(default_factory=MaskRules)
-    tracks: bool = True
-    follow: bool = False
-    fill_gaps: int = 0
-    counts_attempts: bool = False
-    box_names_uri: str = ""
     boxes_version: str = ""
-    tiles: int = 1
-    dataset: str | None = None
+    counts_attempts: bool = False
     context: RunContext = field(default_factory=RunContext, repr=False, compare=False)
+
+    @property
+    def rules(self) -> MaskRules:
+        """What is done to masks after the model."""
+        return self.params.mask_rules
 
     def imported(self) -> ImportedBoxes:
         """Return the imported boxes, opened the first time; raises as `RunContext.imported`."""
-        return self.context.imported(self.boxes_uri, self.box_names_uri, self.boxes_version)
+        boxes, names = self.params.boxes or "", self.params.box_names or ""
+        return self.context.imported(boxes, names, self.boxes_version)
 
     def load_detector(self) -> AnyDetector:
         """Return the detector, loaded the first time; raises as `Detectors.load`."""
         load, backend = self.context.detectors.load, self.model.backend
-        return load(self.detector, stamp=self.stamp.detector, backend=backend)
+        return load(self.params.detector_name, stamp=self.stamp.detector, backend=backend)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sam2_core.types import AutolabelError
+from tasks.dataset.database import ensure_database
 from tasks.frames.discover import Discovered, list_frames
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, SEGMENT, TRACK
 from tasks.pipeline.chunk import ChunkState, count_kept, stored_chunk
-from tasks.pipeline.device_processes import portable
 from tasks.pipeline.fill_gaps import Filled, fill_gaps
 from tasks.pipeline.outcome import (
     NotFetchedError,
@@ -30,14 +29,14 @@ from tasks.pipeline.outcome import (
     outcome_so_far,
     with_tracks,
 )
-from tasks.pipeline.run_context import Job, RunContext
+from tasks.pipeline.run_context import Job
 from tasks.store import artifacts, manifests, quarantine, storage
 from tasks.store.artifacts import Chunk
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import (
-    Fresh,
     ListedManifest,
     Manifest,
+    Tally,
     add_to_report,
     declare_again,
     report_of,
@@ -75,12 +74,6 @@ class Opened:
     failures: tuple[FrameFailure, ...] = ()
     attempt_uri: str = ""
 
-    @property
-    def frames(self) -> int:
-        """How many frames this part has, labeled by now or not."""
-        complete = self.part.manifest
-        return complete.frames if complete else sum(len(chunk.frames) for chunk in self.chunks)
-
 
 def open_sequence(job: Job, part: SequencePart) -> Opened:
     """List a sequence's frames if they are not listed, and cut this part of it into chunks.
@@ -94,34 +87,48 @@ def open_sequence(job: Job, part: SequencePart) -> Opened:
 
     """
     job.context.check()
-    found = part.found
+    found, size, expect = part.found, job.params.chunk_frames, job.context.progress.expect
     if not found.frames:
-        found = replace(found, frames=tuple(list_frames(found.sequence, part.selection)))
-    if job.boxes_uri and not found.boxes:
+        found = replace(found, frames=tuple(list_frames(found.sequence, job.params.selection)))
+    if job.params.boxes and not found.boxes:
         found = replace(found, boxes=job.imported().digest_of(found.frames))
     if found is not part.found:
-        part = as_left(job.out_uri, job.stamp.run_key, replace(part, found=found))
+        part = as_left(job.params.out, job.stamp.run_key, replace(part, found=found))
         if part.manifest:
             # Planned with other frames, perhaps, for which there may be labels, too.
             manifest = ListedManifest(0.0, job.stamp.run_key, part.name, part.found.content_key)
-            declare_again(job.out_uri, [manifest])
+            declare_again(job.params.out, [manifest])
+            expect((part.name, part.chunks), part.manifest.frames - part.planned)
             count_kept(job, part.manifest.frames, DOWNLOAD, DETECT, SEGMENT)
             return Opened(part)
-    frames, failures = _expanded(job, found)
+    frames, failures = _expanded(found)
     key = replace(job.stamp, boxes=found.boxes).labels_key
-    chunks = tuple(artifacts.chunks_of(frames, key, part.chunk_frames, found.boxes))
-    first, stop = _range(part, chunks)
+    chunks = tuple(artifacts.chunks_of(frames, key, size, found.boxes))
+    first, stop = part.chunks or (0, len(chunks))
+    # Plans count chunks from frames alone; every camera's last chunk is shorter, so with several
+    # cameras there are more, and those are the last part's.
+    if stop >= math.ceil(len(frames) / size):
+        stop = len(chunks)
     mine, rest = chunks[first:stop], chunks[:first] + chunks[stop:]
     stored_paths = frozenset(  # one listing per camera; whether a table is whole is seen later
         f"{folder}/{name}"
         for folder in {chunk.stem.rpartition("/")[0] for chunk in mine}
-        for name in storage.list_names(storage.join(job.out_uri, folder))
+        for name in storage.list_names(storage.join(job.params.out, folder))
     )
     complete = sum(chunk.path("frames") in stored_paths for chunk in mine)
-    attempt_uri = _begin_attempt(job, part, complete, first) if job.counts_attempts else ""
-    opened = Opened(part, mine, rest, stored_paths, failures, attempt_uri)
-    log.info("%s in %s", counted(opened.frames, "frame"), counted(len(mine), "chunk"))
-    return opened
+    attempt_uri: str | None = ""
+    if job.counts_attempts:
+        case = quarantine.Case(job.params.out, job.stamp.run_key, part.name, found.content_key)
+        attempt_uri = quarantine.begin(case, complete, first)
+    if attempt_uri is None:
+        raise AutolabelError(
+            f"given up: {quarantine.ATTEMPTS} workers died on this sequence without getting "
+            "further; the same `autolabel backfill` with --retry-quarantined tries it again"
+        )
+    frames_here = sum(len(chunk.frames) for chunk in mine)
+    expect((part.name, part.chunks), frames_here - part.planned)
+    log.info("%s in %s", counted(frames_here, "frame"), counted(len(mine), "chunk"))
+    return Opened(part, mine, rest, stored_paths, failures, attempt_uri)
 
 
 def as_left(out_uri: str, run_key: str, part: SequencePart) -> SequencePart:
@@ -146,7 +153,7 @@ def failures_of(out_uri: str, manifest: Manifest) -> Iterator[FrameFailure]:
             yield from (one.failure for one in labeled if one.failure)
 
 
-def _expanded(job: Job, found: Discovered) -> tuple[list[FrameRef], tuple[FrameFailure, ...]]:
+def _expanded(found: Discovered) -> tuple[list[FrameRef], tuple[FrameFailure, ...]]:
     """Open the videos: every frame, and what could not be opened."""
     from tasks.frames.video import expand_videos
 
@@ -159,34 +166,7 @@ def _expanded(job: Job, found: Discovered) -> tuple[list[FrameRef], tuple[FrameF
         if not absent:
             raise UnreadableError(reasons)
         raise NotFetchedError(reasons, busy=any(one.busy for one in failures))
-    job.context.progress.expect(
-        len(frames) - sum(isinstance(one, FrameRef) for one in found.frames)
-    )
     return frames, failures
-
-
-def _range(part: SequencePart, chunks: tuple[Chunk, ...]) -> tuple[int, int]:
-    """Which chunks are this part's.
-
-    Plans count chunks from frames alone; every camera's last chunk is shorter, so with several
-    cameras there are more, and those are the last part's.
-    """
-    if part.chunks is None:
-        return 0, len(chunks)
-    first, stop = part.chunks
-    planned = math.ceil(sum(len(chunk.frames) for chunk in chunks) / part.chunk_frames)
-    return first, len(chunks) if stop >= planned else stop
-
-
-def _begin_attempt(job: Job, part: SequencePart, complete: int, first: int) -> str:
-    case = quarantine.Case(job.out_uri, job.stamp.run_key, part.name, part.found.content_key)
-    attempt_uri = quarantine.begin(case, complete, first)
-    if attempt_uri is None:
-        raise AutolabelError(
-            f"given up: {quarantine.ATTEMPTS} workers died on this sequence without getting "
-            "further; the same `autolabel backfill` with --retry-quarantined tries it again"
-        )
-    return attempt_uri
 
 
 FAILURES_LOGGED = 20
@@ -218,7 +198,6 @@ def check_sequence(
         log.info("%s, %s, the rest of it is done by other shards", frames, outcome.masks)
         return outcome
     log.info("%s, %s", frames, outcome.masks)
-    report = report_of(seen for one in together for seen in one.seen)
     partial = bool(opened.failures) or any(one.may_yet_come for one in outcome.failures)
     versions = [one.versions for one in together]
     manifest = Manifest(
@@ -230,16 +209,18 @@ def check_sequence(
         partial,
         tuple(one for i, one in enumerate(versions) if one not in versions[:i]),
     )
+    tally = sum((one.tally for one in together), Tally())
     seconds = outcome.seconds | {CHECK: time.perf_counter() - started}
-    report |= {"seconds": {stage: round(value, 3) for stage, value in seconds.items()}}
-    report |= {"certificate": _certificate(job), "versions": list(manifest.versions)}
-    report |= {"mixed_versions": manifest.mixed}
+    report = report_of(manifest, tally, outcome.failures) | {
+        "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
+        "certificate": _certificate(job),
+        "versions": list(manifest.versions),
+        "mixed_versions": manifest.mixed,
+    }
     if not all(one.computed for one in together):
-        manifests.note_mixed(job.out_uri, manifest)
-    manifests.write_report(
-        job.out_uri, job.stamp.run_key, found.sequence, found.content_key, report
-    )
-    manifests.write_manifest(job.out_uri, manifest)
+        manifests.note_mixed(job.params.out, manifest)
+    manifests.write_report(job.params.out, manifest, report)
+    manifests.write_manifest(job.params.out, manifest)
     hopeless = partial and not any(one.may_yet_come for one in outcome.failures)
     return replace(outcome, manifest=manifest, hopeless=hopeless, seconds=seconds)
 
@@ -257,7 +238,7 @@ def _certificate(job: Job) -> dict[str, Any] | None:
 def certificate_of(job: Job) -> dict[str, Any] | None:
     """Return the certificate of the job's model, which is loaded where it is not yet."""
     job.context.segmenters.load(job.model)
-    if job.follow:
+    if job.params.follow:
         job.context.segmenters.follow_backend(job.model)
     return job.context.segmenters.certified_by(job.model)
 
@@ -284,44 +265,35 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
 
     """
     manifest = outcome.manifest
-    if manifest is None or not job.tracks:
+    if manifest is None or not job.params.tracks:
         return outcome
-    done: SequenceOutcome
-    if job.context.loader and job.dataset and not job.fill_gaps:  # the device's have enough to do
-        done = job.context.loader.run(_track_for, portable(job), outcome)
-        return done
-    if job.context.processes:
-        done = job.context.processes.run(track_sequence, outcome)
-        return done
+    context, params = job.context, job.params
+    # The device's processes have enough to do.
+    by_loader = context.loader and params.dataset_name and not params.fill_gaps
+    if beside := context.loader if by_loader else context.processes:
+        return beside.run(track_sequence, outcome)
     started = time.perf_counter()
-    stored = read_tracks(job.out_uri, manifest)
+    stored = read_tracks(params.out, manifest)
     if stored:
         facts = stored.made
     else:
-        with withdrawn_if_damaged(job.out_uri, manifest):
-            made = make_tracks(job.out_uri, manifest, job.fill_gaps, job.context.fresh)
+        with withdrawn_if_damaged(params.out, manifest):
+            made = make_tracks(params.out, manifest, params.fill_gaps, context.fresh)
         filled, why_not = fill_gaps(job, made.gaps)
-        facts = made.made | _gaps(job, filled, made.no_gaps + why_not)
+        facts = made.made
+        if params.fill_gaps:
+            not_filled = dict(sorted((made.no_gaps + why_not).items()))
+            facts = facts | {
+                "gaps": {"filled": sum(len(one.gaps) for one in filled), "not_filled": not_filled}
+            }
         more = [(one.frame, one.boxes, one.masks) for one in filled]
-        write_tracks(job.out_uri, manifest, _with_filled(made.frames, filled), facts, more)
-        if job.fill_gaps:
-            add_to_report(job.out_uri, manifest, {"gaps": facts["gaps"]})
+        write_tracks(params.out, manifest, _with_filled(made.frames, filled), facts, more)
+        if params.fill_gaps:
+            add_to_report(params.out, manifest, {"gaps": facts["gaps"]})
     seconds = outcome.seconds | {TRACK: time.perf_counter() - started}
     outcome = replace(with_tracks(outcome, facts), tracked_now=not stored, seconds=seconds)
     log.info("%s", counted(outcome.tracks, "track"))
     return outcome
-
-
-def _track_for(values: dict[str, Any], outcome: SequenceOutcome) -> SequenceOutcome:
-    return track_sequence(Job(**values, context=RunContext()), outcome)
-
-
-def _gaps(job: Job, filled: Sequence[Filled], why_not: Counter[str]) -> dict[str, Any]:
-    """Masks that were missing along tracks: how many were made, and why the others were not."""
-    if not job.fill_gaps:
-        return {}
-    made = sum(len(one.gaps) for one in filled)
-    return {"gaps": {"filled": made, "not_filled": dict(sorted(why_not.items()))}}
 
 
 def _with_filled(
@@ -337,22 +309,17 @@ def _with_filled(
 
 
 def prepare_dataset(job: Job, cameras: Sequence[str]) -> frozenset[str]:
-    """As `prepare_load`, of a run's dataset; in the loader where there is one."""
-    values = (job.dataset or "", tuple(cameras), job.out_uri)
-    if job.context.loader is None:
-        return prepare_load(*values)
-    from tasks.dataset.database import ensure_database
+    """Make the run's dataset ready for loads, in the loader where there is one.
 
-    ensure_database()  # ours ends with this process, not with the loader
-    held: frozenset[str] = job.context.loader.run(prepare_load, *values)
-    return held
+    Returns the manifests that it holds already.
+    """
+    if loader := job.context.loader:
+        ensure_database()  # ours ends with this process, not with the loader
+        return loader.run(prepare_dataset, cameras)
+    from tasks.load import into_fiftyone
 
-
-def prepare_load(dataset: str, cameras: Sequence[str], out_uri: str) -> frozenset[str]:
-    """Make a dataset ready for loads; returns the manifests that it holds already."""
-    from tasks.load.into_fiftyone import prepare_dataset
-
-    return prepare_dataset(dataset, cameras, out_uri)
+    name = job.params.dataset_name or ""
+    return into_fiftyone.prepare_dataset(name, tuple(cameras), job.params.out)
 
 
 def load_sequence(job: Job, outcome: SequenceOutcome, loaded: frozenset[str]) -> SequenceOutcome:
@@ -360,20 +327,17 @@ def load_sequence(job: Job, outcome: SequenceOutcome, loaded: frozenset[str]) ->
     manifest, loader = outcome.manifest, job.context.loader
     if manifest is None or outcome.is_in(loaded):
         return outcome
-    values = (job.dataset or "", job.out_uri, manifest)
-    fresh = job.context.fresh
-    report = loader.run(load_labels, *values) if loader else load_labels(*values, fresh)
+    report = loader.run(load_labels, manifest) if loader else load_labels(job, manifest)
     frames = counted(manifest.frames - manifest.failed, "frame")
-    log.info("%s loaded into %s", frames, job.dataset)
+    log.info("%s loaded into %s", frames, job.params.dataset_name)
     job.context.progress.advance(LOAD, manifest.frames)
     seconds = outcome.seconds | {LOAD: report.seconds}
     return replace(outcome, seconds=seconds, left_out=report.changed)
 
 
-def load_labels(
-    dataset: str, out_uri: str, manifest: Manifest, fresh: Fresh | None = None
-) -> LoadReport:
+def load_labels(job: Job, manifest: Manifest) -> LoadReport:
     """Load a labeled sequence, as `tasks.load.into_fiftyone.load_sequence` says."""
-    from tasks.load.into_fiftyone import load_sequence
+    from tasks.load import into_fiftyone
 
-    return load_sequence(dataset, out_uri, manifest, fresh)
+    name, fresh = job.params.dataset_name or "", job.context.fresh
+    return into_fiftyone.load_sequence(name, job.params.out, manifest, fresh)

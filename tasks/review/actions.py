@@ -25,18 +25,22 @@ from tasks.dataset.documents import (
     window_of,
 )  # fmt: skip
 from tasks.dataset.layout import sample_collection
-from tasks.dataset.schema import DONE, MACHINE_FIELD, OPEN, REVIEWED_FIELD
+from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, OPEN, REVIEWED_FIELD
 from tasks.review.events import (
     ACCEPTED,
     CORRECTED,
     DELETED,
     MERGED,
+    NOTHING_HERE,
     REJECTED,
     Event,
     now_text,
+    read_events,
     record,
     refuse_changed_labels,
     reviewer,
+    standing_entries,
+    storage_of,
 )
 from tasks.wording import counted
 
@@ -209,8 +213,40 @@ def merge(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     return decide(dataset, chosen, [_merging(frame) for frame in chosen])
 
 
-def mark_sequence(dataset: Any, sequence_id: str) -> int:
-    """Mark all frames of a sequence as reviewed; return how many changed.
+def decide_as(dataset: Any, frame: Chosen, label_id: str, who: str) -> list[Event]:
+    """Decide on a machine's label as somebody has before: with that person's class and mask.
+
+    Raises:
+        AutolabelError: that person has taken the decision back.
+
+    """
+    where = {"frame_key": frame.frame_key}
+    sample = sample_collection(dataset).find_one(where, {LOG_FIELD: 1}) or {}
+    theirs = [
+        entry["event_id"]
+        for entry in standing_entries(sample)
+        if entry["by"] == who and label_id in entry["decisions"]
+    ]
+    if not theirs:
+        raise AutolabelError(f"{who} has taken that decision back: reload the page")
+    stored = read_events(storage_of(dataset), dataset.name)  # masks are in storage alone
+    (event,) = (one for one in stored if one.event_id == theirs[-1])
+    at, by, identity = now_text(), reviewer(), str(reviewed_id(label_id))
+    upserts = tuple(
+        {**one, "reviewer": by, "reviewed_at": at}
+        for one in event.upserts
+        if label_id in one["sources"]
+    )
+    again = frame.event(
+        event.action, at=at, by=by, upserts=upserts, removed=() if upserts else (identity,),
+        decisions={label_id: event.decisions[label_id]},
+        changes={identity: event.changes[identity]},
+    )  # fmt: skip
+    return decide(dataset, [frame], [again])
+
+
+def mark_sequence(dataset: Any, sequence_id: str) -> list[Event]:
+    """Mark all open frames of a sequence as reviewed.
 
     Raises:
         AutolabelError: a picture is not the one labeled; nothing is marked.
@@ -220,8 +256,7 @@ def mark_sequence(dataset: Any, sequence_id: str) -> int:
     samples = list(sample_collection(dataset).find(wanted, FRAME))
     refuse_changed(dataset, [one["_id"] for one in samples])
     frames = [frame_of(one) for one in samples]
-    record(dataset, [frame.event("done", status=DONE) for frame in frames])
-    return len(frames)
+    return record(dataset, [frame.event("done", status=DONE) for frame in frames])
 
 
 def nothing_here(dataset: Any, frames: Sequence[Chosen]) -> list[Event]:
@@ -233,7 +268,7 @@ def nothing_here(dataset: Any, frames: Sequence[Chosen]) -> list[Event]:
     """
     return decide(
         dataset, frames,
-        [replace(_removing(frame, "nothing_here", REJECTED), status=DONE) for frame in frames],
+        [replace(_removing(frame, NOTHING_HERE, REJECTED), status=DONE) for frame in frames],
     )  # fmt: skip
 
 

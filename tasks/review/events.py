@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 ACCEPTED, REJECTED, CORRECTED = "accepted", "rejected", "corrected"
 MERGED, DELETED, EDITED, RELABEL = "merged", "deleted", "edited", "relabel"
+NOTHING_HERE = "nothing_here"  # an action, about all labels of a frame
 WRONG = (REJECTED, CORRECTED, MERGED, DELETED, EDITED)
 REVIEWER_VARIABLE = "AUTOLABEL_REVIEWER"
 LEASE_S = 15.0  # writing takes milliseconds; who was killed meanwhile holds others up for so long
@@ -218,6 +219,13 @@ def event_uris(out_uri: str, dataset_name: str) -> list[str]:
     return [storage.join(folder, name) for name in sorted(names)]
 
 
+def reviewed_datasets(out_uri: str) -> list[str]:
+    """Return the names of the datasets whose decisions a storage has."""
+    # The one character of a dataset's name that its folder does not have is a space.
+    folders = storage.list_folders(storage.join(out_uri, "reviews"))
+    return [one.replace("~", " ") for one in folders]
+
+
 def reviewed_sequences(out_uri: str) -> Counter[str]:
     """Count the frames of each sequence on which a decision stands, in any dataset of a storage.
 
@@ -226,7 +234,7 @@ def reviewed_sequences(out_uri: str) -> Counter[str]:
 
     """
     counts = Counter[str]()
-    for dataset in storage.list_folders(storage.join(out_uri, "reviews")):
+    for dataset in reviewed_datasets(out_uri):
         stands: dict[tuple[str, str], dict[str, bool]] = {}  # by frame: label, instance or ""
         for event in read_events(out_uri, dataset):
             frame = stands.setdefault((event.frame.get("sequence_id", ""), event.frame_key), {})

@@ -83,10 +83,10 @@ class Following:
         refuse_changed(dataset, [identity for identity, _ in found])
         at = [key for _, key in found].index(chosen.frame_key)
         ids = [identity for identity, _ in found]
-        self._ways = ids[at + 1 :], ids[:at][::-1]
+        self._ways = {"forward": ids[at + 1 :], "backward": ids[:at][::-1]}
         self._object = self._object_of(label)
         self._steps = self._follow()
-        self.frames, self.of = 0, len(ids) - 1
+        self.frames, self.of, self.way = 0, len(ids) - 1, "forward"
         self.made: list[tuple[Chosen, Event]] = []
 
     def advance(self) -> dict[str, Any]:
@@ -98,8 +98,10 @@ class Following:
         return self.so_far() | {"done": done}
 
     def so_far(self) -> dict[str, Any]:
-        """Return how many of the other frames were looked at, and how many masks were made."""
-        return {"frames": self.frames, "of": self.of, "masks": len(self.made)}
+        """Return which way it goes, how many of the other frames were looked at, and masks made."""
+        start = self._seed.frame.get("frame_number")
+        return {"frames": self.frames, "of": self.of, "masks": len(self.made), "way": self.way,
+                "start": start}  # fmt: skip
 
     def take(self) -> list[Event]:
         """Record what was found, as one act; labels that were decided on meanwhile are left out."""
@@ -121,7 +123,8 @@ class Following:
         left, top, right, bottom = window_of(label["bounding_box"], self._seed.size_hw)
         mask[0, top:bottom, left:right] = mask_of(label, self._seed.size_hw)
         fields = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1, "review_status": 1}
-        for way in self._ways:
+        for name, way in self._ways.items():
+            self.way = name
             follower = Follower(self._backend)
             follower.see(read_picture(picture_of(self._seed)))
             follower.condition_on_masks(mask)
@@ -168,15 +171,16 @@ class Following:
         best = max(same, key=lambda one: one[0], default=None)
         if best and best[0] >= RULES.agrees_iou:
             return
+        ((_, seed),) = self._seed.labels
         if best:
             chosen = replace(frame, labels=(best[1:],))
         else:
-            ((_, seed),) = self._seed.labels
             name = reviewed_id(FOLLOWED, frame.frame_key, str(seed["_id"]))
             new = {**seed, "_id": name, "sources": [], "confidence": None, "box_index": None}
             chosen = replace(frame, labels=((REVIEWED_FIELD, new),))
         values: Values = {
             "changed": f"mask: followed over {counted(age, 'frame')}", "model": self._model,
+            "label": seed["label"],  # somebody has corrected it, perhaps
             "rle": rle.decode("ascii"), "box_xyxy_px": box, "area_px": int(masks.area_px[0]),
             "predicted_iou": float(masks.predicted_iou[0]), "risk": None,
             "stability": float(masks.stability[0]), "object_score": float(masks.object_score[0]),

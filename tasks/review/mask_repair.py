@@ -11,7 +11,6 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from tasks.masks.rules import without_small_parts
 from tasks.review.actions import Chosen, as_corrected, choose, confirming, decide
 from tasks.review.events import CORRECTED, Event
 from tasks.types import FrameRef
+from tasks.wording import counted
 
 MODEL_VARIABLE = "AUTOLABEL_CLICK_MODEL"
 # Pictures that stay open: the one at hand, the one before, those of other tabs.
@@ -69,9 +69,9 @@ class Clicked:
 
     def text(self) -> str:
         """Say in a few words what it was."""
-        count = len(self.points)
-        clicks = "1 click" if count == 1 else f"{count} clicks"
-        return " and ".join(["a box"] * bool(self.box_xyxy_px) + [clicks] * bool(count))
+        parts = ["a box"] * bool(self.box_xyxy_px)
+        parts += [counted(len(self.points), "click")] * bool(self.points)
+        return " and ".join(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,15 +237,11 @@ def open_image(frame: Chosen) -> OpenImage:
 
 def picture_of(frame: Chosen) -> FrameRef:
     """Say where a frame's picture is."""
-    from tasks.frames.download import is_cached
-
     fields = frame.frame
-    is_copy = is_cached(Path(frame.filepath)) and fields.get("frame_uri")
     return FrameRef(
         str(fields.get("sequence_id") or ""), str(fields.get("camera") or ""),
-        int(fields.get("frame_number") or 0), None,
-        str(fields["frame_uri"]) if is_copy else frame.filepath, frame.size_hw,
-        str(fields.get("frame_etag") or "") if is_copy else "", local_path=frame.filepath,
+        int(fields.get("frame_number") or 0), None, frame.filepath, frame.size_hw,
+        local_path=frame.filepath,
     )  # fmt: skip
 
 

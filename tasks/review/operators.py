@@ -34,13 +34,23 @@ from tasks.dataset.schema import (
 )
 from tasks.review import actions
 from tasks.review.actions import Chosen, as_corrected, choose
-from tasks.review.events import Event, decided_by_now, last_act, redo, undo
+from tasks.review.events import (
+    NOTHING_HERE,
+    Event,
+    decided_by_now,
+    last_act,
+    redo,
+    reviewer,
+    standing_entries,
+    undo,
+)
 from tasks.review.export import export_reviews
 from tasks.review.follow_from import begin, held
 from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
 from tasks.review.queue import (
     CONTROL,
     DISAGREEMENTS,
+    LABEL_BY_LABEL,
     MOST_LISTED,
     NEEDS_REVIEW,
     SECOND_OPINIONS,
@@ -66,7 +76,7 @@ from tasks.review.stats import (
     shown_names,
     summary,
 )
-from tasks.risk.compute_risk import WORDS
+from tasks.risk.compute_risk import DESCRIPTIONS, WORDS
 from tasks.wording import counted
 
 
@@ -84,8 +94,6 @@ def frames_of(view: Any, sample_ids: Sequence[str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     if is_patches(view):
-        from bson import ObjectId
-
         wanted = {"_id": {"$in": [ObjectId(one) for one in sample_ids]}}
         patches = sample_collection(view._patches_dataset)
         found = {
@@ -125,8 +133,9 @@ def labels_as_stored(dataset: Any, wanted: Mapping[Any, Collection[str]]) -> dic
     """Return the same of labels by their samples' ids, whatever has happened to them."""
     from fiftyone.core.json import stringify
 
-    kept = (MACHINE_FIELD, REVIEWED_FIELD, LOG_FIELD, "frame_key", *SHOWN)
-    projection = dict.fromkeys(kept, 1)
+    # Masks are large, and a sequence that is marked as done has many.
+    of_labels = (MACHINE_FIELD, REVIEWED_FIELD, LOG_FIELD) if any(wanted.values()) else ()
+    projection = dict.fromkeys(("frame_key", *SHOWN, *of_labels), 1)
     found = sample_collection(dataset).find({"_id": {"$in": list(wanted)}}, projection)
     return {str(one["_id"]): stringify(_change(one, wanted[one["_id"]])) for one in found}
 
@@ -170,18 +179,16 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         """Count everything again."""
         stats = review_stats(ctx.dataset)
         ctx.panel.set_state("summary", summary(stats))
+        reasons = {_WORDS.get(name, name): rate for name, rate in stats.by_reason.items()}
         plots = {
             "decisions": decisions_plot(stats),
             "by_class": rates_plot(stats.by_class),
-            "by_reason": rates_plot(
-                {_WORDS.get(name, name): rate for name, rate in stats.by_reason.items()}
-            ),
+            "by_reason": rates_plot(reasons),
             "by_sequence": risks_plot(stats.by_sequence),
         }
-        ctx.panel.set_state("most_decided", max(plots["decisions"][0]["x"], default=0))
         for name, plot in plots.items():
             ctx.panel.set_data(name, plot)
-            ctx.panel.set_state(f"names_{name}", shown_names(plot))
+            ctx.panel.set_state(f"layout_{name}", _layout(name, plot))
 
     on_load = on_change_dataset = refresh
 
@@ -206,26 +213,29 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         )
         buttons.btn("refresh", label="Count again", on_click=self.refresh, variant="outlined")
         panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
-        titles = {
-            "decisions": "Decisions", "by_class": "Error rate by class (labels decided)",
-            "by_reason": "Error rate by reason (labels decided)",
-            "by_sequence": "Risk of the sequences that are open",
-        }  # fmt: skip
-        for name, title in titles.items():
-            layout = _layout(title, percent=name in {"by_class", "by_reason"})
-            if name == "decisions" and (ctx.panel.get_state("most_decided") or 0) < WHOLE_UP_TO:
-                layout["xaxis"] = {"dtick": 1}
-            layout["yaxis"] |= ctx.panel.get_state(f"names_{name}") or {}
+        for name in _TITLES:
+            layout = ctx.panel.get_state(f"layout_{name}") or {}
             panel.plot(name, layout=layout, config={"displayModeBar": False})
         return types.Property(panel, view=types.GridView(orientation="vertical", gap=3, pad=3))
 
 
-def _layout(title: str, percent: bool) -> dict[str, Any]:
+_TITLES = {
+    "decisions": "Decisions", "by_class": "Error rate by class (labels decided)",
+    "by_reason": "Error rate by reason (labels decided)",
+    "by_sequence": "Risk of the sequences that are open",
+}  # fmt: skip
+
+
+def _layout(name: str, plot: list[dict[str, Any]]) -> dict[str, Any]:
+    is_rate = name in {"by_class", "by_reason"}
+    axis: dict[str, Any] = {"tickformat": ".0%"} if is_rate else {}
+    if name == "decisions" and max(plot[0]["x"], default=0) < WHOLE_UP_TO:
+        axis = {"dtick": 1}
+    # The least margin: FiftyOne gives long names the room that they need.
     return {
-        "title": {"text": title, "font": {"size": 14}}, "height": 340 if percent else 260,
-        "bargap": 0.3, "yaxis": {"dtick": 1},
-        "margin": {"l": 150, "r": 20, "t": 40, "b": 30}, "showlegend": False,
-        "xaxis": {"tickformat": ".0%"} if percent else {},
+        "title": {"text": _TITLES[name], "font": {"size": 14}}, "height": 340 if is_rate else 260,
+        "bargap": 0.3, "margin": {"l": 150, "r": 20, "t": 40, "b": 30}, "showlegend": False,
+        "xaxis": axis, "yaxis": {"dtick": 1, **shown_names(plot)},
     }  # fmt: skip
 
 
@@ -397,7 +407,7 @@ def _decided(
 SAID = {
     "accept": "accepted", "reject": "rejected", "delete": "deleted", "merge": "merged",
     "fix_class": "class corrected", "repair": "mask repaired", "follow": "followed",
-    "nothing_here": "nothing here",
+    "nothing_here": "nothing here", "done": "sequence done",
 }  # fmt: skip
 
 
@@ -406,6 +416,13 @@ def _fix_class(ctx: Any) -> Done:
     name = str(ctx.params.get("class_name") or "")
     events = actions.fix_class(ctx.dataset, chosen, name)
     return Done(f"{_count(chosen)} now of class {name}", events)
+
+
+def _take(ctx: Any) -> Done:
+    """Settle a disagreement as one of the reviewers has decided."""
+    (frame,) = _focused(ctx, blind=False)
+    label, who = str(ctx.params["focus"]["label_id"]), str(ctx.params["who"])
+    return Done(f"as {who} decided", actions.decide_as(ctx.dataset, frame, label, who))
 
 
 def _send_to_relabel(ctx: Any) -> Done:
@@ -424,8 +441,8 @@ def _sequence_done(ctx: Any) -> Done:
         raise UnconfirmedError(
             f"all frames of {', '.join(names)}; labels that nobody touched count as right"
         )
-    count = sum(actions.mark_sequence(ctx.dataset, name) for name in names)
-    return Done(f"{', '.join(names)}: {counted(count, 'frame')} marked as done")
+    events = [event for name in names for event in actions.mark_sequence(ctx.dataset, name)]
+    return Done(f"{', '.join(names)}: {counted(len(events), 'frame')} marked as done", events)
 
 
 def _nothing_here(ctx: Any) -> Done:
@@ -445,15 +462,37 @@ def _nothing_here(ctx: Any) -> Done:
 def _undo(ctx: Any) -> Done:
     """Take the last decision back, and go to its label."""
     events = undo(ctx.dataset)
-    focus = next((label for event in events for label in event.decisions), "")
-    return Done(f"undo: {_reverted(events)}", events, focus, str(sample_id(events[0].frame_key)))
+    frame, focus = _place_of(ctx, events)
+    return Done(f"undo: {_reverted(events)}", events, focus, frame)
 
 
 def _redo(ctx: Any) -> Done:
     """Decide again; the next label has the focus then."""
     events = redo(ctx.dataset)
-    frame = str(sample_id(events[0].frame_key))
-    return Done(f"redo: {_reverted(events)}", events, frame=frame)
+    return Done(f"redo: {_reverted(events)}", events, frame=_place_of(ctx, events)[0])
+
+
+def _place_of(ctx: Any, events: Sequence[Event]) -> tuple[str, str]:
+    """Find the frame and the label to go to, of those that the view shows; "" for none.
+
+    FiftyOne puts an error in the place of the page where it opens a frame that its view does not
+    show, as those to which a decision was spread or followed.
+    """
+    places = [
+        (str(sample_id(event.frame_key)), label)
+        for event in events
+        for label in event.decisions or [""]
+    ]
+    places.sort(key=lambda one: one[0] != str(ctx.current_sample))  # who is at one stays there
+    view = ctx.view
+    if view.media_type == "group":
+        view = view.select_group_slices(_allow_mixed=True)
+    patches = is_patches(view)
+    view = view.select(list({label if patches else frame for frame, label in places} - {""}))
+    shown = set(map(str, view.values("id")))
+    if not patches:
+        shown |= set(map(str, view.values(f"{MACHINE_FIELD}.detections.id", unwind=True)))
+    return next((one for one in places if (one[1] or one[0]) in shown), ("", ""))
 
 
 def _reverted(events: Sequence[Event]) -> str:
@@ -474,6 +513,8 @@ def _selected_or_last(ctx: Any) -> list[Chosen]:
     if ctx.selected_labels or (is_patches(ctx.view) and ctx.selected):
         return chosen_labels(ctx)
     act = last_act(ctx.dataset)
+    if act and act[0].action == NOTHING_HERE:
+        raise AutolabelError("that nothing is here holds for this frame, not for whole objects")
     frames = [str(sample_id(event.frame_key)) for event in act]
     labels = [label for event in act for label in event.decisions]
     return choose(ctx.dataset, frames, labels) if labels else []
@@ -494,8 +535,11 @@ def _follow_step(ctx: Any) -> Answer:
 def _follow_take(ctx: Any) -> Done:
     following = held(str(ctx.params.get("following")))
     events = following.take()
-    frames = counted(following.frames, "frame")
-    return Done(f"followed through {frames}: {counted(len(events), 'mask')} made anew", events)
+    frames, made = counted(following.frames, "frame"), counted(len(events), "mask")
+    told = f"followed through {frames}: {made} made anew, which count as corrected"
+    kept = following.frames - len(events)
+    left = f"; in {kept} it is not seen, or its label agrees or is decided" if kept else ""
+    return Done(told + left, events)
 
 
 def _export_reviews(ctx: Any) -> Done:
@@ -527,29 +571,55 @@ def _sequences(ctx: Any) -> Answer:
 
 
 def _standing(ctx: Any) -> Answer:
-    """Return what the strip on an open frame says besides its labels."""
+    """Return what the page says besides labels: of the queue, and how its sidebar is ordered."""
     view = ctx.request_params.get("view_name") or ""
     standing, act = queue_standing(ctx.dataset, view), last_act(ctx.dataset)
     said = {}
     if view == DISAGREEMENTS:
         opinions = second_opinions_given(ctx.dataset)
-        said = {one.label_id: one.text() for one in opinions}
+        said = {one.label_id: dict(zip(one.people, one.verdicts, strict=True)) for one in opinions}
         settled = frozenset(one.label_id for one in opinions if one.settled)
         standing = replace(standing, decided=settled & set(standing.label_ids))
+    groups = ctx.dataset.app_config.sidebar_groups or ()
+    shown = view.startswith((NEEDS_REVIEW, LABEL_BY_LABEL, SECOND_OPINIONS, DISAGREEMENTS))
     return {
+        "elsewhere": "" if shown else Share.of_this_process().named(NEEDS_REVIEW),
+        "empty": "" if shown else _what_is_empty(ctx),
         "queue": standing.label_ids, "decided": sorted(standing.decided), "said": said,
-        "words": WORDS, "last": _in_words(act) if act else "",
-        "next": "" if standing.left else _next_after(ctx.dataset, view),
+        "words": WORDS, "told": DESCRIPTIONS, "last": _in_words(act) if act else "",
+        "who": reviewer(), "next": "" if standing.left else _next_after(ctx.dataset, view),
+        "groups": [
+            {"name": one.name, "paths": list(one.paths), "expanded": one.expanded} for one in groups
+        ],
     }  # fmt: skip
+
+
+def _around(ctx: Any) -> Answer:
+    """Return who has decided on a frame's labels, and all of these, whatever the view shows."""
+    wanted = {"_id": ObjectId(ctx.params["sample_id"])}
+    sample = sample_collection(_dataset_of(ctx)).find_one(wanted, {LOG_FIELD: 1, **_PLACES}) or {}
+    entries = standing_entries(sample)
+    labels = detections_of(sample, MACHINE_FIELD)
+    return {
+        "by": {label: entry["by"] for entry in entries for label in entry["decisions"]},
+        "labels": [{**one, "id": str(one.pop("_id"))} for one in labels],
+    }
+
+
+_PLACES = {f"{MACHINE_FIELD}.detections.{name}": 1 for name in ("_id", "label", "bounding_box")}
 
 
 def _next_after(dataset: Any, view: str) -> str:
     """Say what comes after a queue without anything left."""
-    second = Share.of_this_process().named(SECOND_OPINIONS)
-    waiting = queue_standing(dataset, second).left if dataset.has_saved_view(second) else 0
-    if waiting and view != second:
-        return f"finished; next: {counted(waiting, 'label')} in the view '{second}'"
-    return "finished; the panel 'Review progress' shows how it went"
+    for name in map(Share.of_this_process().named, (NEEDS_REVIEW, SECOND_OPINIONS)):
+        waiting = queue_standing(dataset, name).left if dataset.has_saved_view(name) else 0
+        if waiting and view != name:
+            return f"the queue is finished; next: {counted(waiting, 'label')} in the view '{name}'"
+    more = "more and for second opinions" if Share.of_this_process().double else "more"
+    return (
+        "the queue is finished; the panel 'Review progress' shows how it went, 'Order the review "
+        f"queue again' above the grid asks for {more}"
+    )
 
 
 def _in_words(act: Sequence[Event]) -> str:
@@ -557,34 +627,19 @@ def _in_words(act: Sequence[Event]) -> str:
     noted = [one for event in act for one in event.changes.values() if isinstance(one, Mapping)]
     if not noted:
         return what
-    return f"{what}: {noted[0]['label'] if len(noted) == 1 else counted(len(noted), 'label')}"
+    if len(noted) > 1:
+        return f"{what}: {counted(len(noted), 'label')}"
+    from_to = noted[0]["changed"].removeprefix("label: ").split(" -> ")
+    return f"{what}: {' → '.join(from_to) if len(from_to) == 2 else noted[0]['label']}"
 
 
-def _sidebar(ctx: Any) -> Answer:
-    groups = ctx.dataset.app_config.sidebar_groups or ()
-    return {
-        "groups": [
-            {"name": one.name, "paths": list(one.paths), "expanded": one.expanded} for one in groups
-        ],
-        "empty": _why_empty(ctx),
-    }
-
-
-def _why_empty(ctx: Any) -> str:
-    """Say of a view without samples what it is and what to do; "" of any other."""
-    if ctx.view is None or ctx.view.limit(1).count():
+def _what_is_empty(ctx: Any) -> str:
+    """Name the open view if it has no samples; "" of any other."""
+    name = ctx.request_params.get("view_name") or ""
+    if not ctx.dataset.has_saved_view(name) or ctx.view.limit(1).count():
         return ""
-    dataset, name = ctx.dataset, ctx.request_params.get("view_name") or ""
-    what = "This view"
-    if dataset.has_saved_view(name):
-        what = f"The view '{name}' ({dataset.get_saved_view_info(name)['description']})"
-    left = queue_standing(dataset, name).left  # of a view that is no queue: of "needs review"
-    queue = Share.of_this_process().named(NEEDS_REVIEW)
-    to_do = f"Decisions left in the view '{queue}': {left:,}"
-    done = (
-        f"The queue is {_next_after(dataset, name)}, 'Order the review queue again' asks for more"
-    )
-    return f"{what} is empty.\n{to_do if left else done}."
+    told = ctx.dataset.get_saved_view_info(name)["description"]
+    return f"the view '{name}'{f' ({told})' if told else ''} is empty"
 
 
 def _repair_open(ctx: Any) -> Answer:
@@ -618,11 +673,11 @@ def _dataset_of(ctx: Any) -> Any:
 ACTS: Mapping[str, Callable[[Any], Done | Answer]] = {
     "accept": _decided("accepted", actions.accept), "reject": _decided("rejected", actions.reject),
     "delete": _decided("deleted", actions.delete), "merge": _decided("merged", actions.merge),
-    "fix_class": _fix_class, "send_to_relabel": _send_to_relabel, "spread": _spread,
+    "fix_class": _fix_class, "take": _take, "send_to_relabel": _send_to_relabel, "spread": _spread,
     "sequence_done": _sequence_done, "nothing_here": _nothing_here, "undo": _undo, "redo": _redo,
     "export_reviews": _export_reviews, "refresh_queue": _refresh_queue,
     "open_sequence": _open_sequence, "classes": _classes, "sequences": _sequences,
-    "standing": _standing, "sidebar": _sidebar, "repair_open": _repair_open,
+    "standing": _standing, "around": _around, "repair_open": _repair_open,
     "repair_warm": _repair_warm, "repair_click": _repair_click, "repair_accept": _repair_accept,
     "follow_begin": _follow_begin, "follow_step": _follow_step, "follow_take": _follow_take,
 }  # fmt: skip

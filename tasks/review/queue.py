@@ -25,6 +25,7 @@ from tasks.boxes.detectors import BUNDLED, load_detector
 from tasks.dataset.documents import detections_of, sample_id
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import (
+    DONE,
     LOG_FIELD,
     MACHINE_FIELD,
     OBJECT_PATH,
@@ -42,6 +43,7 @@ from tasks.review.events import (
     ACCEPTED,
     CORRECTED,
     DELETED,
+    NOTHING_HERE,
     REJECTED,
     Event,
     reviewer,
@@ -68,7 +70,8 @@ class Share:
     Attributes:
         number: of the reviewer, from 1.
         of: how many reviewers there are.
-        double: part of the frames whose labels the next reviewer decides on once more.
+        double: part of the frames whose labels the next reviewer, or who has everything, decides on
+            once more.
 
     """
 
@@ -77,25 +80,24 @@ class Share:
     double: float = 0.0
 
     @classmethod
-    def parse(cls, text: str, double: float = DOUBLE) -> Share:
-        """Read `2/3`; "" is everything.
+    def parse(cls, text: str, double: float | None = None) -> Share:
+        """Read `2/3`; "" is everything, and nothing twice unless `double` says so.
 
         Raises:
             AutolabelError: it is something else.
 
         """
-        if not text:
-            return cls()
-        number, _, of = text.partition("/")
+        number, _, of = (text or "1/1").partition("/")
         if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
             raise AutolabelError(f"a share is 1/3, 2/3 or 3/3 for one of three, not {text!r}")
-        return cls(int(number), int(of), double if int(of) > 1 else 0.0)
+        usual = DOUBLE if int(of) > 1 else 0.0
+        return cls(int(number), int(of), usual if double is None else double)
 
     @classmethod
     def of_this_process(cls) -> Share:
         """Return what `autolabel review` was asked for, also in the App that it has started."""
-        double = float(os.environ.get(DOUBLE_VARIABLE) or DOUBLE)
-        return cls.parse(os.environ.get(SHARE_VARIABLE, ""), double)
+        double = os.environ.get(DOUBLE_VARIABLE)
+        return cls.parse(os.environ.get(SHARE_VARIABLE, ""), float(double) if double else None)
 
     def holder(self, frame_key: str) -> int:
         """Return the number of the reviewer who gets a frame."""
@@ -143,15 +145,22 @@ def object_of(label: Mapping[str, Any]) -> str:
 
 
 def decided_objects(dataset: Any) -> set[str]:
-    """Objects that somebody has decided on, by any of their labels."""
-    fields = {f"{_INNER}._id": 1, f"{_INNER}.object": 1, f"{_INNER}.decision": 1}
-    with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
-    return {
-        object_of(label)
-        for sample in sample_collection(dataset).find(with_log, fields)
-        for label in detections_of(sample, MACHINE_FIELD)
-        if label.get("decision")
-    }
+    """Objects that somebody has decided on, by any of their labels.
+
+    That nothing is in a frame says nothing of what its labels' objects are in others.
+    """
+    fields = {f"{_INNER}._id": 1, f"{_INNER}.object": 1, f"{_INNER}.decision": 1, LOG_FIELD: 1}
+    decided = set[str]()
+    for sample in sample_collection(dataset).find({f"{LOG_FIELD}.0": {"$exists": True}}, fields):
+        last = dict[str, str]()
+        for entry in standing_entries(sample):
+            last |= dict.fromkeys(entry["decisions"], entry["action"])
+        decided |= {
+            object_of(label)
+            for label in detections_of(sample, MACHINE_FIELD)
+            if label.get("decision") and last.get(str(label["_id"])) != NOTHING_HERE
+        }
+    return decided
 
 
 def few_of_each_place(doubts: Sequence[Doubt], count: int) -> list[Doubt]:
@@ -367,7 +376,7 @@ class Standing:
     Attributes:
         label_ids: one label for each decision, in the order in which the frames show them.
         decided: those that need none any more: they have one, or that of this reviewer, or one
-            after two that disagree.
+            after two that disagree, or their frame is done.
 
     """
 
@@ -394,13 +403,13 @@ def queue_standing(dataset: Any, view: str = "") -> Standing:
     if view.startswith(SECOND_OPINIONS) and dataset.has_saved_view(view):
         shown = dataset.load_saved_view(view).values(f"{_INNER}.id", unwind=True)
         return Standing(tuple(queued), frozenset(set(queued) - set(map(str, shown))))
-    fields = {f"{_INNER}._id": 1, f"{_INNER}.decision": 1}
+    fields = {f"{_INNER}._id": 1, f"{_INNER}.decision": 1, "review_status": 1}
     wanted = {"frame_key": {"$in": sorted(set(queued.values()))}}
     decided = {
         str(label["_id"])
         for sample in sample_collection(dataset).find(wanted, fields)
         for label in detections_of(sample, MACHINE_FIELD)
-        if label.get("decision")
+        if label.get("decision") or sample["review_status"] == DONE
     }
     return Standing(tuple(queued), frozenset(decided & set(queued)))
 

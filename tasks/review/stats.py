@@ -35,6 +35,7 @@ from tasks.review.events import (
     storage_of,
 )
 from tasks.review.queue import (
+    SECONDED,
     Standing,
     control_labels,
     object_of,
@@ -304,7 +305,7 @@ def review_stats(dataset: Any) -> Stats:
         rates("any").get("", Rate(0, 0)),
         rates("class"),
         rates("reason"),
-        dict(by_reviewer),
+        dict(sorted(by_reviewer.items())),
         _per_hour(acts),
         rates("control").get("", Rate(0, 0)),
         len(drawn),
@@ -338,15 +339,16 @@ def _per_hour(acts: Sequence[Mapping[str, Any]]) -> float:
 
 @dataclass(frozen=True)
 class Opinions:
-    """What two reviewers, one after the other and unseen, have decided on a label.
+    """What two reviewers, one after the other, have decided on a label.
 
     Attributes:
         label_id, label: of the machine's label, and its class.
         frame_key, sequence_id, camera, frame_number: of its frame.
         people: the two, by name.
-        verdicts: theirs, in the same order: right, wrong (rejected or deleted), mask (it was
-            repaired), or the class that the label should have.
-        settled: who has decided after the two, and the verdict; None while nobody has.
+        verdicts: theirs, in the same order: right, wrong (rejected or deleted), mask repaired,
+            or the class that the label should have.
+        unseen: whether the later one did not see what the other had decided.
+        settled: who has decided after two that disagree, and the verdict; None while nobody has.
 
     """
 
@@ -358,13 +360,13 @@ class Opinions:
     frame_number: int
     people: tuple[str, str]
     verdicts: tuple[str, str]
+    unseen: bool
     settled: tuple[str, str] | None = None
 
-    def text(self) -> str:
-        """Say who said what."""
-        return ", ".join(
-            f"{who}: {what}" for who, what in zip(self.people, self.verdicts, strict=True)
-        )
+    @property
+    def is_open(self) -> bool:
+        """Whether they disagree and nobody has decided since."""
+        return not (self.agree or self.settled)
 
     @property
     def agree(self) -> bool:
@@ -373,33 +375,43 @@ class Opinions:
 
 
 def second_opinions_given(dataset: Any) -> list[Opinions]:
-    """Find the labels that two reviewers have decided on, by frame."""
+    """Find the labels that two reviewers have decided on, by frame; of several pairs the last."""
     fields = ("frame_key", "sequence_id", "camera", "frame_number", LOG_FIELD)
-    wanted = {f"{LOG_FIELD}.second_opinion": True}
+    wanted = {f"{LOG_FIELD}.1": {"$exists": True}}
     found: dict[str, Opinions] = {}
     for sample in sample_collection(dataset).find(wanted, dict.fromkeys(fields, 1)):
         where = (str(sample["frame_key"]), str(sample["sequence_id"]), sample.get("camera") or "",
                  int(sample.get("frame_number") or 0))  # fmt: skip
-        first: dict[str, tuple[str, str]] = {}  # label -> who, verdict
+        last: dict[str, tuple[str, str]] = {}  # label -> who, verdict
         for entry in standing_entries(sample):
-            for label in entry["decisions"]:
+            if entry["action"] in {"edit", "remove"}:
+                continue  # whose they are, nobody knows
+            unseen = bool(entry.get("second_opinion"))
+            for label, decision in entry["decisions"].items():
+                if decision not in SECONDED:
+                    last.pop(label, None)
+                    continue
                 noted = entry["changes"].get(str(reviewed_id(label))) or {}
-                mine = (entry["by"], _verdict(entry["decisions"][label], noted.get("changed", "")))
-                before = first.get(label, mine)[0]
-                if entry.get("second_opinion") and before != entry["by"]:
-                    (one, verdict), (other, another) = sorted([first[label], mine])
-                    name = noted.get("label", "")
-                    pair = ((one, other), (verdict, another))
-                    found[label] = Opinions(label, name, *where, *pair)
-                elif label in found:
-                    found[label] = replace(found[label], settled=mine)
-                first[label] = mine
+                mine = (entry["by"], _verdict(decision, noted.get("changed", "")))
+                before, known = last.get(label, mine), found.get(label)
+                if before[0] != mine[0] and (unseen or not (known and known.is_open)):
+                    (one, verdict), (other, another) = sorted([before, mine])
+                    pair = ((one, other), (verdict, another), unseen)
+                    found[label] = Opinions(label, noted.get("label", ""), *where, *pair)
+                elif known and not known.agree:
+                    found[label] = replace(known, settled=mine)
+                last[label] = mine
     return sorted(found.values(), key=lambda one: (one.frame_key, one.label_id))
+
+
+def unsettled(dataset: Any) -> int:
+    """Count the open disagreements of a dataset."""
+    return sum(one.is_open for one in second_opinions_given(dataset))
 
 
 def _verdict(decision: str, changed: str) -> str:
     if decision == CORRECTED:
-        return changed.rpartition(" -> ")[2] if changed.startswith("label: ") else "mask"
+        return changed.rpartition(" -> ")[2] if changed.startswith("label: ") else "mask repaired"
     words = {ACCEPTED: "right", REJECTED: "wrong", DELETED: "wrong"}
     return words.get(decision, decision)
 
@@ -423,10 +435,11 @@ class Agreement:
 
 
 def agreements(opinions: Sequence[Opinions]) -> list[Agreement]:
-    """Compare every two reviewers who have decided on the same labels."""
+    """Compare every two reviewers by second opinions that nothing was known of."""
     from sklearn.metrics import cohen_kappa_score
 
     found = []
+    opinions = [one for one in opinions if one.unseen]
     for people in sorted({one.people for one in opinions}):
         theirs = [one for one in opinions if one.people == people]
         first, second = zip(*(one.verdicts for one in theirs), strict=True)
@@ -453,7 +466,7 @@ DECISION_COLOURS = {
 
 
 NO_CONTROL = "there is no control sample: no label is left that the queue does not stand for"
-MOST_LETTERS = 30  # of a name beside a bar: reasons with their counts are shorter
+MOST_LETTERS = 36  # of a name beside a bar: reasons with their counts are shorter
 
 
 def summary(stats: Stats) -> str:
@@ -471,7 +484,7 @@ def summary(stats: Stats) -> str:
         f"| Decided in the queue | {_of(len(queue.decided), len(queue.label_ids))}, "
         f"{queue.left:,} left |",
         "|---|---|",
-        f"| Decided in the control sample | {control} |",
+        f"| Decided in the control sample: random labels that nobody else reviews | {control} |",
         f"| Labels decided | {_of(stats.decided, stats.labels)} |",
         f"| Frames done | **{stats.frames_done:,}** of {stats.frames:,} |",
         f"| Agreement with the machine | {agreed} |",

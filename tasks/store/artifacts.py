@@ -3,6 +3,9 @@
 A chunk is at most 64 frames of one camera. Its key hashes everything that its labels depend on, so
 a whole file under that key is the answer, whoever wrote it and when: a killed run continues, a
 repeated one does nothing, and two writers at once write the same bytes.
+
+Whoever can write to storage can write any name into a file, and names become paths and ids: a name
+counts only when it is the one that the file lies under.
 """
 
 from __future__ import annotations
@@ -10,24 +13,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from sam2_core.types import Boxes, ModelStamp
 from tasks.store import storage, tables
-from tasks.store.checksums import IncompleteArtifactError, OtherVersionError, sha256_of
-from tasks.store.tables import (
-    FORMAT_VERSION,
-    ChunkPath,
-    Kind,
-    LabeledFrame,
-    check_frames,
-    check_rows,
-)
+from tasks.store.checksums import IncompleteArtifactError, sha256_of
+from tasks.store.tables import FORMAT_VERSION, Kind, LabeledFrame
 from tasks.types import Footage, FrameRef, VideoRef
 
 CHUNK_FRAMES = 64
+_STEM = re.compile(r"labels/([^/]*)/([^/]*)/\d{6,}-\d{6,}-([0-9a-f]+)")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 @dataclass(frozen=True)
@@ -73,15 +74,8 @@ class RunStamp:
             "code": self.code,
         } | ({"boxes": self.boxes} if self.boxes else {})
 
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> RunStamp:
-        """Inverse of `as_json`; `OtherVersionError` for values of another version."""
-        if values.get("format_version") != FORMAT_VERSION:
-            raise OtherVersionError
-        model = ModelStamp(**values["model"]) if values["model"] else None
-        return RunStamp(
-            values["detector"], model, values["parameters"], values["code"], values.get("boxes", "")
-        )
+
+_STAMP = TypeAdapter(RunStamp)  # of what `as_json` gives
 
 
 @dataclass(frozen=True)
@@ -105,6 +99,27 @@ class Chunk:
     def path(self, kind: Kind) -> str:
         """Path of one of its tables below the run's storage."""
         return f"{self.stem}.{kind}.parquet"
+
+
+def place_of(stem: str) -> tuple[str, ...]:
+    """Sequence, camera ("_" for none) and key that a `Chunk.stem` names; names become paths.
+
+    Raises:
+        IncompleteArtifactError: it is not of that form.
+
+    """
+    found = _STEM.fullmatch(stem)
+    if not found or not all(map(is_safe_name, found.groups())):
+        raise IncompleteArtifactError(f"{stem!r} is not a place for labels")
+    return found.groups()
+
+
+def is_safe_name(name: Any) -> bool:
+    """Whether a name can be one part of a path, and nothing but that."""
+    return (
+        isinstance(name, str) and name not in {"", ".", ".."} and len(name.encode()) <= 255
+        and not _UNSAFE.search(name)
+    )  # fmt: skip
 
 
 def _digest(lines: Iterable[str]) -> str:
@@ -181,10 +196,10 @@ def write_boxes(out_uri: str, chunk: Chunk, boxes: Mapping[int, Boxes], stamp: R
     _write(out_uri, chunk, "boxes", parts, metadata)
 
 
-def read_boxes(
+def find_boxes(
     out_uri: str, chunk: Chunk, versions: Mapping[str, str] | None = None
-) -> dict[int, Boxes]:
-    """Boxes of a chunk by frame index, frames without boxes included.
+) -> dict[int, Boxes] | None:
+    """Boxes of a chunk by frame index, frames without boxes included; None: detect (again).
 
     Args:
         out_uri: the run's storage.
@@ -192,21 +207,19 @@ def read_boxes(
         versions: `RunStamp.versions` that they must have been made with; None: any.
 
     Raises:
-        NotFoundError: they were never written.
-        IncompleteArtifactError: the file is damaged, or holds something else, or other versions
-            made it.
+        StorageError: storage cannot be read; that is not the same as nothing being there.
 
     """
-    table, metadata, _ = _read(out_uri, chunk.stem, chunk.key, "boxes")
-    with _as_written(chunk.stem):
-        if versions is not None and metadata.get("versions") != dict(versions):
-            raise IncompleteArtifactError(f"{chunk.stem}: boxes of other versions of libraries")
+    with (
+        contextlib.suppress(storage.NotFoundError, IncompleteArtifactError),
+        _as_written(chunk.stem),
+    ):
+        table, metadata, _ = _read(out_uri, chunk.stem, chunk.key, "boxes")
         sources = {int(index): str(source) for index, source in metadata["sources"].items()}
-        check_rows(table, ChunkPath.of(chunk.stem), sources)
-        if not set(sources) <= {frame.index for frame in chunk.frames}:
-            raise IncompleteArtifactError(f"{chunk.stem}: boxes of other frames")
-        rows = _rows_of(table)
-        return {index: tables.to_boxes(rows(index), sources[index]) for index in sorted(sources)}
+        rows = _by_index(table, {frame.index for frame in chunk.frames} & sources.keys())
+        if versions is None or metadata.get("versions") == dict(versions):
+            return {index: tables.to_boxes(rows[index], sources[index]) for index in sorted(rows)}
+    return None
 
 
 def write_labels(
@@ -267,25 +280,31 @@ def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
     table, metadata, frames_sha256 = _read(out_uri, stem, key, "frames")
     masks, _, masks_sha256 = _read(out_uri, stem, key, "masks")
     with _as_written(stem):
-        listed, labels_key = _checked(table, metadata, stem, key)
-        check_rows(masks, ChunkPath.of(stem), [row["index"] for row in listed])
-        rows, sources = _rows_of(masks), metadata["sources"]
-        followed = metadata.get("followed", {})
+        frames, labels_key = _frames_of(table, metadata, stem, key)
+        rows = _by_index(masks, [frame.index for frame in frames])
+        sources, followed = metadata["sources"], metadata.get("followed", {})
         labeled = [
-            tables.to_labeled(row, rows(index), sources[str(index)], followed.get(str(index), ()))
-            for index, row in ((row["index"], row) for row in listed)
-        ]
-        if [row["instances"] for row in listed] != [len(one.boxes) for one in labeled]:
-            raise IncompleteArtifactError(f"{stem}: frames and masks tables disagree")
+            tables.to_labeled(
+                frame, row, rows[frame.index], sources[str(frame.index)],
+                followed.get(str(frame.index), ()),
+            )
+            for frame, row in zip(frames, table.to_pylist(), strict=True)
+        ]  # fmt: skip
         versions = {str(k): str(v) for k, v in metadata.get("versions", {}).items()}
     return StoredChunk(labels_key, labeled, frames_sha256, masks_sha256, versions)
 
 
-def _rows_of(table: Any) -> Callable[[int], Any]:
-    """Return what gives the rows of a frame of a table of one camera, by the frame's index."""
-    by_frame = tables.split_by_frame(table)
-    by_index, nothing = {index: rows for (_, index), rows in by_frame.items()}, table.slice(0, 0)
-    return lambda index: by_index.get(index, nothing)
+def _by_index(table: Any, indices: Collection[int]) -> dict[int, Any]:
+    """Return the rows of each of these frames of one camera.
+
+    Raises:
+        ValueError: there are rows of other frames.
+
+    """
+    found = {index: rows for (_, index), rows in tables.split_by_frame(table).items()}
+    if not found.keys() <= set(indices):
+        raise ValueError("rows that belong to none of its frames")
+    return {index: found.get(index, table.slice(0, 0)) for index in indices}
 
 
 @contextlib.contextmanager
@@ -302,20 +321,19 @@ def read_frames(out_uri: str, stem: str, key: str) -> list[FrameRef]:
     """Read a chunk's frames in order, failed ones too, no labels; raises as `read_chunk`."""
     table, metadata, _ = _read(out_uri, stem, key, "frames")
     with _as_written(stem):
-        listed, _ = _checked(table, metadata, stem, key)
-        return [tables.to_frame(row) for row in listed]
+        return _frames_of(table, metadata, stem, key)[0]
 
 
-def _checked(
+def _frames_of(
     table: Any, metadata: Mapping[str, Any], stem: str, key: str
-) -> tuple[list[dict[str, Any]], str]:
-    """Return rows of frames that are those of a chunk's name and key, and what made them."""
-    check_frames(table, ChunkPath.of(stem))
-    listed: list[dict[str, Any]] = table.to_pylist()
-    labels_key = RunStamp.from_json(metadata["stamp"]).labels_key
-    if chunk_key(labels_key, map(tables.to_frame, listed)) != key:
-        raise IncompleteArtifactError(f"{stem}: its frames are not those that its key was made of")
-    return listed, labels_key
+) -> tuple[list[FrameRef], str]:
+    """Return the frames of a chunk's name and key, and what made their labels."""
+    frames = [tables.to_frame(row) for row in table.to_pylist()]
+    labels_key = _STAMP.validate_python(metadata["stamp"]).labels_key
+    named = {(frame.sequence_id, frame.camera or "_", key) for frame in frames}
+    if named != {place_of(stem)} or chunk_key(labels_key, frames) != key:
+        raise IncompleteArtifactError(f"{stem}: its frames are not those of its name and key")
+    return frames, labels_key
 
 
 def find_chunk(out_uri: str, chunk: Chunk) -> StoredChunk | None:
@@ -326,19 +344,7 @@ def find_chunk(out_uri: str, chunk: Chunk) -> StoredChunk | None:
 
     """
     try:
-        stored = read_chunk(out_uri, chunk.stem, chunk.key)
-    except (storage.NotFoundError, IncompleteArtifactError):
-        return None
-    same = [one.frame.index for one in stored.labeled] == [frame.index for frame in chunk.frames]
-    return stored if same else None
-
-
-def find_boxes(
-    out_uri: str, chunk: Chunk, versions: Mapping[str, str] | None = None
-) -> dict[int, Boxes] | None:
-    """Boxes that are already there and whole, as `read_boxes`, else None: detect (again)."""
-    try:
-        return read_boxes(out_uri, chunk, versions)
+        return read_chunk(out_uri, chunk.stem, chunk.key)
     except (storage.NotFoundError, IncompleteArtifactError):
         return None
 

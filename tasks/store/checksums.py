@@ -25,19 +25,6 @@ class IncompleteArtifactError(AutolabelError):
     """A file that is truncated or damaged, or is not the artifact that its name says."""
 
 
-class OtherVersionError(IncompleteArtifactError):
-    """Labels that another version of this package has made, in a form that this one cannot read.
-
-    Args:
-        version: of the package, "" where it is not known.
-
-    """
-
-    def __init__(self, version: str = "") -> None:
-        self.version = version or "another version"
-        super().__init__(f"labeled by {self.version}, which this version cannot read: label again")
-
-
 def sha256_of(data: bytes) -> str:
     """Return the sha256 of a file's bytes, as `sha256sum` does."""
     return hashlib.sha256(data).hexdigest()

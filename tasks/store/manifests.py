@@ -21,23 +21,21 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
-from sam2_core.arrays import freeze_arrays
 from sam2_core.machine import product_version
-from sam2_core.types import AutolabelError, FloatArray
+from sam2_core.types import AutolabelError
 from tasks.store import checksums, storage
-from tasks.store.artifacts import Chunk, RunStamp, StoredChunk, read_chunk
-from tasks.store.checksums import IncompleteArtifactError, OtherVersionError
-from tasks.store.tables import FORMAT_VERSION, ChunkPath, LabeledFrame, is_safe_name
-from tasks.types import FrameFailure, FrameRef, SequenceRef
-from tasks.wording import counted
+from tasks.store.artifacts import Chunk, RunStamp, StoredChunk, is_safe_name, place_of, read_chunk
+from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.tables import FORMAT_VERSION, LabeledFrame
+from tasks.types import FrameFailure
 
-COMPLETE, PARTIAL, MIXED = "manifests", "partial", "mixed"
 Fresh = Mapping[str, StoredChunk]  # chunks in memory, by stem, as they were written
+COMPLETE, PARTIAL, MIXED = "manifests", "partial", "mixed"
 
 
 @dataclass(frozen=True)
@@ -55,13 +53,18 @@ class ChunkRecord:
     stem: str
     key: str
     camera: str
-    frames: int
-    failed: int
-    instances: int
-    rejected: int = 0
+    frames: NonNegativeInt
+    failed: NonNegativeInt
+    instances: NonNegativeInt
+    rejected: NonNegativeInt = 0
     frames_sha256: str = ""
     masks_sha256: str = ""
-    followed: int = 0
+    followed: NonNegativeInt = 0
+
+    @property
+    def labeled(self) -> int:
+        """Frames with labels."""
+        return self.frames - self.failed
 
     @staticmethod
     def of(chunk: Chunk, labeled: Sequence[LabeledFrame]) -> ChunkRecord:
@@ -108,8 +111,11 @@ class Manifest:
     @property
     def uri(self) -> str:
         """Path below the run's storage."""
-        key = (self.stamp.run_key, self.sequence_id, self.content_key)
-        return path_of(*key, partial=self.partial)
+        return self.path_in(PARTIAL if self.partial else COMPLETE)
+
+    def path_in(self, folder: str) -> str:
+        """Path of what is about its labels in a folder of the run's storage."""
+        return path_of(self.stamp.run_key, self.sequence_id, self.content_key, folder)
 
     @property
     def version(self) -> str:
@@ -142,23 +148,12 @@ class Manifest:
         """Boxes with a mask row, rejected masks included."""
         return sum(chunk.instances for chunk in self.chunks)
 
-    @property
-    def rejected(self) -> int:
-        """Boxes whose row has a reason and no mask."""
-        return sum(chunk.rejected for chunk in self.chunks)
 
-    @property
-    def followed(self) -> int:
-        """Boxes that no detector has found."""
-        return sum(chunk.followed for chunk in self.chunks)
+_MANIFEST = TypeAdapter(Manifest)
 
 
-def path_of(run_key: str, sequence_id: str, content_key: str, *, partial: bool = False) -> str:
-    """Path of a manifest below the run's storage."""
-    return _path(PARTIAL if partial else COMPLETE, run_key, sequence_id, content_key)
-
-
-def _path(folder: str, run_key: str, sequence_id: str, content_key: str) -> str:
+def path_of(run_key: str, sequence_id: str, content_key: str, folder: str = COMPLETE) -> str:
+    """Path below the run's storage: of a complete sequence's manifest, or in another folder."""
     return f"{folder}/{run_key}/{sequence_id}@{content_key}.json"
 
 
@@ -179,8 +174,7 @@ def write_manifest(out_uri: str, manifest: Manifest) -> None:
 
 def note_mixed(out_uri: str, manifest: Manifest) -> None:
     """Leave a note that versions of libraries are mixed in a sequence, or take it back."""
-    key = (manifest.stamp.run_key, manifest.sequence_id, manifest.content_key)
-    uri = storage.join(out_uri, _path(MIXED, *key))
+    uri = storage.join(out_uri, manifest.path_in(MIXED))
     if manifest.mixed:
         storage.write_bytes(uri, checksums.encode_json({"mixed": manifest.mixed}))
     else:
@@ -194,34 +188,23 @@ def read_manifest(
 
     Raises:
         NotFoundError: the sequence is not complete, or not partial.
-        OtherVersionError: another version of this package has labeled it, in another form.
-        IncompleteArtifactError: the file is damaged or foreign.
+        IncompleteArtifactError: the file is damaged or foreign, or another version of this package
+            has labeled it, in another form.
 
     """
-    uri = storage.join(out_uri, path_of(run_key, sequence_id, content_key, partial=partial))
+    folder = PARTIAL if partial else COMPLETE
+    uri = storage.join(out_uri, path_of(run_key, sequence_id, content_key, folder))
     data, shown = storage.read_bytes(uri), storage.redact(uri)
     _refuse_other_version(data)  # first: other versions seal otherwise, or not at all
     values = checksums.decode_json(data, shown)
     try:
-        manifest = Manifest(
-            values["sequence_id"],
-            values["frames_uri"],
-            values["content_key"],
-            RunStamp.from_json(values["stamp"]),
-            tuple(ChunkRecord(**chunk) for chunk in values["chunks"]),
-            partial,
-            tuple(
-                {str(name): str(version) for name, version in one.items()}
-                for one in values.get("versions", ())
-            ),
-        )
-        if not all(_is_of(record, manifest) for record in manifest.chunks):
-            raise IncompleteArtifactError("it lists labels of something else")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise IncompleteArtifactError(f"{shown} is not a manifest: {error!r}") from error
-    except IncompleteArtifactError as error:
-        raise IncompleteArtifactError(f"{shown}: {error}") from error
-    if storage.join(out_uri, manifest.uri) != uri or not is_safe_name(sequence_id):
+        manifest = _MANIFEST.validate_python(values | {"partial": partial})
+    except ValidationError as error:
+        raise IncompleteArtifactError(f"{shown} is not a manifest") from error
+    # Anyone may have written it: it must lie in its place, and list its own labels alone.
+    own = [(manifest.sequence_id, one.camera or "_", one.key) for one in manifest.chunks]
+    is_own = [place_of(one.stem) for one in manifest.chunks] == own and is_safe_name(sequence_id)
+    if storage.join(out_uri, manifest.uri) != uri or not is_own:
         raise IncompleteArtifactError(f"{shown} is the manifest of something else")
     return manifest
 
@@ -233,19 +216,10 @@ def _refuse_other_version(data: bytes) -> None:
     except (ValueError, LookupError, TypeError, RecursionError):
         return  # damaged, which checksums tell
     if version != FORMAT_VERSION:
-        raise OtherVersionError(str(values.get("labeled_by", "")))
-
-
-def _is_of(record: ChunkRecord, manifest: Manifest) -> bool:
-    """Whether a manifest, which anyone may have written, points where its own labels are."""
-    path = ChunkPath.of(record.stem)
-    counts = (
-        record.frames, record.failed, record.instances, record.rejected, record.followed,
-    )  # fmt: skip
-    return (
-        path.holds(manifest.sequence_id, record.camera) and path.key == record.key
-        and all(isinstance(count, int) and count >= 0 for count in counts)
-    )  # fmt: skip
+        by = values.get("labeled_by") or "another version"
+        raise IncompleteArtifactError(
+            f"labeled by {by}, which this version cannot read: label again"
+        )
 
 
 def labels_of(
@@ -259,18 +233,11 @@ def labels_of(
 
     """
     stored = (fresh or {}).get(record.stem) or read_chunk(out_uri, record.stem, record.key)
-    found = record.with_checksums(stored)
     if stored.labels_key != manifest.stamp.labels_key:
         raise IncompleteArtifactError(f"{record.stem}: labels of another run")
-    if (record.frames_sha256 or record.masks_sha256) and found != record:
+    if record.with_checksums(stored) != record:
         raise IncompleteArtifactError(
             f"{record.stem}: its files were written again after the manifest"
-        )
-    failed = sum(one.failure is not None for one in stored.labeled)
-    if (len(stored.labeled), failed) != (record.frames, record.failed):
-        raise IncompleteArtifactError(
-            f"{record.stem}: {counted(len(stored.labeled), 'frame')} and "
-            f"{counted(failed, 'failure')}, the manifest says {record.frames} and {record.failed}"
         )
     return stored.labeled
 
@@ -294,31 +261,17 @@ def withdrawn_if_damaged(out_uri: str, manifest: Manifest) -> Iterator[None]:
 Key = tuple[str, str]  # sequence_id, content_key
 
 
-def list_complete(out_uri: str, run_key: str) -> set[Key]:
-    """(sequence_id, content_key) of every complete sequence of a run, by one listing."""
-    return keys_in(storage.join(out_uri, COMPLETE, run_key))
+def list_keys(out_uri: str, folder: str, run_key: str, suffix: str = ".json") -> dict[Key, float]:
+    """When a run's files in a folder were written, in seconds since 1970, by one listing.
 
-
-def list_mixed(out_uri: str, run_key: str) -> set[Key]:
-    """(sequence_id, content_key) of a run's sequences with labels of mixed versions."""
-    return keys_in(storage.join(out_uri, MIXED, run_key))
-
-
-def keys_in(folder_uri: str, suffix: str = ".json") -> set[Key]:
-    """(sequence_id, content_key) of the files `<sequence_id>@<content_key><suffix>` in a folder."""
-    return {key for key, _ in _times_in(folder_uri, suffix)}
-
-
-def times_in(folder_uri: str, suffix: str = ".json") -> dict[Key, float]:
-    """When those files were written, in seconds since 1970, by (sequence_id, content_key)."""
-    return dict(_times_in(folder_uri, suffix))
-
-
-def _times_in(folder_uri: str, suffix: str = ".json") -> Iterator[tuple[Key, float]]:
-    for name, size, written_s in storage.each_file(folder_uri):
+    By (sequence_id, content_key) of their names, which are as those of manifests.
+    """
+    found = {}
+    for name, size, written_s in storage.each_file(storage.join(out_uri, folder, run_key)):
         if size and name.endswith(suffix) and not name.startswith("."):
-            sequence_id, _, content_key = name.rpartition("@")
-            yield (sequence_id, content_key.removesuffix(suffix)), written_s
+            sequence_id, _, content_key = name.removesuffix(suffix).rpartition("@")
+            found[sequence_id, content_key] = written_s
+    return found
 
 
 def list_runs(out_uri: str) -> list[str]:
@@ -327,21 +280,17 @@ def list_runs(out_uri: str) -> list[str]:
     return sorted({run_key for folder in folders for run_key in storage.list_folders(folder)})
 
 
-def write_report(
-    out_uri: str, run_key: str, sequence: SequenceRef, content_key: str, report: dict[str, Any]
-) -> None:
+def write_report(out_uri: str, manifest: Manifest, report: dict[str, Any]) -> None:
     """Write a sequence's report: counts, reasons, seconds by stage."""
-    path = _path("reports", run_key, sequence.sequence_id, content_key)
-    storage.write_bytes(storage.join(out_uri, path), checksums.encode_json(report))
+    uri = storage.join(out_uri, manifest.path_in("reports"))
+    storage.write_bytes(uri, checksums.encode_json(report))
 
 
 def add_to_report(out_uri: str, manifest: Manifest, facts: dict[str, Any]) -> None:
     """Add what was found out after a sequence's report was written; without one, do nothing."""
-    key = manifest.stamp.run_key, manifest.sequence_id, manifest.content_key
-    uri = storage.join(out_uri, _path("reports", *key))
     with contextlib.suppress(storage.NotFoundError):
-        report = _decode(uri)
-        storage.write_bytes(uri, checksums.encode_json(report | facts))
+        report = _decode(storage.join(out_uri, manifest.path_in("reports")))
+        write_report(out_uri, manifest, report | facts)
 
 
 def read_reports(out_uri: str, run_key: str) -> Iterable[dict[str, Any]]:
@@ -386,7 +335,7 @@ class ListedManifest(NamedTuple):
     @property
     def path(self) -> str:
         """Path below the run's storage."""
-        return path_of(self.run_key, *self.key, partial=self.partial)
+        return path_of(self.run_key, *self.key, PARTIAL if self.partial else COMPLETE)
 
     def read(self, out_uri: str) -> Manifest:
         """Read it; errors are those of `read_manifest`."""
@@ -397,13 +346,14 @@ def list_manifests(out_uri: str, run_key: str = "") -> list[ListedManifest]:
     """Every manifest of a run, or of all runs, oldest first; partial ones where no other is."""
     found: list[ListedManifest] = []
     for run in [run_key] if run_key else list_runs(out_uri):
-        partial = times_in(storage.join(out_uri, PARTIAL, run))
-        for key, at in _times_in(storage.join(out_uri, COMPLETE, run)):
-            partial.pop(key, None)
-            found.append(ListedManifest(at, run, *key))
-        found += [ListedManifest(at, run, *key, True) for key, at in partial.items()]
-    found.sort()
-    return found
+        complete, partial = (list_keys(out_uri, folder, run) for folder in (COMPLETE, PARTIAL))
+        found += [ListedManifest(at, run, *key) for key, at in complete.items()]
+        found += [
+            ListedManifest(at, run, *key, True)
+            for key, at in partial.items()
+            if key not in complete
+        ]
+    return sorted(found)
 
 
 def dated_ahead(listed: Iterable[ListedManifest]) -> list[ListedManifest]:
@@ -433,13 +383,28 @@ def newest_manifests(
 
     """
     newest = newest_of(list_manifests(out_uri, run_key))
-    found, unreadable = [], {}
-    for name in sorted(newest):
+    return read_listed(out_uri, [newest[name] for name in sorted(newest)])
+
+
+def read_listed(
+    out_uri: str, listed: Sequence[ListedManifest]
+) -> tuple[list[Manifest], dict[str, IncompleteArtifactError]]:
+    """Read manifests, `listed` oldest first; where the newest of a sequence cannot be, none of it.
+
+    Older labels never replace newer ones. Returns as `newest_manifests`.
+    """
+
+    def read(one: ListedManifest) -> Manifest | IncompleteArtifactError:
         try:
-            found.append(newest[name].read(out_uri))
+            return one.read(out_uri)
         except IncompleteArtifactError as error:
-            unreadable[name] = error
-    return found, unreadable
+            return error
+
+    found = storage.at_once(read, listed)
+    newest = {one.sequence_id: made for one, made in zip(listed, found, strict=True)}
+    unreadable = {name: one for name, one in newest.items() if not isinstance(one, Manifest)}
+    manifests = [one for one in found if isinstance(one, Manifest)]
+    return [one for one in manifests if one.sequence_id not in unreadable], unreadable
 
 
 def declare_again(out_uri: str, listed: Iterable[ListedManifest]) -> None:
@@ -455,122 +420,58 @@ def declare_again(out_uri: str, listed: Iterable[ListedManifest]) -> None:
 
 
 LISTED_FRAMES = 100
-# No boxes between two frames with at least so many: the detector probably missed them.
-BOXES_OF_NEIGHBOURS = 3
-LOW_PREDICTED_IOU = 0.5
+Tally = Counter[tuple[str, str]]  # by what is counted, and a name of it or ""
 
 
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """What a report needs of a frame; masks are not kept.
-
-    Attributes:
-        frame: which.
-        failure: why it has no labels, None when it has.
-        labels: class of every box.
-        rejected: reasons of the masks that were refused.
-        predicted_iou: float32 (M,), of the masks that are not empty.
-        stability: float32 (M,), likewise.
-        followed: how many of the boxes no detector has found.
-
-    """
-
-    frame: FrameRef
-    failure: FrameFailure | None
-    labels: tuple[str, ...]
-    rejected: tuple[str, ...]
-    predicted_iou: FloatArray
-    stability: FloatArray
-    followed: int = 0
-
-    def __post_init__(self) -> None:
-        freeze_arrays(self, predicted_iou="float32 (M)", stability="float32 (M)")
-
-    @staticmethod
-    def of(one: LabeledFrame) -> Seen:
-        """Keep of a labeled frame what a report needs."""
-        nothing = np.zeros(0, np.float32)
-        if one.masks is None:
-            return Seen(one.frame, one.failure, (), (), nothing, nothing)
-        good = np.flatnonzero(one.masks.area_px)
-        return Seen(
-            one.frame,
-            None,
-            one.boxes.labels,
-            tuple(reason for reason in one.masks.reasons if reason),
-            one.masks.predicted_iou[good],
-            one.masks.stability[good],
-            len(one.followed),
-        )
-
-    def named(self, reason: str) -> dict[str, Any]:
-        """Say which frame is worth a look, and why."""
-        frame = self.frame
-        return {"camera": frame.camera, "index": frame.index, "uri": frame.uri, "reason": reason}
+def tally_of(labeled: Iterable[LabeledFrame]) -> Tally:
+    """Count what the report of a sequence tells beside what its manifest does."""
+    tally: Tally = Counter()
+    for one in labeled:
+        if one.masks is not None:
+            tally["frames_without_boxes", ""] += not len(one.boxes)
+            tally["masks", ""] += int(np.count_nonzero(one.masks.area_px))
+            tally.update(("classes", label) for label in one.boxes.labels)
+            tally.update(("rejected", reason) for reason in one.masks.reasons if reason)
+    return tally
 
 
-def report_of(frames: Iterable[Seen]) -> dict[str, Any]:
-    """Count a sequence's outcomes and point at frames worth a look.
+def report_of(manifest: Manifest, tally: Tally, failures: Sequence[FrameFailure]) -> dict[str, Any]:
+    """Sum up a labeled sequence.
 
     Args:
-        frames: every frame of the sequence, failed ones too, camera by camera in order.
+        manifest: that of the sequence.
+        tally: that of all its chunks.
+        failures: its frames and videos without labels.
 
     Returns:
         Plain JSON values: `frames`, `failed`, `frames_without_boxes`, `instances`, `masks` (those
         that are not empty), `followed` (those of them that memory has made, where there are some),
-        `mean_predicted_iou`, `mean_stability`, counts by `cameras`,
-        `classes`, `failures` ("stage: reason") and `rejected` (masks' reasons), and the first
-        `failed_frames` and `suspicious_frames`, each with camera, index, uri and reason.
+        counts by `cameras`, `classes`, `failures` ("stage: reason") and `rejected` (masks'
+        reasons), and the first `failed_frames`, each with camera, index, uri and reason.
 
     """
-    seen = list(frames)
-    failed = [one for one in seen if one.failure]
-    masks = sum(len(one.predicted_iou) for one in seen)
-    followed = sum(one.followed for one in seen)
+
+    def counts(what: str) -> dict[str, int]:
+        return {name: count for (kind, name), count in tally.most_common() if kind == what}
+
+    cameras: Counter[str] = Counter()
+    for chunk in manifest.chunks:
+        cameras[chunk.camera] += chunk.frames
+    followed = sum(chunk.followed for chunk in manifest.chunks)
+    # Without the frame's address, so that equal ones add up.
+    reasons = [f"{one.stage}: {one.reason.replace(one.uri, 'the frame')}" for one in failures]
     return ({"followed": followed} if followed else {}) | {
-        "frames": len(seen),
-        "failed": len(failed),
-        "frames_without_boxes": sum(not one.labels and not one.failure for one in seen),
-        "instances": sum(len(one.labels) for one in seen),
-        "masks": masks,
-        "mean_predicted_iou": _mean([one.predicted_iou for one in seen]),
-        "mean_stability": _mean([one.stability for one in seen]),
-        "cameras": _counted(one.frame.camera for one in seen),
-        "classes": _counted(label for one in seen for label in one.labels),
-        "failures": _counted(_kind(one) for one in failed),
-        "rejected": _counted(reason for one in seen for reason in one.rejected),
-        "failed_frames": [one.named(_kind(one)) for one in failed[:LISTED_FRAMES]],
-        "suspicious_frames": list(_suspicious(seen))[:LISTED_FRAMES],
+        "frames": manifest.frames,
+        "failed": manifest.failed,
+        "frames_without_boxes": tally["frames_without_boxes", ""],
+        "instances": manifest.instances,
+        "masks": tally["masks", ""],
+        "cameras": dict(cameras.most_common()),
+        "classes": counts("classes"),
+        "failures": dict(Counter(reasons).most_common()),
+        "rejected": counts("rejected"),
+        "failed_frames": [
+            {"camera": one.camera, "index": one.index, "uri": one.uri, "reason": reason}
+            for one, reason in zip(failures[:LISTED_FRAMES], reasons, strict=False)
+        ],
     }
-
-
-def _mean(parts: list[FloatArray]) -> float | None:
-    values = np.concatenate([np.zeros(0, np.float32), *parts])
-    return round(float(values.mean()), 4) if len(values) else None
-
-
-def _counted(values: Iterable[str]) -> dict[str, int]:
-    return dict(Counter(values).most_common())
-
-
-def _kind(one: Seen) -> str:
-    """Stage and reason of a failure, without the frame's address, so that equal ones add up."""
-    if one.failure is None:
-        return ""
-    return f"{one.failure.stage}: {one.failure.reason.replace(one.frame.uri, 'the frame')}"
-
-
-def _suspicious(seen: Sequence[Seen]) -> Iterator[dict[str, Any]]:
-    for _, group in groupby(seen, key=lambda one: one.frame.camera):
-        frames = [one for one in group if not one.failure]
-        sizes = Counter(one.frame.size_hw for one in frames)
-        for number, one in enumerate(frames):
-            usual = sizes.most_common(1)[0][0]
-            around = frames[max(0, number - 1) : number] + frames[number + 1 : number + 2]
-            busy = [len(other.labels) >= BOXES_OF_NEIGHBOURS for other in around]
-            if one.frame.size_hw != usual:
-                yield one.named(f"{one.frame.size_hw} pixels where {usual} is usual")
-            elif len(one.predicted_iou) and one.predicted_iou.mean() < LOW_PREDICTED_IOU:
-                yield one.named(f"mean predicted IoU {one.predicted_iou.mean():.2f}")
-            elif not one.labels and busy == [True, True]:
-                yield one.named("no boxes, though the frames before and after have several")

@@ -20,13 +20,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO
 
-from sam2_core.cache import cannot_write, make_folder
+from filelock import FileLock
+
+from sam2_core.cache import cannot_write, make_folder, write_whole
 from sam2_core.types import AutolabelError
 from tasks.wording import counted
 
 PRIVATE_UMASK = stat.S_IRWXG | stat.S_IRWXO
 LOCK = "owner.lock"
-KEPT_S = 24 * 3600.0
+KEPT_S, LOCKED_WITHIN_S = 24 * 3600.0, 60.0
 # Folders that we write below `--out`: with one of each run, and others; elsewhere nothing is ours.
 _BY_RUN = ("manifests", "partial", "tracks", "reports", "attempts", "quarantine")
 _OTHER_FOLDERS = ("labels", "reviews", "roots")
@@ -75,7 +77,10 @@ def write_private(path: Path, text: str) -> None:
         AutolabelError: it cannot be written; says which variable names another place.
 
     """
-    _written_beside(path, text).replace(path)
+    try:
+        write_whole(path, text)  # of mode 0600
+    except OSError as error:  # of a full disk, which names no file
+        raise cannot_write(path, error) from error
 
 
 def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
@@ -86,11 +91,9 @@ def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
 
     """
     private_folder(path.parent)
-    if not path.exists():
-        temporary = _written_beside(path, make())
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-        temporary.unlink()
+    with FileLock(close_file(path.with_suffix(".lock"))):
+        if not path.exists():
+            write_private(path, make())
     return read_secret(path)
 
 
@@ -115,27 +118,11 @@ def read_secret(path: Path) -> str:
     return text
 
 
-def _written_beside(path: Path, text: str) -> Path:
-    written = ""
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:  # mode 0600
-            written = file.name
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:  # of a full disk, which names no file
-        if written:
-            Path(written).unlink(missing_ok=True)
-        raise cannot_write(path, error) from error
-    return Path(written)
-
-
 class OwnFolder:
     """A new folder below the system's temporary one.
 
     Args:
         prefix: what its name begins with; folders named so whose owner is gone are removed first.
-        base: the folder around; the system's temporary one when None.
 
     Attributes:
         path: the folder.
@@ -143,42 +130,31 @@ class OwnFolder:
 
     """
 
-    def __init__(self, prefix: str, base: Path | None = None) -> None:
-        sweep(prefix, base)
-        while True:
-            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
-            with contextlib.suppress(FileNotFoundError):
-                self.lock: IO[str] = (self.path / LOCK).open("a+")
-                fcntl.flock(self.lock, fcntl.LOCK_SH)
-                if (self.path / LOCK).exists():  # nobody swept it before it was locked
-                    return
+    def __init__(self, prefix: str) -> None:
+        sweep(prefix)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        self.lock: IO[str] = (self.path / LOCK).open("a+")
+        fcntl.flock(self.lock, fcntl.LOCK_SH)
 
     def remove(self) -> None:
         """Remove the folder and what is in it, also while another thread still writes there."""
-        tries = 5
-        while tries and self.path.exists():
+        for _ in range(5):
             shutil.rmtree(self.path, ignore_errors=True)
-            tries -= 1
         self.lock.close()
 
 
-def sweep(prefix: str, base: Path | None = None) -> list[Path]:
+def sweep(prefix: str) -> list[Path]:
     """Remove the folders of owners that are gone; returns them."""
     swept = []
-    for path in sorted((base or Path(tempfile.gettempdir())).glob(f"{prefix}*")):
-        with contextlib.suppress(OSError):  # locked by its owner, or gone meanwhile
-            status = path.lstat()
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+    for path in sorted(Path(tempfile.gettempdir()).glob(f"{prefix}*")):
+        # Locked by its owner, another user's, or gone meanwhile.
+        with contextlib.suppress(OSError), (path / LOCK).open() as lock:
+            status = os.fstat(lock.fileno())
+            # One of a moment ago: its owner may be about to lock it.
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < LOCKED_WITHIN_S:
                 continue
-            # Without a lock it is of an older version, or was made a moment ago.
-            if not (path / LOCK).exists() and time.time() - status.st_mtime < KEPT_S:
-                continue
-            with contextlib.ExitStack() as held:
-                if (path / LOCK).exists():
-                    lock = held.enter_context((path / LOCK).open())
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Locked all the while: an owner that is not at its lock yet finds the file gone.
-                shutil.rmtree(path, ignore_errors=True)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
             swept.append(path)
     return swept
 

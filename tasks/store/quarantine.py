@@ -10,7 +10,6 @@ many runs that could not complete it, or at once where trying again is of no use
 from __future__ import annotations
 
 import logging
-import math
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,18 +32,18 @@ class Case:
     content_key: str
 
     @property
-    def _name(self) -> str:
-        return f"{self.sequence_id}@{self.content_key}"
-
-    @property
     def attempts_uri(self) -> str:
         """Folder with a file for each attempt that was started and has not ended."""
-        return storage.join(self.out_uri, "attempts", self.run_key, self._name)
+        return self._uri_in("attempts").removesuffix(".json")
 
     @property
     def report_uri(self) -> str:
         """File that says why the sequence was given up."""
-        return storage.join(self.out_uri, "quarantine", self.run_key, f"{self._name}.json")
+        return self._uri_in("quarantine")
+
+    def _uri_in(self, folder: str) -> str:
+        key = (self.run_key, self.sequence_id, self.content_key)
+        return storage.join(self.out_uri, manifests.path_of(*key, folder))
 
 
 def begin(case: Case, complete_chunks: int, first_chunk: int = 0) -> str | None:
@@ -115,22 +114,9 @@ def _give_up(case: Case, reason: str, attempts: int) -> None:
     storage.write_bytes(case.report_uri, checksums.encode_json(values))
 
 
-def given_up(out_uri: str, run_key: str, before: datetime | None = None) -> set[tuple[str, str]]:
-    """(sequence_id, content_key) of every sequence that was given up, whole report or not.
-
-    Args:
-        out_uri: storage of the labels.
-        run_key: of the run.
-        before: only those whose report was written before.
-
-    """
-    end_s = before.timestamp() if before else math.inf
-    return {key for key, written_s in times(out_uri, run_key).items() if written_s < end_s}
-
-
-def times(out_uri: str, run_key: str) -> dict[tuple[str, str], float]:
-    """When each sequence of `given_up` was given up, in seconds since 1970, by one listing."""
-    return manifests.times_in(storage.join(out_uri, "quarantine", run_key))
+def given_up(out_uri: str, run_key: str) -> dict[manifests.Key, float]:
+    """When sequences of a run were given up, in seconds since 1970, by one listing."""
+    return manifests.list_keys(out_uri, "quarantine", run_key)
 
 
 def release(case: Case) -> None:

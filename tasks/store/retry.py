@@ -78,13 +78,15 @@ def with_retries(call: Callable[[], Result], what: str) -> Result:
         Whatever the call raised last.
 
     """
-
-    def tell(error: BaseException, pause_s: float) -> None:
+    return _retried(
+        call,
+        stop_after_attempt(ATTEMPTS),
+        wait_exponential_jitter(initial=FIRST_DELAY_S, jitter=FIRST_DELAY_S),
         # The error's kind only: its text may hold a signed address.
-        log.warning("%s: %s, trying again in %.1f s", what, type(error).__name__, pause_s)
-
-    wait = wait_exponential_jitter(initial=FIRST_DELAY_S, jitter=FIRST_DELAY_S)
-    return _retried(call, stop_after_attempt(ATTEMPTS), wait, tell)
+        lambda error, pause_s: log.warning(
+            "%s: %s, trying again in %.1f s", what, type(error).__name__, pause_s
+        ),
+    )
 
 
 def until_answered(
@@ -102,12 +104,14 @@ def until_answered(
         Whatever the call raised last; at once what no pause mends.
 
     """
-
-    def tell_reason(error: BaseException, pause_s: float) -> None:
-        tell(f"{what}: {error_text(error)}; trying again in {pause_s:.0f} s")
-
-    wait = wait_exponential_jitter(FIRST_PAUSE_S, LONGEST_PAUSE_S, jitter=FIRST_PAUSE_S)
-    return _retried(call, stop_after_delay(patience_s), wait, tell_reason)
+    return _retried(
+        call,
+        stop_after_delay(patience_s),
+        wait_exponential_jitter(FIRST_PAUSE_S, LONGEST_PAUSE_S, jitter=FIRST_PAUSE_S),
+        lambda error, pause_s: tell(
+            f"{what}: {error_text(error)}; trying again in {pause_s:.0f} s"
+        ),
+    )
 
 
 def _retried(

@@ -13,6 +13,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from pydantic import TypeAdapter, ValidationError
+
 from tasks.store import checksums, storage
 from tasks.store.checksums import IncompleteArtifactError
 
@@ -34,6 +36,9 @@ class Root:
     address: str
     format: str = "folders"
     name: str = ""
+
+
+_ROOTS = TypeAdapter(list[Root])
 
 
 def first_root(out_uri: str) -> str:
@@ -68,12 +73,9 @@ def _read(uri: str) -> list[Root]:
     shown = storage.redact(uri)
     values = checksums.decode_json(storage.read_bytes(uri), shown)
     try:
-        roots = [Root(one["address"], one["format"], one["name"]) for one in values["roots"]]
-    except (LookupError, TypeError) as error:
-        raise IncompleteArtifactError(f"{shown} tells no names of ours: {error!r}") from error
-    if not all(isinstance(value, str) for root in roots for value in asdict(root).values()):
-        raise IncompleteArtifactError(f"{shown} tells no names of ours")
-    return roots
+        return _ROOTS.validate_python(values.get("roots"))
+    except ValidationError as error:
+        raise IncompleteArtifactError(f"{shown} tells no names of ours") from error
 
 
 def write_roots(out_uri: str, roots: Sequence[Root]) -> None:

@@ -9,30 +9,46 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import math
 import os
 import re
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import fsspec
 
 from sam2_core import redaction
+from sam2_core.machine import NumberVariable
 from sam2_core.machine_errors import causes
 from sam2_core.types import AutolabelError
 from tasks.store.addresses import web_guard, without_credentials
 from tasks.store.retry import http_status, with_retries
 
-TIMEOUT_VARIABLE = "AUTOLABEL_STORAGE_TIMEOUT_S"
+TIMEOUT_S = NumberVariable("AUTOLABEL_STORAGE_TIMEOUT_S", "whole seconds above 0", 1)
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 # Packages whose errors derive from Exception alone.
 _CLIENTS = {"botocore", "aiobotocore", "aiohttp", "urllib3"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
 _TIMES = ("mtime", "LastModified", "Last-Modified", "updated", "last_modified", "created")
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+# The shell of whoever submitted may well have them.
+_OF_WORKERS = (
+    "a worker has those of the shell where it was started: `autolabel down`, then `autolabel up` "
+    "in one that has them, or the same with its `autolabel worker`"
+)
+_NEW_ONES = (
+    "the credentials have expired (AWS_SESSION_TOKEN): get new ones, as with `aws sso login`, and "
+    f"run again, what is labeled stays; {_OF_WORKERS}"
+)
+_NO_CREDENTIALS = (
+    "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or "
+    f"FSSPEC_S3_ANON=true for a public bucket; {_OF_WORKERS}"
+)
 _WEB_IPV6 = re.compile(r"https?://\[[\da-fA-F:.]*::[\da-fA-F:.]*\]")
 
 redact = redaction.redact
@@ -102,7 +118,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
     """Return the filesystem and the path on it. Listings are never cached: others write too."""
     without_credentials(uri)
     if is_local(uri):
-        return fsspec.filesystem("file"), str(local_path(uri))
+        return fsspec.filesystem("file", auto_mkdir=True), str(local_path(uri))
     if _WEB_IPV6.match(uri):  # where fsspec takes the "::" for a chain
         options = _client_options(uri)
         return fsspec.filesystem("http", use_listings_cache=False, **options), uri
@@ -118,7 +134,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
 
 def _client_options(uri: str) -> dict[str, Any]:
     """Timeouts for a connection and for silence in it; a whole download may take longer."""
-    timeout_s = _timeout_s()
+    timeout_s = TIMEOUT_S.read() or 30
     if is_s3(uri):
         retries = {"mode": "standard", "total_max_attempts": 1}  # `with_retries` does it
         return {
@@ -135,19 +151,6 @@ def _client_options(uri: str) -> dict[str, Any]:
         more = {"headers": {"Accept-Encoding": "identity"}, "trace_configs": [web_guard()]}
         return {"client_kwargs": {"timeout": timeout, "trust_env": True} | more}
     return {}
-
-
-def _timeout_s() -> float:
-    chosen = os.environ.get(TIMEOUT_VARIABLE, "30")
-    try:
-        timeout_s = float(chosen)
-    except ValueError:
-        timeout_s = math.nan
-    if not 0 < timeout_s < math.inf:
-        raise AutolabelError(
-            f"{TIMEOUT_VARIABLE} must be a number of seconds above 0, not {chosen!r}"
-        )
-    return timeout_s
 
 
 @functools.lru_cache(maxsize=4)
@@ -192,9 +195,10 @@ def explained(action: str, uri: str) -> Iterator[None]:
         if ours:  # fsspec has made "not found" of it
             raise ours[0] from error
         if isinstance(error, PermissionError) or status in {401, 403}:
-            why = _denied(error)
+            expired = _told_by_s3(error) & _EXPIRED
+            why = _NEW_ONES if expired else "access denied; check permissions or credentials"
         elif type(error).__name__ == "NoCredentialsError":
-            why = _no_credentials()
+            why = _NO_CREDENTIALS
         elif status == 404 or (isinstance(error, FileNotFoundError) and status is None):
             missing = "its bucket" if action == "write" and is_s3(uri) else "it"
             raise NotFoundError(f"{where}: {missing} does not exist") from error
@@ -231,29 +235,9 @@ def at_once(call: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answe
         return list(pool.map(call, items))
 
 
-def _denied(error: BaseException) -> str:
+def _told_by_s3(error: BaseException) -> set[str]:
     answers = (getattr(one, "response", None) for one in causes(error))  # of botocore
-    codes = (one.get("Error", {}).get("Code") for one in answers if isinstance(one, dict))
-    if {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}.isdisjoint(codes):
-        return "access denied; check permissions or credentials"
-    told = "the credentials have expired (AWS_SESSION_TOKEN): get new ones, as with `aws sso login`"
-    if "PREFECT__FLOW_RUN_ID" not in os.environ:
-        return f"{told}, and run again; what is labeled stays"
-    return (
-        f"{told}; then `autolabel down` and `autolabel up` in a shell that has them, or start the "
-        "`autolabel worker` anew"
-    )
-
-
-def _no_credentials() -> str:
-    names = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, "
-    names += "or FSSPEC_S3_ANON=true for a public bucket"
-    if "PREFECT__FLOW_RUN_ID" not in os.environ:
-        return f"no credentials: set {names}"
-    return (  # the shell of whoever submitted may well have them
-        "the worker has no credentials: `autolabel down`, then `autolabel up` in a shell that "
-        f"sets {names}; an `autolabel worker` of its own is started anew so"
-    )
+    return {str(one.get("Error", {}).get("Code")) for one in answers if isinstance(one, dict)}
 
 
 def write_bytes(uri: str, data: bytes) -> None:
@@ -363,7 +347,7 @@ def s3_pages(uri: str, **options: str) -> Iterator[dict[str, Any]]:
 
 def list_folders(folder_uri: str) -> list[str]:
     """Names of the folders directly in a folder, sorted; empty when there is no folder."""
-    return sorted(name for name, kind, *_ in _entries(folder_uri) if kind == "directory")
+    return sorted(name for name, is_folder, *_ in entries(folder_uri) if is_folder)
 
 
 def list_names(folder_uri: str) -> dict[str, int]:
@@ -372,39 +356,54 @@ def list_names(folder_uri: str) -> dict[str, int]:
 
 
 def each_file(folder_uri: str) -> Iterator[tuple[str, int, float]]:
-    """Yield the files directly in a folder, from S3 as they come: a million need not fit at once.
-
-    Yields:
-        Name, size in bytes, and when it was written in seconds since 1970; 0 where storage does not
-        tell.
-
-    """
-    for name, kind, size, written in _entries(folder_uri):
-        if kind == "file":
+    """Yield name, size in bytes and time of the files directly in a folder, as `entries` does."""
+    for name, is_folder, size, written in entries(folder_uri):
+        if not is_folder:
             yield name, size, written
 
 
-def _entries(folder_uri: str) -> Iterator[tuple[str, str, int, float]]:
-    """Yield name, type, size and time of everything directly in a folder."""
+def entries(folder_uri: str) -> Iterator[tuple[str, bool, int, float]]:
+    """Yield what is directly in a folder, from S3 as it comes: a million need not fit at once.
+
+    Yields:
+        Name, whether it is a folder, size in bytes, and when it was written in seconds since 1970;
+        0 where storage does not tell. Nothing when there is no folder.
+
+    """
     with contextlib.suppress(NotFoundError):
         if is_local(folder_uri):
-            yield from _entries_here(folder_uri)
+            for one, status in scan(local_path(folder_uri)):
+                if status:
+                    is_folder = stat.S_ISDIR(status.st_mode)
+                    yield one.name, is_folder, status.st_size, status.st_mtime
             return
         for entry in _entries_there(folder_uri):
-            name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
-            yield name, entry["type"], int(entry["size"] or 0), written_s(entry)
+            path = unquote(entry["name"]) if is_web(folder_uri) else entry["name"]
+            name, is_folder = path.rstrip("/").rsplit("/", 1)[-1], entry["type"] == "directory"
+            yield name, is_folder, int(entry["size"] or 0), written_s(entry)
 
 
-def _entries_here(folder_uri: str) -> Iterator[tuple[str, str, int, float]]:
+def scan(folder: Path) -> list[tuple[os.DirEntry[str], os.stat_result | None]]:
+    """Look at everything in a folder of this machine; None for links that lead nowhere.
+
+    Raises:
+        StorageError: it cannot be listed, or something in it not be looked at.
+
+    """
+    found: list[tuple[os.DirEntry[str], os.stat_result | None]] = []
     with (
-        explained("list", folder_uri),
+        explained("list", str(folder)),
         contextlib.suppress(NotADirectoryError),
-        os.scandir(local_path(folder_uri)) as entries,
+        os.scandir(folder) as here,
     ):
-        for one in entries:
-            with contextlib.suppress(FileNotFoundError):  # removed since, or a link to nothing
-                kind = "directory" if one.is_dir() else "file"
-                yield one.name, kind, one.stat().st_size, one.stat().st_mtime
+        for one in here:
+            try:
+                found.append((one, one.stat()))
+            except OSError as error:
+                if error.errno not in {errno.ENOENT, errno.ELOOP}:
+                    raise
+                found += [(one, None)] if one.is_symlink() else []  # else it was removed since
+    return found
 
 
 def _entries_there(folder_uri: str) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,7 @@
 """Parquet tables of boxes, masks and frames: schemas, conversion from and to the types, and checks.
 
 The metadata carries a checksum of the whole file, the key and the stamps, so that a truncated,
-damaged or foreign file is told from a whole one by reading it. Whoever can write to storage can
-write any name into a file, and names become paths and ids: a name counts only when it is the one
-that the file lies under.
+damaged or foreign file is told from a whole one by reading it.
 """
 
 from __future__ import annotations
@@ -11,12 +9,9 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import re
 import sys
-import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.abc import MetaPathFinder
 from typing import Any, Literal
 
 import numpy as np
@@ -29,33 +24,27 @@ from tasks.store.checksums import IncompleteArtifactError
 from tasks.types import FrameFailure, FrameRef
 
 
-class _NoPandas(MetaPathFinder):
-    """No pandas for this thread, while pyarrow looks for it at its first array.
+class _NoPandas:
+    """No pandas while pyarrow looks for it at its first array, to take its objects.
 
-    It would import it, for a second of CPU time, to take its objects: nothing here has any. Where
-    a table is to become a data frame after all (`to_pandas`), it looks again.
+    Nothing here has any, and the import takes a second of CPU time. Where a table is to become a
+    data frame after all (`to_pandas`), it looks again.
     """
 
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-
-    def find_spec(self, name: str, _path: Any, _target: Any = None) -> None:
-        """Refuse to find it."""
-        if name == "pandas" and threading.get_ident() == self._thread:
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pandas":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 if "pandas" not in sys.modules:
-    _finder = _NoPandas()
-    sys.meta_path.insert(0, _finder)
+    sys.meta_path.insert(0, _NoPandas)
     pa.array([0])
-    sys.meta_path.remove(_finder)
+    sys.meta_path.remove(_NoPandas)
 
 FORMAT_VERSION = 2
 # Sources of boxes that no detector has found.
 FOLLOWED, INTERPOLATED = "followed", "interpolated"
-_RANGE = re.compile(r"(\d{6,})-(\d{6,})-([0-9a-f]+)")
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 Kind = Literal["boxes", "masks", "frames", "tracks"]
 Columns = dict[str, Any]
@@ -170,16 +159,12 @@ class LabeledFrame:
             ValueError: the frame has failed, or the masks are of another size.
 
         """
-        own, made = self.boxes, self.masks
-        if made is None or made.size_hw != masks.size_hw:
+        own = self.boxes
+        if self.masks is None or self.masks.size_hw != masks.size_hw:
             raise ValueError(f"{self.frame.uri}: masks of another size than the frame's")
         ids = boxes.track_ids
         if len(own) and ids is not None:
             ids = None if own.track_ids is None else np.concatenate([own.track_ids, ids])
-        arrays = {
-            name: np.concatenate([getattr(made, name), getattr(masks, name)])
-            for name in ("predicted_iou", "stability", "object_score", "area_px")
-        }
         return replace(
             self,
             boxes=Boxes(
@@ -187,10 +172,7 @@ class LabeledFrame:
                 np.concatenate([own.scores, boxes.scores]),
                 (*own.labels, *boxes.labels), ids, own.source,
             ),
-            masks=Masks(
-                (*made.rle, *masks.rle), made.size_hw, **arrays,
-                reasons=(*made.reasons, *masks.reasons),
-            ),
+            masks=Masks.joined([self.masks, masks]),
         )  # fmt: skip
 
 
@@ -354,92 +336,18 @@ def to_frame(row: Mapping[str, Any]) -> FrameRef:
 
 
 def to_labeled(
-    row: Mapping[str, Any], masks: pa.Table, source: str, followed: Sequence[int] = ()
+    frame: FrameRef, row: Mapping[str, Any], masks: pa.Table, source: str, followed: Sequence[int]
 ) -> LabeledFrame:
-    """Outcome of one row of a frames table and the frame's rows of the masks table."""
-    frame = to_frame(row)
+    """Outcome of a frame, of its row of the frames table and its rows of the masks table.
+
+    Raises:
+        ValueError: the two disagree.
+
+    """
+    if row["instances"] != len(masks):
+        raise ValueError(f"{row['instances']} labels of frame {frame.index}, {len(masks)} masks")
     if row["status"] == "failed":
         failure = FrameFailure.of(frame, row["stage"], row["reason"])
         return LabeledFrame(frame, Boxes.empty(source), failure=failure)
     boxes, made = to_boxes(masks, source), to_masks(masks, frame.size_hw)
     return LabeledFrame(frame, boxes, made, followed=tuple(map(int, followed)))
-
-
-def is_safe_name(name: Any) -> bool:
-    """Whether a name can be one part of a path, and nothing but that."""
-    return (
-        isinstance(name, str) and name not in {"", ".", ".."} and len(name.encode()) <= 255
-        and not _UNSAFE.search(name)
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ChunkPath:
-    """What a chunk's path says: `labels/<sequence_id>/<camera or _>/<start>-<stop>-<key>`."""
-
-    stem: str
-    sequence_id: str
-    camera: str
-    start: int
-    stop: int
-    key: str
-
-    @staticmethod
-    def of(stem: str) -> ChunkPath:
-        """Take a path apart; `IncompleteArtifactError` when it is not of that form."""
-        parts = stem.split("/")
-        found = _RANGE.fullmatch(parts[-1])
-        if (
-            len(parts) != 4
-            or parts[0] != "labels"
-            or not found
-            or not all(map(is_safe_name, parts))
-        ):
-            raise IncompleteArtifactError(f"{stem!r} is not a place for labels")
-        return ChunkPath(stem, parts[1], parts[2], int(found[1]), int(found[2]), found[3])
-
-    def holds(self, sequence_id: Any, camera: Any) -> bool:
-        """Whether labels of this sequence and camera belong here."""
-        return bool(sequence_id == self.sequence_id and (camera or "_") == self.camera)
-
-
-def check_frames(frames: Any, path: ChunkPath) -> None:
-    """Hold a table of frames against its path.
-
-    Raises:
-        IncompleteArtifactError: rows of another sequence or camera, or another range of frames.
-
-    """
-    _check_names(frames, path)
-    index = frames["index"].to_numpy()
-    whole = len(index) and (index[0], index[-1] + 1) == (path.start, path.stop)
-    if not whole or (np.diff(index) <= 0).any():
-        raise IncompleteArtifactError(f"{path.stem}: its frames are not those of its name")
-
-
-def check_rows(rows: Any, path: ChunkPath, indices: Collection[int]) -> None:
-    """Hold a table of boxes or masks against its path and its frames, each frame's rows in order.
-
-    Raises:
-        IncompleteArtifactError: rows of another sequence, camera or frame, or some are not there.
-
-    """
-    _check_names(rows, path)
-    index, number = rows["index"].to_numpy(), rows["box_index"].to_numpy()
-    if not len(index):
-        return
-    first = np.r_[True, np.diff(index) != 0]
-    expected = np.arange(len(index)) - np.maximum.accumulate(np.where(first, range(len(index)), 0))
-    known = np.isin(index, list(indices)).all()
-    if not known or (np.diff(index) < 0).any() or (number != expected).any():
-        raise IncompleteArtifactError(f"{path.stem}: rows that belong to none of its frames")
-
-
-def _check_names(rows: Any, path: ChunkPath) -> None:
-    names = {
-        (sequence_id, camera)
-        for sequence_id in rows["sequence_id"].unique().to_pylist()
-        for camera in rows["camera"].unique().to_pylist()
-    }
-    if not all(path.holds(*name) for name in names):
-        raise IncompleteArtifactError(f"{path.stem}: holds labels of another sequence or camera")

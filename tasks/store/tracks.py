@@ -12,13 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from sam2_core.arrays import freeze_arrays
 from sam2_core.types import Boxes, IntArray, Masks
 from tasks.store import storage, tables
 from tasks.store.checksums import IncompleteArtifactError, sha256_of
-from tasks.store.manifests import Key, Manifest, keys_in
+from tasks.store.manifests import Key, Manifest, list_keys
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 
@@ -86,8 +84,7 @@ class StoredTracks:
 def path_of(manifest: Manifest) -> str:
     """Path of the tracks of a sequence's labels, below the run's storage."""
     suffix = _PARTIAL if manifest.partial else _SUFFIX
-    key = f"{manifest.sequence_id}@{manifest.content_key}"
-    return f"{TRACKS}/{manifest.stamp.run_key}/{key}{suffix}"
+    return manifest.path_in(TRACKS).removesuffix(".json") + suffix
 
 
 def _key(manifest: Manifest) -> str:
@@ -134,7 +131,7 @@ def read_tracks(out_uri: str, manifest: Manifest) -> StoredTracks | None:
 
 
 def read_made(out_uri: str, manifest: Manifest) -> Mapping[str, Any] | None:
-    """Read `StoredTracks.made` alone; None where there are no tracks of these very labels."""
+    """Read `StoredTracks.made` alone, which takes one file; None as for `read_tracks`."""
     found = _read(out_uri, manifest, whole=False)
     return None if found is None else found.made
 
@@ -149,7 +146,11 @@ def _read(out_uri: str, manifest: Manifest, *, whole: bool) -> StoredTracks | No
         if not whole:
             return StoredTracks({}, made)
         more = _read_more(out_uri, manifest, made["interpolated"]) if "interpolated" in made else {}
-        return StoredTracks(_by_frame(table, manifest.sequence_id), made, more)
+        by_frame = {
+            key: FrameTracks(rows["track_id"].to_numpy(), tables.strings_of(rows["track_label"]))
+            for key, rows in tables.split_by_frame(table).items()
+        }
+        return StoredTracks(by_frame, made, more)
     except storage.NotFoundError:
         return None
     except (IncompleteArtifactError, KeyError, ValueError) as error:
@@ -177,27 +178,7 @@ def _read_more(
     return found
 
 
-def _by_frame(table: Any, sequence_id: str) -> dict[tuple[str, int], FrameTracks]:
-    """Cut a table into its frames.
-
-    Raises:
-        IncompleteArtifactError: it is no table of ours.
-
-    """
-    if set(table["sequence_id"].unique().to_pylist()) - {sequence_id}:
-        raise IncompleteArtifactError("rows of another sequence")
-    found = {}
-    for key, rows in tables.split_by_frame(table).items():
-        if (rows["box_index"].to_numpy() != np.arange(len(rows))).any():
-            raise IncompleteArtifactError("rows are missing or out of order")
-        labels = tables.strings_of(rows["track_label"])
-        found[key] = FrameTracks(rows["track_id"].to_numpy(), labels)
-    if sum(len(one.ids) for one in found.values()) != len(table):
-        raise IncompleteArtifactError("rows of one frame are apart")
-    return found
-
-
 def list_tracked(out_uri: str, run_key: str) -> set[Key]:
     """(sequence_id, content_key) of every complete sequence of a run that has tracks."""
-    found = keys_in(storage.join(out_uri, TRACKS, run_key), _SUFFIX)
+    found = list_keys(out_uri, TRACKS, run_key, _SUFFIX)
     return {key for key in found if "." not in key[1]}  # neither partial ones nor interpolated

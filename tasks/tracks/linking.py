@@ -38,8 +38,7 @@ _BITS = 2.0 ** np.arange(_CANVAS)
 ShapeArray = npt.NDArray[np.uint64]
 _CENTRES = (np.arange(GRID) + 0.5) / GRID
 _POINTS = (np.arange(_CANVAS) + 0.5) / _CANVAS
-# What is looked at together stays in a core's cache: bytes of runs and points, pairs of masks.
-_SAMPLED, _PAIRS = 1 << 17, 128
+_PAIRS = 128  # of masks that are looked at together, which stay in a core's cache
 
 
 def shapes_of(masks: Masks, boxes_xyxy_px: Numbers) -> ShapeArray:
@@ -56,16 +55,9 @@ def shapes_of(masks: Masks, boxes_xyxy_px: Numbers) -> ShapeArray:
         ValueError: a mask is damaged.
 
     """
-    boxes = np.asarray(boxes_xyxy_px, np.float64)
-    found = np.zeros((len(masks), WORDS), np.uint64)
-    group = np.cumsum([len(rle) + GRID * GRID for rle in masks.rle]) // _SAMPLED
-    starts = np.flatnonzero(np.diff(group, prepend=-1)).tolist()
-    for start, stop in itertools.pairwise([*starts, len(masks)]):
-        part = slice(start, stop)
-        grids = _sampled(masks.rle[part], boxes[part], masks.size_hw)
-        bits = np.packbits(grids.reshape(len(grids), -1), axis=1)
-        found[part] = np.ascontiguousarray(bits).view(np.uint64)
-    return found
+    grids = _sampled(masks.rle, np.asarray(boxes_xyxy_px, np.float64), masks.size_hw)
+    bits = np.packbits(grids.reshape(len(masks), GRID * GRID), axis=1)
+    return np.ascontiguousarray(bits).view(np.uint64)
 
 
 def _sampled(rle: Sequence[bytes], boxes: Numbers, size_hw: tuple[int, int]) -> BoolArray:
@@ -174,8 +166,8 @@ _ALIKE = (
 )
 
 
-def tracker_settings() -> dict[str, Any]:
-    """Return what made the ids, as plain JSON values."""
+def settings() -> dict[str, Any]:
+    """Return what decides the ids, as plain JSON values."""
     from importlib.metadata import version
 
     return {
@@ -183,6 +175,9 @@ def tracker_settings() -> dict[str, Any]:
         "most_missed": MOST_MISSED,
         "least_iou": LEAST_IOU,
         "direction": [DIRECTION_FRAMES, DIRECTION_WEIGHT],
+        "least_agreement": LEAST_AGREEMENT,
+        "reach_frames": REACH_FRAMES,
+        "least_placed_iou": LEAST_PLACED_IOU,
     }
 
 
@@ -430,16 +425,6 @@ class Tracked:
     no_gaps: Mapping[str, int] = field(default_factory=dict)
 
 
-def settings() -> dict[str, Any]:
-    """Return what decides the ids, as plain JSON values."""
-    return {
-        **tracker_settings(),
-        "least_agreement": LEAST_AGREEMENT,
-        "reach_frames": REACH_FRAMES,
-        "least_placed_iou": LEAST_PLACED_IOU,
-    }
-
-
 def track(frames: Iterable[LabeledFrame], gap_frames: int = 0) -> Tracked:
     """Track the labels of one camera sequence.
 
@@ -533,9 +518,8 @@ def _members(chains: IntArray) -> dict[int, IntArray]:
 
 def _groups(seen: Sightings) -> IntArray:
     """Equal numbers for sightings of classes among which an object may change, int64 (S,)."""
-    group = {label: group_of(label) for label in set(seen.labels)}
-    number = {name: index for index, name in enumerate(sorted(set(group.values())))}
-    return np.array([number[group[label]] for label in seen.labels], np.int64)
+    names = np.array([group_of(label) for label in seen.labels], str)
+    return np.unique(names, return_inverse=True)[1]
 
 
 def _pairs(

@@ -64,7 +64,8 @@ def images(folder, sizes):
 
 @pytest.fixture(params=["batch", 1, 4])
 def model(request, tmp_path):
-    return str(write_yolox(tmp_path / "own model.onnx", ROWS, 64, request.param, NAMES))
+    path = write_yolox(tmp_path / "own model.onnx", ROWS, 64, request.param, NAMES)
+    return load_detector(str(path))
 
 
 def test_boxes_are_decoded_suppressed_scaled_and_clipped(model, tmp_path):
@@ -79,7 +80,7 @@ def test_boxes_are_decoded_suppressed_scaled_and_clipped(model, tmp_path):
     np.testing.assert_allclose(boxes.xyxy_px, expected, atol=1e-3)
     wide = found[1]  # 64 x 128: scaled by a half, the lower half of the input is padding
     np.testing.assert_allclose(wide.xyxy_px[2], [0, 40, 80, 64], atol=1e-3)
-    assert boxes.source == resolve_detector(model).stamp
+    assert boxes.source == model.file.stamp
     assert boxes.source.startswith("own_model@")
 
 
@@ -109,7 +110,7 @@ def test_a_bad_frame_among_good_ones(model, tmp_path):
 def test_the_letterbox_is_bgr_above_left_with_grey_around(model):
     image = np.zeros((20, 40, 3), np.uint8)
     image[:, :, 0] = 200
-    boxed = load_detector(model).letterbox(image)
+    boxed = model.letterbox(image)
     assert boxed.pixels.shape == (3, 64, 64)
     assert boxed.scale == pytest.approx(1.6)
     assert [np.unique(plane).tolist() for plane in boxed.pixels[:, :32]] == [[0], [0], [200]]
@@ -121,7 +122,7 @@ def test_huge_and_broken_numbers_give_no_boxes(tmp_path):
     rows[9, 2] = 1000  # exp overflows
     rows[70, :] = np.nan
     path = write_yolox(tmp_path / "m.onnx", rows, 64, 1, NAMES)
-    boxes = detect(images(tmp_path, [(64, 64)]), str(path))[0]
+    boxes = detect(images(tmp_path, [(64, 64)]), load_detector(str(path)))[0]
     assert np.isfinite(boxes.xyxy_px).all()
     assert "person" in boxes.labels
 
@@ -138,7 +139,7 @@ def test_unusable_detectors_are_clear_errors(tmp_path):
         (cells, "not a detector of YOLOX's form"),
     ):
         with pytest.raises(AutolabelError, match=message):
-            detect(frames, str(detector))
+            detect(frames, load_detector(str(detector)))
 
 
 def test_a_release_is_downloaded_once_and_held_to_its_hash(tmp_path, monkeypatch):
@@ -151,7 +152,7 @@ def test_a_release_is_downloaded_once_and_held_to_its_hash(tmp_path, monkeypatch
         assert first.name == "yolox_m"
         assert first.path.read_bytes() == path.read_bytes()
     assert resolve_detector("yolox_m") == first  # the server is gone
-    assert len(detect(images(tmp_path, [(64, 64)]), "yolox_m")[0]) == 4
+    assert len(detect(images(tmp_path, [(64, 64)]), load_detector("yolox_m"))[0]) == 4
     first.path.write_bytes(first.path.read_bytes() + b"\0")
     with pytest.raises(AutolabelError, match="sha256"):
         resolve_detector("yolox_m")
@@ -166,7 +167,7 @@ def test_a_known_name_offline_says_what_to_place_where(tmp_path, monkeypatch):
 
 @pytest.fixture
 def nano(shared_data):
-    return str(shared_data / "yolox_nano" / "yolox_nano.onnx")
+    return load_detector(str(shared_data / "yolox_nano" / "yolox_nano.onnx"))
 
 
 def test_yolox_nano_sees_the_cars_of_the_dashcam_clip(shared_data, nano):

@@ -127,7 +127,7 @@ def test_classes_that_are_not_there_are_refused_with_those_that_are(tmp_path, ki
     else:
         found = texts(tmp_path, **{"1": "car 1 1 2 3 4\nperson 1 1 2 3 4\n", "2": "bad", "x": ""})
         found.add([frame("a/1.jpg"), frame("a/2.jpg")])
-    told = r"car \(2 boxes\), person \(1" if kind == "coco" else "car, person$"
+    told = rf"car \({'2 boxes' if kind == 'coco' else '1 box'}\), person \(1"
     with pytest.raises(AutolabelError, match=f"--classes Car,Person: .*classes are:.* {told}"):
         found.refuse_nothing(("Car", "Person"))
     for classes in ((), ("car",), ("car", "person")):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from flows.params import LabelParams
 from sam2_core.types import Boxes
 from tasks.boxes.detect import Tile, detect, merged, tiles_of
+from tasks.boxes.detectors import load_detector
 from tasks.boxes.import_files import import_boxes
 from tasks.frames.discover import discover
 
@@ -46,7 +47,7 @@ def test_an_object_in_two_tiles_is_one_box_and_a_cut_part_gives_way():
         (left, boxes((44, 50, 60, 70, 0.9, "car"), (2, 2, 8, 8, 0.5, "sign"))),
         (right, boxes((5, 50, 35, 70, 0.6, "car"), (10, 10, 14, 14, 0.3, "car"))),
     ]
-    one = merged(found, (100, 100))
+    one = merged(found)
     rows = list(zip(one.labels, one.scores.tolist(), one.xyxy_px.tolist(), strict=True))
     assert [(label, box) for label, _, box in rows] == [
         ("car", [45, 50, 75, 70]), ("sign", [2, 2, 8, 8]), ("bus", [5, 5, 95, 95]),
@@ -79,7 +80,7 @@ def test_objects_seen_in_any_tiles_come_out_once_and_whole(seed, height, width, 
         seen = (inside[:, 2:] - inside[:, :2] > 2).all(1)
         rows = [(*row, random.uniform(0.4, 0.9), "car") for row in inside[seen].tolist()]
         found += [(tile, boxes(*rows))] if rows else []
-    one = merged(found, (height, width))
+    one = merged(found)
     assert sorted(one.xyxy_px.tolist()) == sorted(truth.tolist())
 
 
@@ -104,7 +105,7 @@ def recall(found, truth):
 def test_small_objects_of_a_large_frame_are_found_in_tiles(shared_data):
     (one,) = discover([str(shared_data / "tokyo_street")])
     truth = import_boxes(str(shared_data / "tokyo_street" / "bboxes")).of(one.frames[0]).xyxy_px
-    nano = str(shared_data / "yolox_nano" / "yolox_nano.onnx")
+    nano = load_detector(str(shared_data / "yolox_nano" / "yolox_nano.onnx"))
     found = [
         recall(detect(one.frames, nano, (), 0.3, tiles=tiles)[0].xyxy_px, truth) for tiles in (1, 3)
     ]

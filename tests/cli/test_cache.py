@@ -6,9 +6,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from flows.cli import cache
 from flows.cli.main import cli
-from flows.machine import services
-from tasks.dataset import database
 
 
 @pytest.fixture
@@ -66,10 +65,10 @@ def test_a_cache_that_is_a_mount_point_stays_empty(folder, monkeypatch):
 def test_nothing_goes_unnamed_or_in_use(folder, monkeypatch):
     assert "name what to clear" in run("clear", code=2).stderr
     assert "no such" in run("clear", "such", code=2).stderr
-    monkeypatch.setattr(services, "running", lambda: {"server": None})
+    monkeypatch.setattr(cache, "running", lambda: {"server": None})
     for more in ([], ["--dry-run"]):
         assert "`autolabel down` first" in str(run("clear", "--all", *more, code=1).exception)
-    monkeypatch.setattr(services, "running", dict)
-    monkeypatch.setattr(database, "running_server", lambda: True)
+    monkeypatch.setattr(cache, "running", dict)
+    monkeypatch.setattr(cache, "running_server", lambda: True)
     assert "the database is in use" in str(run("clear", "mongodb", code=1).exception)
     assert (folder / "mongodb" / "d").exists()

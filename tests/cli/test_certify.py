@@ -122,7 +122,8 @@ def test_certify_names_a_model_that_cannot_be_run_and_goes_without_broken_frames
     (model / "model.json").write_text(json.dumps(facts | {"close_up_size": 128}))
     with pytest.raises(AutolabelError, match=re.escape(f"{model}/model.json: image_size is")):
         invoke("models", "certify", model, "--backend", "onnxruntime-cpu", "--quick")
-    monkeypatch.setattr(certifying, "certify", None)  # refused before anything is measured
+    # Refused before anything is measured.
+    monkeypatch.setattr("flows.cli.models_engines.certify", None)
     place = cache_folder() / "certificates"
     shutil.rmtree(place, ignore_errors=True)
     place.touch()

@@ -23,10 +23,10 @@ def test_a_shell_reads_passwords_itself_and_needs_no_program_for_it(content, tmp
         auth_file(services.folder()).write_text(content)
     lines = CliRunner().invoke(cli, ["env"]).stdout
     assert "pass$word" not in lines
-    shown = 'echo "$PREFECT_API_URL $PREFECT_API_AUTH_STRING $FIFTYONE_DATABASE_URI"'
+    shown = 'echo "$PREFECT_API_URL $PREFECT_API_AUTH_STRING $FIFTYONE_DATABASE_URI $DO_NOT_TRACK"'
     done = subprocess.run(
         ["/bin/sh", "-c", f"set -eu\n{lines}\n{shown}"], text=True, capture_output=True,
         env={"PATH": "/nowhere", "PREFECT_API_AUTH_STRING": "an older one"}, check=False,
     )  # fmt: skip
-    told = "http://127.0.0.1:1/api user:pass$word db://it's$a\n" if content else ""
+    told = "http://127.0.0.1:1/api user:pass$word db://it's$a 1\n" if content else ""
     assert (done.returncode == 0, done.stdout) == (bool(content), told)

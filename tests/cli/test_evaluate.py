@@ -146,6 +146,8 @@ def test_a_truth_of_which_nothing_can_be_measured_says_why(truth, tmp_path):
     result = CliRunner().invoke(cli, asked)
     assert not result.stdout
     assert "no picture could be measured (1 picture). The first, 0.png" in str(result.exception)
+    result = CliRunner().invoke(cli, ["evaluate", "street"])
+    assert "the truth in a FiftyOne dataset is dataset:NAME.FIELD" in str(result.exception)
 
 
 def test_labels_that_exist_are_scored_without_a_model(truth, tmp_path, monkeypatch):

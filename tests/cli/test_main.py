@@ -16,6 +16,7 @@ from flows.machine import services
 from flows.machine.programs import Program
 from sam2_core.types import AutolabelError
 from tests.conftest import REPOSITORY
+from tests.integration.cluster import free_port
 
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(300)"]
 
@@ -28,16 +29,32 @@ def test_help_imports_nothing_heavy():
     assert result.stdout.strip() == "[]"
 
 
-def test_no_command_lets_prefect_send_what_it_counts(monkeypatch):
-    from prefect._internal.analytics.enabled import is_telemetry_enabled
-
-    for name in ("DO_NOT_TRACK", "CI"):
-        monkeypatch.setenv(name, "")
-    monkeypatch.delenv("DO_NOT_TRACK")
-    seen = []
-    monkeypatch.setattr(main, "cli", lambda **_: seen.append(is_telemetry_enabled()))
-    main.main()
-    assert seen == [False]
+def test_without_a_server_nothing_is_started_and_nothing_sent(tmp_path):
+    """By whoever imports ours before Prefect, as every command does."""
+    code = """
+from flows import run
+from flows.backfill import backfill
+from flows.params import BackfillParams, LabelParams
+from prefect._internal.analytics.enabled import is_telemetry_enabled
+print(is_telemetry_enabled())
+params = BackfillParams(label=LabelParams(sources="/in", out="/out"))
+for call in (run.backfill, backfill):
+    try:
+        call(params)
+    except Exception as error:
+        print(error)
+"""
+    names = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=names, capture_output=True, text=True, check=True)
+    telemetry, *said = done.stdout.splitlines()
+    assert telemetry == "False"
+    assert [line.partition(":")[0] for line in said] == [
+        "no Prefect server",
+        "No Prefect API URL provided. Please set PREFECT_API_URL to the address of a running "
+        "Prefect server.",
+    ]
+    assert "server" not in done.stderr
 
 
 @pytest.mark.parametrize("chosen", ["", "/mine"])
@@ -98,16 +115,16 @@ def test_of_two_that_come_up_at_once_the_second_waits(tmp_path, monkeypatch):
         begun.set()
         assert go.wait(60)
         inside.append("out")
-        return {}
+        raise AutolabelError("refused")
 
-    monkeypatch.setattr(up, "_bring_up", bring)
+    monkeypatch.setattr(up, "refuse_ignored", bring)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(up.bring_up)
         assert begun.wait(60)
         second = pool.submit(up.bring_up)
         time.sleep(0.3)
         go.set()
-        assert first.result(60) == second.result(60) == {}
+        assert str(first.exception(60)) == str(second.exception(60)) == "refused"
     assert inside == ["in", "out"] * 2
 
 
@@ -145,18 +162,19 @@ def test_an_up_that_is_interrupted_says_what_runs_on(tmp_path, monkeypatch):
 def test_options_that_up_would_ignore_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     monkeypatch.setattr(up, "configured_api", lambda: None)
-    services.start(Program("server", SLEEPS, port=4242, path="/api"))
-    services.start(Program("app", SLEEPS, port=5152))
-    services.start(Program("worker-gpu", SLEEPS, count=2))
+    server, app = free_port(), free_port()
     try:
+        services.start(Program("server", SLEEPS, port=server, path="/api"))
+        services.start(Program("app", SLEEPS, port=app))
+        services.start(Program("worker-gpu", SLEEPS, count=2))
         for asked, said in [
-            ((4200, None, None), "server listens on port 4242 already, .* for --port 4200 run"),
+            ((1, None, None), f"server listens on port {server} already, .* for --port 1 run"),
             ((None, 3, None), "2 GPU workers run already, .* for --workers 3 run `autolabel down`"),
-            ((None, None, 5151), "App listens on port 5152 already, .* for --app-port 5151 run"),
+            ((None, None, 1), f"App listens on port {app} already, .* for --app-port 1 run"),
         ]:
             with pytest.raises(AutolabelError, match=said):
                 up.refuse_ignored(*asked)
-        up.refuse_ignored(4242, 2, 5152)
+        up.refuse_ignored(server, 2, app)
         up.refuse_ignored(None, None, None)
     finally:
         services.stop_all()

@@ -129,7 +129,7 @@ def test_who_waits_is_told_in_words_and_nobody_waits_at_exit(monkeypatch) -> Non
         raise errors.ExecutionTimeout("operation would exceed time limit", 50)
 
     slow = SimpleNamespace(admin=SimpleNamespace(command=out_of_time))
-    monkeypatch.setattr(database, "_client", lambda: slow)
+    monkeypatch.setattr(fiftyone_database, "_client", slow)
     with told():
         database.await_answer(0.1)
     left_out: list[object] = []

@@ -14,7 +14,7 @@ from tests.conftest import REPOSITORY
 
 BIN = Path(sys.executable).parent
 DOCKERFILE = REPOSITORY / "deploy" / "docker" / "Dockerfile"
-WORKFLOW = REPOSITORY / ".github" / "workflows" / "images.yml"
+WORKFLOW = REPOSITORY / ".github" / "workflows" / "release.yml"
 
 
 def tool(*command):
@@ -32,7 +32,9 @@ def schema(name, *files):
 @pytest.mark.ci
 def test_linters_have_nothing_to_say():
     for command in (
-        ("hadolint", DOCKERFILE, REPOSITORY / "deploy" / "triton" / "Dockerfile"),
+        ("hadolint", DOCKERFILE),
+        # A file that the user names, and variables that each node reads.
+        ("shellcheck", "--exclude=SC1090,SC2016", *(REPOSITORY / "deploy" / "slurm").iterdir()),
         ("zizmor", "--offline", "--no-progress", ".github"),
         schema("github-workflows", *(REPOSITORY / ".github" / "workflows").glob("*.yml")),
         schema("dependabot", ".github/dependabot.yml"),
@@ -53,9 +55,18 @@ def test_images_begin_pinned_end_as_nobody_and_are_those_of_chart_compose_and_wo
     assert re.findall(r"^USER (.+)$", text, re.MULTILINE) == ["10001"]
     job = yaml.safe_load(WORKFLOW.read_text())["jobs"]["image"]
     assert set(job["strategy"]["matrix"]["target"]) == set(last)
-    for name in ("compose.yaml", "compose.gpu.yaml"):
-        services = yaml.safe_load((DOCKERFILE.parents[1] / name).read_text())["services"]
-        assert services["worker"]["build"]["target"] in last
+    assert job["needs"] == "test"
+    assert [*REPOSITORY.glob("deploy/**/Dockerfile*")] == [DOCKERFILE]
+    for file in DOCKERFILE.parents[1].glob("compose*.yaml"):
+        builds = [
+            service["build"]
+            for service in yaml.safe_load(file.read_text())["services"].values()
+            if "build" in service
+        ]
+        assert builds
+        for one in builds:
+            assert one["target"] in last
+            assert one.get("dockerfile", "deploy/docker/Dockerfile") == "deploy/docker/Dockerfile"
     for copied in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE):
         assert all((REPOSITORY / one).exists() for one in copied.split())
 

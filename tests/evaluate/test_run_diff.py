@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from flows.cli.diff import Engine
+from flows.cli.diff import engine_of
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError, Boxes
 from tasks.evaluate.run_diff import Side, diff_runs, write_report
@@ -248,16 +248,16 @@ def test_what_engines_are_asked_for_is_refused_beside_runs(runs, option):
 @pytest.mark.parametrize(
     ("text", "parsed"),
     [
-        ("random:tiny", Engine("random:tiny")),
-        ("a:b/model:torch", Engine("a:b/model", "torch")),
-        ("tiny:fp16", Engine("tiny", precision="fp16")),
-        ("tiny:tensorrt:fp16", Engine("tiny", "tensorrt", "fp16")),
+        ("random:tiny", {"model": "random:tiny"}),
+        ("a:b/model:torch", {"model": "a:b/model", "backend": "torch"}),
+        ("tiny:fp16", {"model": "tiny", "precision": "fp16"}),
+        ("tiny:tensorrt:fp16", {"model": "tiny", "backend": "tensorrt", "precision": "fp16"}),
         ("s3://b/out", Side("s3://b/out")),
         (f"s3://b/out#{'a' * 20}", Side("s3://b/out", "a" * 20)),
     ],
 )
 def test_engines_and_runs_are_read_from_the_end(text, parsed):
-    assert type(parsed).parse(text) == parsed
+    assert (Side.parse if isinstance(parsed, Side) else engine_of)(text) == parsed
 
 
 def test_changes_in_videos_have_pictures(tmp_path, monkeypatch):

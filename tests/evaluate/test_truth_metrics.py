@@ -14,7 +14,7 @@ from sam2_core.mask_geometry import boundary_f, mask_iou, size_class
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import load_truth, read_truth
 from tasks.evaluate.evaluate import evaluate, one_by_one, open_truth, true_boxes
-from tasks.evaluate.metrics import Scores, box_iou, match_boxes
+from tasks.evaluate.metrics import Scores, box_iou, matched
 
 H, W = 120, 160
 SIZE = [H, W]
@@ -209,7 +209,8 @@ def test_a_missed_instance_counts_zero(tmp_path):
     boxes = Boxes([[0, 0, 40, 40], [100, 100, 140, 119]], [0.9, 0.8], ("car", "person"))
     scores = Scores(truth.categories)
     found = masks_of(rect(0, 0, 40, 20), rect(100, 100, 140, 119))
-    assert scores.add(truth.images[0], boxes, found, by_row=False) == [0.5, 0.0]
+    scores.add(truth.images[0], boxes, found, by_row=False)
+    assert [one.iou for one in scores.records] == [0.5, 0.0]
     result = scores.result()
     assert (result["miou"], result["miou_matched"], result["recall"]) == (0.25, 0.5, 0.5)
     # COCO's 101-point interpolation: precision 1 up to recall 0.5. No person in the truth: no AP.
@@ -228,13 +229,17 @@ def test_where_nothing_is_found_precision_is_0_and_none_where_there_is_no_truth(
     ) * 2
 
 
-def test_matching_is_by_class_score_and_box(tmp_path):
-    truth, _ = two_cars(tmp_path)
+def test_matching_is_by_class_score_and_box_or_mask(tmp_path):
+    truth, (first, second) = two_cars(tmp_path)
     boxes = Boxes(
         [[0, 0, 40, 38], [0, 0, 40, 40], [0, 0, 40, 40], [60, 60, 80, 82]],
         [0.5, 0.7, 0.9, 0.4], ("car", "car", "person", "car"),
     )  # fmt: skip
-    assert match_boxes(truth.images[0], boxes) == {0: 1, 1: 3}
+    nothing = masks_of(*[rect(0, 0, 0, 0)] * 4)
+    assert matched(truth.images[0], boxes, nothing) == {0: 1, 1: 3}
+    # The box of a detector is around what is hidden, too, and its mask is right.
+    around = Boxes([[0, 0, 160, 40], [60, 60, 160, 120]], [0.9, 0.8], ("car", "car"))
+    assert matched(truth.images[0], around, masks_of(first, second)) == {0: 0, 1: 1}
 
 
 def test_crowds_count_neither_way(tmp_path):

@@ -83,7 +83,8 @@ def test_decisions_take_the_place_of_the_labels(name, tmp_path):
     fix_class(*pick(name, 1, 2), "tram")
     merge(*pick(name, 1, 3, 4))
     for target, choice in (("all", Choice()), ("reviewed", Choice(reviewed=True))):
-        export(name, "coco", str(tmp_path / target), choice, images="none")
+        told = export(name, "coco", str(tmp_path / target), choice, images="none")
+    assert told["left_out"] == {"undecided label of a frame that is not finished": 5}
     read = {}
     for target in ("all", "reviewed"):
         found = json.loads((tmp_path / target / "annotations/instances.json").read_text())
@@ -229,3 +230,17 @@ def test_a_dataset_is_scored_with_what_people_decided(name, tmp_path):
         assert result["run"]["labels"] == name
         assert result["miou_matched"] == 1
     assert [*recall.values()] == [0.9333, 0.9333]  # of fifteen
+
+
+def test_a_frame_that_is_not_finished_is_no_frame_without_objects(name, tmp_path):
+    """All that was decided on it is wrong, and more may be there."""
+    reject(*pick(name, 0, 0))
+    accept(*pick(name, 1, 0))
+    told = export(name, "coco", str(tmp_path / "right"), Choice(reviewed=True), images="none")
+    found = json.loads((tmp_path / "right" / "annotations/instances.json").read_text())
+    assert [one["frame_id"] for one in found["images"]] == [1]
+    assert told["left_out"]["frame that is not finished, with nothing held to be right"] == 1
+    reject(*pick(name, 0, 1, 2, 3, 4))
+    export(name, "coco", str(tmp_path / "both"), Choice(reviewed=True), images="none")
+    found = json.loads((tmp_path / "both" / "annotations/instances.json").read_text())
+    assert [one["frame_id"] for one in found["images"]] == [0, 1]

@@ -309,6 +309,7 @@ def test_one_command_labels_and_exports_what_lies_in_containers(tmp_path):
     assert summary["imported"]["first_boxes_without_frame"] == ["front/50.txt"]
     assert "frames without boxes: 5 of 9" in done.stderr
     assert sum(Path(path).is_file() for path in summary["overlays"]) == 3
+    assert "3 pictures with the labels drawn on, to look at:" in done.stderr
     again = json.loads(CliRunner().invoke(cli, given).stdout)
     assert (again["skipped"], again["imported"]) == (9, summary["imported"])
     given = ["export", out, "--format", "coco", "--to", str(target), "--json"]

@@ -16,12 +16,11 @@ from tasks.dataset.recorded_frames import find_pictures
 from tasks.frames import download as downloading
 from tasks.frames.discover import discover
 from tasks.frames.download import CacheError, ChangedError, download, fetch
-from tasks.frames.images import BadImageError, NotReadError, read_image
+from tasks.frames.images import NotReadError, read_image
 from tasks.store import addresses, retry, storage
 from tasks.types import FrameFailure, FrameRef, FrameSelection
 from tests.conftest import use_s3_endpoint
 from tests.faults import FaultyProxy
-from tests.frames.recordings import jpeg
 from tests.frames.sources import QuietHandler, flip_bit, serve
 
 
@@ -142,10 +141,7 @@ def test_no_credentials_is_a_clear_error(bucket, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(AutolabelError, match="no credentials: set AWS_ACCESS_KEY_ID"):
-        frames_of(bucket)
-    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "of a shard")
-    told = "the worker has no credentials: `autolabel down`, then `autolabel up` in a shell that"
+    told = "no credentials: set AWS_ACCESS_KEY_ID.*`autolabel down`, then `autolabel up` in one"
     with pytest.raises(AutolabelError, match=told):
         frames_of(bucket)
 
@@ -224,21 +220,10 @@ def test_no_more_and_no_less_is_written_than_was_listed(uri, bucket, memory, mon
 
 
 def test_a_flipped_bit_in_the_cache_is_no_answer(bucket):
-    for index in range(6):
-        storage.write_bytes(f"{bucket}/{index}.jpg", jpeg(index))
-    for frame, place in zip(download(frames_of(bucket)), (0, 1, 100, 300, 400, 500), strict=True):
-        before = read_image(frame)
+    frames = frames_of(bucket)
+    for frame, place in zip(download(frames), (0, 1, 100, 300, 400, 500), strict=True):
         flip_bit(frame, place)
-        assert (read_image(frame) == before).all()
-        assert Path(frame.local_path).read_bytes() == jpeg(frame.index)
-
-
-def test_a_damaged_picture_is_fetched_once_more_before_it_is_called_so(bucket, faulty):
-    frame = download(frames_of(bucket))[0]
-    before = len(faulty.requests)
-    with pytest.raises(BadImageError, match="not an image"):
-        read_image(frame)
-    assert [method for method, _, _ in faulty.requests[before:]] == ["GET"]
+    assert_whole(download(frames))
 
 
 def test_a_truncated_cached_file_is_fetched_again(bucket):

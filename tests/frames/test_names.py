@@ -11,7 +11,13 @@ from tasks.frames.identity import is_camera_name, timestamp_ns, timestamps_ns
 from tasks.frames.listing import natural_key
 from tasks.store import quarantine, storage
 from tasks.store.artifacts import RunStamp, chunks_of, write_labels
-from tasks.store.manifests import ChunkRecord, Manifest, list_complete, write_manifest
+from tasks.store.manifests import (
+    ChunkRecord,
+    Manifest,
+    complete_keys,
+    list_manifests,
+    write_manifest,
+)
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure
 from tests.frames.sources import ids, write
@@ -99,7 +105,7 @@ def test_long_names_are_shortened_when_they_are_found(request, tmp_path, kind):
         write_labels(out, chunk, labeled, stamp)
         record = ChunkRecord.of(chunk, labeled)
         write_manifest(out, Manifest(case[0], one.sequence.frames_uri, case[1], stamp, (record,)))
-        assert case in list_complete(out, stamp.run_key)
+        assert case in complete_keys(list_manifests(out, stamp.run_key))
         quarantine.begin(quarantine.Case(out, stamp.run_key, *case), 0)
 
 

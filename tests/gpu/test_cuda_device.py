@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sam2_core.backends.gpu import CudaDevice, SlotPool
+from sam2_core.backends.gpu import CudaDevice, Slot
 from sam2_core.types import DeviceMemoryError
 
 pytestmark = pytest.mark.gpu
@@ -18,8 +18,7 @@ def device():
 
 def test_a_graph_replays_what_was_captured_on_what_is_there_now(device):
     stream = device.create_stream()
-    pinned = SlotPool(device.allocate_pinned, 4096)
-    source, target = pinned.take(), pinned.take()
+    source, target = (Slot(device.allocate_pinned(4096), 4096, []) for _ in range(2))
     memory = device.allocate(4096)
 
     def work():

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
-from sam2_core.backends.device_owner import device_owner  # noqa: E402
+from sam2_core.backends.device_owner import DEVICE_OWNER  # noqa: E402
 from sam2_core.backends.torch_backend import (  # noqa: E402
     MOST_SHRUNK,
     TorchBackend,
@@ -105,4 +105,4 @@ def test_frames_are_staged_and_waited_for_while_graphs_are_captured(cache):
         for one, several in zip(expected, labeling, strict=True):
             found = several.result()
             assert_same(found, [one] * len(found))
-    assert device_owner().lost is None
+    assert DEVICE_OWNER.lost is None

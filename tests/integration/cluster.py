@@ -204,7 +204,7 @@ class Cluster:
 
 def every_frame_once(source: str, out: str, run_key: str) -> int:
     """Prove it from the files alone; returns the number of sequences."""
-    complete = manifests.list_complete(out, run_key)
+    complete = manifests.complete_keys(manifests.list_manifests(out, run_key))
     count = 0
     for one in discover((source,), FrameSelection.parse("::")):
         name = one.sequence.sequence_id

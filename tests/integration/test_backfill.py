@@ -73,7 +73,10 @@ def test_a_frame_without_labels_is_told_by_its_file(cluster, upload, s3):
     process = cluster.home.start("status", "--json")
     status = json.loads(process.communicate(timeout=120)[0])
     mine = next(run for run in status["runs"] if run["run_key"] == done["run_key"])
-    assert (mine["failed_frames"], mine["to_do"]) == ([frame], [])
+    assert mine["failed_frames"] == [frame]
+    (to_do,) = mine["to_do"]
+    assert to_do.startswith("1 frame without labels: mend them, then `autolabel backfill ")
+    assert process.returncode == 1
 
 
 @pytest.mark.ci

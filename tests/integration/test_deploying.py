@@ -1,8 +1,14 @@
 """Deploying again: what a person has set stays; schedules, and whether they come to something."""
 
+import json
+import os
+import re
+import subprocess
+import sys
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
@@ -11,16 +17,17 @@ import yaml
 from click.testing import CliRunner
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.flows import load_flow_from_entrypoint
+from prefect.states import Failed, Running
 from prefect.workers.process import ProcessWorker
 
 from flows.cli import nightly as nightly_cli
 from flows.cli import status
 from flows.params import BackfillParams, LabelParams
-from flows.server import fleet, schedules
+from flows.server import deployments, fleet, schedules
 from flows.server.deployments import (
-    FILE_VARIABLE,
     FLOW_RUN_COMMAND,
     GPU_POOL,
     deploy,
@@ -32,6 +39,7 @@ from flows.server.schedules import turn_off, turn_on
 from flows.server.submit import sign_off, workers_online
 from sam2_core.types import AutolabelError
 from tasks.load.into_fiftyone import prepare_dataset
+from tests.conftest import REPOSITORY
 
 PARAMETERS = {"params": {"label": {"sources": ["/drives"], "out": "/labels"}}}
 
@@ -43,7 +51,7 @@ def nightly(prefect_api, monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     (values,) = [one for one in described() if one["name"] == "nightly"]
     file = tmp_path / "prefect.yaml"
-    monkeypatch.setenv(FILE_VARIABLE, str(file))
+    monkeypatch.setattr(deployments, "FILE", file)
 
     def again(**change):
         file.write_text(yaml.safe_dump({"pull": [], "deployments": [values | change]}))
@@ -129,6 +137,44 @@ def test_a_pool_that_is_there_stays_as_it_is(nightly):
     ensure_pools()
     pool = client.read_work_pool(GPU_POOL)
     assert (pool.concurrency_limit, pool.base_job_template) == (3, template)
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(300)
+def test_the_charts_job_makes_a_pool_of_pods_brings_it_up_to_date_or_refuses_it(nightly, tmp_path):
+    _, client = nightly
+    template = REPOSITORY / "deploy" / "chart" / "templates" / "deploy.yaml"
+    script = re.search(
+        r"^ +prefect work-pool.*?(?=^ +\{\{- end)", template.read_text(), re.M | re.S
+    )[0]
+    form = {"job_configuration": {"env": "{{ env }}"}, "variables": {"properties": {"env": {}}}}
+    file = tmp_path / "form.json"
+    script = script.replace("/etc/autolabel/baseJobTemplate.json", str(file))
+    script = script.replace("work-pool create gpu", "work-pool create pods")
+    script = script.replace("inspect gpu", "inspect pods").replace("update gpu", "update pods")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    def upgrade():
+        file.write_text(json.dumps(form))
+        return subprocess.run(
+            ["sh", "-ec", script], env=os.environ | {"PATH": path}, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+
+    for title in "new", "newer":
+        form["variables"]["properties"]["env"]["title"] = title
+        done = upgrade()
+        assert done.returncode == 0, done.stdout + done.stderr
+        pool = client.read_work_pool("pods")
+        assert (pool.type, pool.base_job_template) == ("kubernetes", form)
+    client.delete_work_pool("pods")
+    client.create_work_pool(WorkPoolCreate(name="pods", type="process"))
+    before = client.read_work_pool("pods")
+    done = upgrade()
+    assert done.returncode == 1
+    assert "its pool gpu is of another type" in done.stderr
+    assert client.read_work_pool("pods") == before
+    client.delete_work_pool("pods")
 
 
 def test_a_worker_that_was_stopped_is_gone_at_once(nightly):
@@ -246,7 +292,19 @@ def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, da
     assert not mine()[0].on
     for wrong in ("25:00", "1", "01:60", "at one"):
         told = run(["/other", "--out", "/labels", "--at", wrong])
-        assert (told.exit_code, "not a time of day" in told.output) == (2, True)
+        assert (told.exit_code, "does not match the format" in told.output) == (2, True)
+
+
+def test_a_night_that_runs_is_told_and_the_failure_of_the_one_before_is_past(nightly, monkeypatch):
+    again, client = nightly
+    deployment = again()
+    client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=True)
+    runs = [FlowRun(flow_id=uuid4(), state=Failed(message="no bucket"))]
+    monkeypatch.setattr(schedules, "_scheduled_runs", lambda _: runs)
+    assert "no bucket" in mine()[0].problem
+    runs.insert(0, FlowRun(flow_id=uuid4(), state=Running(), state_name="Running"))
+    (told,) = mine()
+    assert (told.last_state, told.problem) == ("Running", "")
 
 
 def mine():

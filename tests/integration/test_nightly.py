@@ -71,6 +71,8 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     wait_for(lambda: "drive2" in labeled(out), 400, every=2)
     assert status(workstation)["schedules"][0]["next_runs"]
 
+    from_python(workstation, tmp_path)
+
     said(workstation, "nightly", "--off")
     assert not status(workstation)["schedules"][0]["on"]
     started = processes(workstation)
@@ -134,6 +136,25 @@ def foreign_commands(home):
     assert done.returncode == 0, done.stderr[-3000:]
     assert "gpu" in done.stdout
     assert "No datasets found" in done.stdout
+
+
+def from_python(home, folder):
+    """`flows.run.backfill` finds what `up` runs, with no variable set."""
+    write_sequence(folder / "more" / "drive3", folder / "boxes", 2)
+    given = {
+        "sources": str(folder / "more"), "out": str(folder / "python"), "load_dataset": False,
+        "boxes": str(folder / "boxes"), "model": str(MICRO),
+    }  # fmt: skip
+    script = (
+        "from flows.params import BackfillParams, LabelParams\n"
+        "from flows.run import backfill\n"
+        f"label = LabelParams(**{given})\n"
+        "print(backfill(BackfillParams(label=label), wait=True)['remaining'])\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=home.environment, text=True, capture_output=True, check=True)
+    assert done.stdout == "0\n"
+    assert labeled(folder / "python") == {"drive3"}
 
 
 def every_minute(home):

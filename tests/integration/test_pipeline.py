@@ -78,7 +78,7 @@ def test_a_fresh_chunk_is_decoded_once_written_once_and_not_read_back(
     for module, name, counts in (
         (storage, "read_bytes", lambda uri: "/labels/" in uri),
         (storage, "write_bytes", lambda uri: "/labels/" in uri),
-        (images, "_decode", lambda _: True),
+        (images, "decode_image", lambda _: True),
     ):
         call = getattr(module, name)
 
@@ -91,7 +91,7 @@ def test_a_fresh_chunk_is_decoded_once_written_once_and_not_read_back(
         tmp_path / "in", "--out", tmp_path / "out", "--dataset", "requests", "--chunk-frames", "2",
         "--min-score", "0.01",
     )  # fmt: skip
-    assert found == {"write_bytes": 3 * 3, "read_bytes": 3, "_decode": 6}
+    assert found == {"write_bytes": 3 * 3, "read_bytes": 3, "decode_image": 6}
 
 
 def test_a_shard_loads_and_downloads_the_selected_frames_only(terminal, s3, tmp_path, monkeypatch):

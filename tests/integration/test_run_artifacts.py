@@ -41,12 +41,13 @@ def test_frames_are_counted_while_a_run_goes_on(shown):
 
     @flow(persist_result=False)
     def run():
-        with frames_counted(tools, "going-on", [4, 0]) as count:
+        with frames_counted(tools, "going-on", 4):
             assert shown("going-on") == ("0 of 4 frames", 0)
             tools.progress.advance(DETECT, 4)
             tools.progress.advance(SEGMENT, 3)
             wait_for(lambda: shown("going-on") == ("3 of 4 frames", 75), 60, every=0.05)
-            count.opened(1, 6)  # a video: its frames are known now
+            for _ in range(2):  # a video: its frames are known now; the second pass knows them
+                tools.progress.expect("video", 6)
             tools.progress.advance(SEGMENT, 1, kept=True)
             wait_for(lambda: shown("going-on") == ("4 of 10 frames", 40), 60, every=0.05)
             tools.progress.advance(SEGMENT, 8)  # a second pass over two of them
@@ -63,6 +64,8 @@ def test_frames_are_counted_while_a_run_goes_on(shown):
          "label drives/2026-05 2026-"),
         ("label", {"params": LabelParams(sources=("/in", "/more"), out="/o")},
          "label in and 1 more 2026-"),
+        ("backfill", {"params": LabelParams(sources=("s3://drives/",), out="/o")},
+         "backfill s3://drives 2026-"),
         ("load", {"dataset": "drives"}, "load drives 2026-"),
     ],
 )  # fmt: skip

@@ -343,7 +343,8 @@ def test_two_hosts(hosts, tmp_path, monkeypatch):
     wire.cut_off.add(SECOND)
     time.sleep(CUT_S)
     wire.cut_off.clear()
-    known = len(second.labeled())
+    # Not before it has done a share of the work, or it would hardly have been there.
+    known = max(len(second.labeled()), SEQUENCES // 8)
     wait_for(lambda: len(second.labeled()) > known and second.labels(), PATIENCE_S)
     wire.cut_off.add(SECOND)  # what ends says goodbye; a host without power does not
     second.unshare.kill()  # and with it all its processes at once
@@ -352,7 +353,8 @@ def test_two_hosts(hosts, tmp_path, monkeypatch):
     watched, _, done = first.log("backfill").partition("{")
     done = json.loads("{" + done)
     assert done["remaining"] == 0
-    assert "was interrupted: no sign of life" in watched
+    # Either finds it, and a worker that is idle has it again before the backfill looks.
+    assert "no sign of life" in watched + first.log("worker")
 
     copied = [sys.executable, "-c", COPY_OUT, done["run_key"], tmp_path / "out"]
     assert int(first.output(*copied)) == SEQUENCES

@@ -73,6 +73,8 @@ def test_a_wheel_is_installed_used_and_removed_as_the_page_says(tmp_path, python
         run(line)
     assert json.loads((tmp_path / "coco/annotations/instances.json").read_text())["images"]
     assert (home / ".cache" / "autolabel" / "mongodb").exists()
+    python = f"{home}/.local/share/uv/tools/sam2-autolabel/bin/python"
+    run(f"{python} -c 'from flows.server.deployments import described; assert described()'")
     for line in remove:
         run(line)
     # What uv keeps of its own.

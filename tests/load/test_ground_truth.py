@@ -74,7 +74,7 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     path.write_text(json.dumps(coco))
     with pytest.raises(AutolabelError, match="no ground truth"):
         evaluate(name)
-    # "c/0.jpg" fits both 0.jpg equally badly: rather nowhere than on the wrong frame.
+    # "c/0.jpg" is none of the two: rather nowhere than on the wrong frame.
     assert load_truth(name, path) == 3
     figures = evaluate(name)
     assert (figures["tp"], figures["fp"], figures["fn"]) == (1, 1, 2)
@@ -110,8 +110,8 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
         label="van", bounding_box=[0.25, 0.5, 0.5, 0.5], mask=np.ones((3, 4), bool), index=7
     )
     sample = fo.Sample(str(tmp_path / "own.png"), truth=fo.Detections(detections=[label]))
-    fo.Dataset(f"{name} own").add_sample(sample)
-    (own,) = open_truth(f"dataset:{name} own.truth", None).images  # of somebody else's dataset
+    fo.Dataset(f"{name} v1.2").add_sample(sample)
+    (own,) = open_truth(f"dataset:{name} v1.2.truth", None).images  # of somebody else's
     assert (own.labels, own.size_hw, own.area_px.tolist()) == (("van",), (30, 40), [300])
     assert own.track_ids.tolist() == [7]
     coco["images"] = coco["images"][3:]

@@ -12,10 +12,11 @@ import psutil
 import pytest
 
 from flows.cli import status
-from flows.machine import programs, self_test, services, worker
+from flows.machine import programs, self_test, services
 from flows.machine.programs import UnlistedError, gpu_ids, listed_gpus, workers
 from flows.machine.services import refused_workers, wait_until
-from flows.machine.worker import Worker
+from flows.server import worker
+from flows.server.worker import Worker
 from sam2_core.machine import usable_cores
 from sam2_core.types import AutolabelError
 from tests.integration.cluster import wait_for
@@ -123,10 +124,10 @@ def test_there_is_a_worker_for_each_gpu_and_a_port_for_each(monkeypatch):
         workers("gpu", 3)
 
 
-# Python, to a worker: a self-test that says what a file says, and a plain worker with a flow run,
-# which gives its shard back when asked, or when its machine has failed.
+# Python, to a worker: a self-test that says what a file says, and a flow run, which gives its shard
+# back when asked, or when its machine has failed.
 PROGRAM = f"""#!{sys.executable}
-import os, signal, subprocess, sys, time
+import os, signal, sys, time
 from pathlib import Path
 seen = Path(os.environ["SEEN"])
 def given_back(*_):
@@ -139,36 +140,41 @@ if "flows.machine.self_test" in sys.argv:
         time.sleep(60)
     print(said)
     sys.exit("+" not in said)
-elif "prefect.engine" in sys.argv:
-    signal.signal(signal.SIGTERM, given_back)
-    (seen / "labels").touch()
-    sys.path[:0] = {sys.path!r}
-    from flows.machine.self_test import note_sick, noted_sick
-    while not (seen / "breaks").exists():
-        time.sleep(0.05)
-    note_sick("the GPU is lost")
-    note_sick("and what came of it")
-    assert noted_sick() == "the GPU is lost"
-    given_back()
-elif (seen / "real").exists():
-    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-else:
-    Path(os.environ["AUTOLABEL_WORKER_SICK"]).unlink(missing_ok=True)
-    Path(os.environ["AUTOLABEL_WORKER_JOINED"]).touch()
-    number = len(list(seen.glob("worker*")))
-    (seen / f"worker{{number}}").write_text(" ".join(sys.argv))
-    (seen / "tested").write_text(os.environ.get("AUTOLABEL_TESTED_BACKENDS", ""))
-    (Path(os.environ["TMPDIR"]) / "left").mkdir(exist_ok=True)
-    subprocess.Popen([__file__, "-m", "prefect.engine"])
-    time.sleep(60)
+signal.signal(signal.SIGTERM, given_back)
+(seen / "labels").touch()
+sys.path[:0] = {sys.path!r}
+from flows.machine.self_test import note_sick, noted_sick
+while not (seen / "breaks").exists():
+    time.sleep(0.05)
+note_sick("the GPU is lost")
+note_sick("and what came of it")
+assert noted_sick() == "the GPU is lost"
+given_back()
 """
-# `autolabel worker` in a process that starts the program above.
+# `autolabel worker` in a process that starts the program above; there is no Prefect's server.
 COMMAND = """
-import os, sys
+import asyncio, contextlib, os, subprocess, sys
+from pathlib import Path
 from flows.cli import worker
 from flows.machine import programs, self_test
+from flows.server import worker as machines
 programs.LISTED_WITHIN_S, self_test.LIMIT_S, self_test.MEMORY = 3, 2, os.environ["MEMORY"]
-sys.executable = os.environ["PYTHON"]
+sys.executable, seen = os.environ["PYTHON"], Path(os.environ["SEEN"])
+class Plain:
+    async def start(self, printer):
+        subprocess.Popen([sys.executable, "-m", "prefect.engine"])
+        if (seen / "ends").exists():
+            raise ExceptionGroup("", [RuntimeError("it asked too often")])
+        await asyncio.sleep(60)
+@contextlib.contextmanager
+def joined(one, offers):
+    number = len(list(seen.glob("worker*")))
+    (seen / f"worker{number}").write_text(f"{one.name} {' '.join(offers)}")
+    (seen / "tested").write_text(os.environ.get("AUTOLABEL_TESTED_BACKENDS", ""))
+    (Path(os.environ["TMPDIR"]) / "left").mkdir(exist_ok=True)
+    yield Plain()
+if not (seen / "real").exists():
+    machines.joined = joined
 worker.command.main(sys.argv[1:], standalone_mode=False)
 """
 WELL, SICK = "torch+onnxruntime-cuda", "it computes wrongly"
@@ -214,8 +220,7 @@ def kept(tmp_path):
 def test_a_worker_is_a_plain_one_and_its_flow_run_gives_its_shard_back(kept):
     here = kept()
     wait_for(lambda: here.has("labels"))
-    started = f"-m flows.server.prefect_worker gpu {NAME} torch onnxruntime-cuda"
-    assert (here.seen / "worker0").read_text().endswith(started)
+    assert (here.seen / "worker0").read_text() == f"{NAME} torch onnxruntime-cuda"
     # What it was tested for is not tested again by each of its flow runs.
     assert (here.seen / "tested").read_text() == "torch,onnxruntime-cuda"
     services.stop("worker-gpu")
@@ -235,6 +240,15 @@ def test_a_worker_whose_machine_has_failed_takes_no_work_until_it_is_well(kept):
     here.says(WELL)
     wait_for(lambda: here.has("worker1"))
     assert refused_workers() == {}
+
+
+def test_a_worker_that_ends_by_itself_says_why_and_is_started_again(kept, tmp_path):
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "seen" / "ends").touch()
+    here = kept()
+    ended = f"{NAME} takes no work: Prefect's worker ended: RuntimeError: it asked too often\n"
+    wait_for(lambda: here.log().count(ended) > 1)
+    assert refused_workers() == {} or "asked too often" in refused_workers()[NAME]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ def test_crops_equal_the_decoded_image(height: int, width: int, count: int, seed
     segments = segments_of([encode(mask) for mask in masks], (height, width))
     windows = crop_windows(boxes, segments.bounds_xyxy_px(), (height, width))
     crops = paint(segments, windows)
-    assert segments.areas_px().tolist() == [int(mask.sum()) for mask in masks]
     for mask, (left, top, right, bottom), crop in zip(masks, windows, crops, strict=True):
         assert np.array_equal(mask[top:bottom, left:right], crop)
         assert crop.sum() == mask.sum(), "nothing outside the window"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flows.params import LabelParams
-from flows.plan.plan import stamp_of
-from sam2_core.export import MEMORY_OUTPUTS
+from flows.plan.plan import job_of
+from sam2_core.backends.model_folder import MEMORY_OUTPUTS
 from sam2_core.types import AutolabelError, Boxes
 from tasks.dataset.documents import Origin, label_documents
 from tasks.export.run import Choice, export
@@ -100,10 +100,10 @@ def test_followed_labels_say_so_wherever_they_go(tmp_path):
     manifest = stored(out, made, 2)
     write_manifest(out, manifest)
     (chunk, other) = manifest.chunks
-    assert (manifest.followed, "followed" in chunk.as_json()) == (1, True)
+    assert (chunk.followed + other.followed, "followed" in chunk.as_json()) == (1, True)
     assert "followed" not in other.as_json()
     key = (manifest.stamp.run_key, manifest.sequence_id, manifest.content_key)
-    assert read_manifest(out, *key).followed == 1
+    assert read_manifest(out, *key).chunks[0].followed == 1
     back = read_chunk(out, chunk.stem, chunk.key).labeled[1]
     assert (back.followed, back.detected, back.boxes.labels) == ((1,), 1, ("van", "car"))
     plain = stored(str(tmp_path / "plain"), [replace(one, followed=()) for one in made], 2)
@@ -140,9 +140,9 @@ def test_only_what_has_a_memory_follows_and_the_sentence_says_what_has(tmp_path)
     choice = choose_model(str(MICRO), "onnxruntime-cpu")
     params = LabelParams(sources=str(tmp_path), out=str(tmp_path / "out"), follow=True)
     with pytest.raises(AutolabelError, match="micro has no memory to follow"):
-        stamp_of(params, choice)
+        job_of(params, model=choice)
     with pytest.raises(AutolabelError, match="tensorrt cannot follow objects: choose --backend"):
-        stamp_of(params, replace(choice, backend="tensorrt"))
+        job_of(params, model=replace(choice, backend="tensorrt"))
     assert not (tmp_path / "out" / "labels").exists()
 
 
@@ -156,17 +156,17 @@ def test_the_key_has_the_memory_and_the_code_and_the_models_own_stamp_does_not(
     plain, choice = choose_model(str(MICRO)), choose_model(str(folder))
     assert plain.stamp == choice.stamp
     params = LabelParams(sources=str(tmp_path), out=str(tmp_path / "out"))
-    keys = [stamp_of(params, choice).run_key]
-    assert stamp_of(params, plain).run_key == keys[0]
+    keys = [job_of(params, model=choice).stamp.run_key]
+    assert job_of(params, model=plain).stamp.run_key == keys[0]
     params = params.model_copy(update={"follow": True})
-    keys.append(stamp_of(params, choice).run_key)
+    keys.append(job_of(params, model=choice).stamp.run_key)
     (folder / "memory_mask.onnx").write_bytes(b"another")
     with pytest.raises(AutolabelError, match="is not the file that was exported"):
-        stamp_of(params, choice)
+        job_of(params, model=choice)
     as_exported(folder / "memory_mask.onnx")
-    keys.append(stamp_of(params, choice).run_key)
+    keys.append(job_of(params, model=choice).stamp.run_key)
     with monkeypatch.context() as patched:
         patched.setattr("tasks.masks.follow.source_digest", ",".join)
-        follow = stamp_of(params, choice).parameters["follow"]
+        follow = job_of(params, model=choice).stamp.parameters["follow"]
     assert {"tasks.masks.follow", "sam2_core.follow"} <= set(follow["code"].split(","))
     assert len(set(keys)) == 3

@@ -11,7 +11,13 @@ from sam2_core.types import Boxes, Masks
 from tasks.masks.rules import TAKEN, MaskRules, tidied
 from tasks.store.artifacts import find_chunk
 from tasks.store.tables import LabeledFrame
-from tests.pipeline.test_machine_errors import chunk_of, job_of, label_chunk, source
+from tests.pipeline.test_machine_errors import (
+    chunk_of,
+    job_of,
+    label_chunk,
+    source,
+    with_params,
+)
 
 __all__ = ["source"]  # the fixture
 
@@ -120,9 +126,9 @@ def test_the_labels_of_a_run_are_tidied_as_it_was_told(source, monkeypatch):
     monkeypatch.setattr("tasks.masks.segment.segment_frames", segmented)
     for rules, contested in ((MaskRules(), 400), (MaskRules(overlap="score"), 0)):
         job = job_of(source, imported=True)
-        job = replace(job, rules=rules, out_uri=str(source / (rules.overlap)))
+        job = with_params(job, overlap=rules.overlap, out=str(source / (rules.overlap)))
         chunk = chunk_of(job, source)
         assert label_chunk(job, chunk).record
-        labeled = find_chunk(job.out_uri, chunk).labeled
+        labeled = find_chunk(job.params.out, chunk).labeled
         masks = [pixels(one.masks) for one in labeled]
         assert [(one & other).sum() for one, other in masks] == [contested] * len(labeled)

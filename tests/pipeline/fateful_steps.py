@@ -13,7 +13,7 @@ def who(*_):
     return os.getpid()
 
 
-def ends_once(marker, frames):
+def ends_once(_, marker, frames):
     """End the process the first time."""
     if not Path(marker).exists():
         Path(marker).write_text(str(os.getpid()))
@@ -21,7 +21,7 @@ def ends_once(marker, frames):
     return frames, os.getpid() != int(Path(marker).read_text())
 
 
-def ends_always():
+def ends_always(_):
     os._exit(9)
 
 
@@ -29,11 +29,11 @@ def is_killed(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def loses_the_device():
+def loses_the_device(_):
     raise DeviceLostError("the GPU is lost to this process")
 
 
-def ends_and_then_lacks_memory(folder, times):
+def ends_and_then_lacks_memory(_, folder, times):
     """End the process the first time, then fail for want of memory so many times."""
     tried = len(list(Path(folder).iterdir()))
     Path(folder, str(tried)).touch()

@@ -2,13 +2,17 @@
 
 import contextlib
 import os
+import queue
 import subprocess
 import sys
+from contextvars import ContextVar
 from dataclasses import replace
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from flows import pipeline
 from flows.pipeline import label_block
 from sam2_core.machine import DEVICE_PROCESSES
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
@@ -19,9 +23,10 @@ from tasks.pipeline.device_processes import (
     ProcessDiedError,
     ProcessKilledError,
     carried,
+    ready,
     wanted_processes,
+    warm_in_background,
 )
-from tasks.pipeline.ready import ready
 from tasks.pipeline.sequence import Opened
 from tests.conftest import REPOSITORY
 from tests.integration.cluster import wait_for
@@ -33,7 +38,7 @@ from tests.pipeline.fateful_steps import (
     loses_the_device,
     who,
 )
-from tests.pipeline.test_machine_errors import FRAMES, chunk_of, job_of, source
+from tests.pipeline.test_machine_errors import FRAMES, chunk_of, job_of, source, with_params
 
 __all__ = ["source"]  # the fixture
 
@@ -51,10 +56,24 @@ class Heard(Listener):
         self.frames[stage] = self.frames.get(stage, 0) + (0 if kept else frames)
 
 
+def test_what_threads_of_a_run_log_is_told_to_be_of_it(monkeypatch):
+    """Prefect knows whose a line is by the context of the thread that logs it."""
+    run, seen = ContextVar("run", default=""), queue.Queue()
+    monkeypatch.setattr(pipeline, "detect_and_segment", lambda *_: seen.put(run.get()))
+    segmenters = SimpleNamespace(load=lambda _: seen.put(run.get()))
+    model, context = SimpleNamespace(backend="torch"), SimpleNamespace(segmenters=segmenters)
+    job = SimpleNamespace(model=model, params=SimpleNamespace(boxes="b"), context=context)
+    before = run.set("this")
+    pipeline.label_chunks(job, [None, None])
+    warm_in_background(job)
+    run.reset(before)
+    assert [seen.get(timeout=60) for _ in range(3)] == ["this"] * 3
+
+
 @pytest.mark.parametrize("imported", [False, True])
 def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypatch, imported):
     here, beside = (job_of(source, imported=imported) for _ in range(2))
-    beside = replace(beside, out_uri=str(source / "beside"))
+    beside = with_params(beside, out=str(source / "beside"))
     begun = download_chunk(here, chunk_of(here, source), ())
     expected = segment_chunk(here, detect_chunk(here, begun))
     heard = Heard()
@@ -92,7 +111,7 @@ def test_one_process_with_a_gpu_leaves_loading_to_another(source, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_database(monkeypatch):
-    """Processes without a job are for loading, and would start a database that outlives them."""
+    """Processes that are for loading would start a database that outlives them."""
     nobody = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50"
     monkeypatch.setenv("FIFTYONE_DATABASE_URI", nobody)
 
@@ -103,7 +122,7 @@ def pool():
     with contextlib.ExitStack() as made:
 
         def make(count):
-            processes = DeviceProcesses(count)
+            processes = DeviceProcesses(count, None)
             made.callback(processes.end)
             return processes
 
@@ -157,7 +176,7 @@ from tasks.pipeline.device_processes import DeviceProcesses
 from tests.pipeline.fateful_steps import who
 
 if __name__ == "__main__":
-    processes = DeviceProcesses(2)
+    processes = DeviceProcesses(2, None)
     print(processes.run(who), flush=True)
     time.sleep(60)
 """

@@ -17,7 +17,6 @@ from tasks.store import storage
 from tasks.store.manifests import read_reports, write_report
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import path_of, read_tracks
-from tasks.types import SequenceRef
 from tests.store.test_artifacts import STAMP
 from tests.tracks.test_track import RAIL, filled, labeled, moved, stored
 
@@ -31,9 +30,7 @@ def job_of(out, gap_frames):
         segmenters=SimpleNamespace(load=lambda model: SimpleNamespace(model=model)),
     )
     return SimpleNamespace(
-        out_uri=out,
-        tracks=True,
-        fill_gaps=gap_frames,
+        params=SimpleNamespace(out=out, tracks=True, fill_gaps=gap_frames, dataset_name=None),
         rules=MaskRules(),
         model="m",
         context=context,
@@ -66,8 +63,7 @@ def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memor
     ]
     manifest = stored(memory, frames, 3)
     outcome = SequenceOutcome("drive", manifest)
-    sequence = SequenceRef("drive", manifest.frames_uri)
-    write_report(memory, STAMP.run_key, sequence, manifest.content_key, {"sequence": "drive"})
+    write_report(memory, manifest, {"sequence": "drive"})
     with pytest.raises(NotFetchedError, match=r"1\.jpg cannot be fetched"):
         track_sequence(job_of(memory, 1), outcome)
     assert read_tracks(memory, manifest) is None, "nothing rather than less than there will be"

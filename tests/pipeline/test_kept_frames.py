@@ -49,13 +49,15 @@ def labeled(tmp_path, monkeypatch):
             pixels = random.integers(0, 256, (64, 64, 3)).astype(np.uint8)
             Image.fromarray(pixels).save(source / "drive" / f"{i}.png")
         job = job_of(source)
-        job.context.detectors.load = lambda *_, **__: Detector(resolve_detector(job.detector), gpu)
+        job.context.detectors.load = lambda *_, **__: Detector(
+            resolve_detector(job.params.detector_name), gpu
+        )
         backend = OnnxRuntimeCudaBackend(ModelFolder.open(MICRO, tmp_path / "cache"), gpu, CPU)
         job.context.segmenters.load = lambda *_: Segmenter(backend, decoder_chunk=8)
         (reads.clear(), gpu.device.copied_bytes.clear())
         gpu.kept = KeptFrames(most_bytes)
         assert label_chunk(job, chunk_of(job, source)).record
-        (masks,) = Path(job.out_uri).glob("**/*.masks.parquet")
+        (masks,) = Path(job.params.out).glob("**/*.masks.parquet")
         columns = pq.read_table(masks).select(["rle", "predicted_iou"]).to_pylist()
         return len(reads), gpu.device.copied_bytes.count(FRAME_BYTES), columns
 

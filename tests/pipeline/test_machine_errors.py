@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from tasks.frames.video import VideoRef, expand_videos
 from tasks.masks.model import choose_model
 from tasks.observe.progress import DOWNLOAD
 from tasks.pipeline.chunk import detect_chunk, download_chunk, segment_chunk
+from tasks.pipeline.params import LabelParams
 from tasks.pipeline.run_context import Job
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp, chunks_of, find_chunk
@@ -53,10 +55,15 @@ def job_of(source, *, imported=False):
     stamp = RunStamp(
         import_boxes(boxes).stamp if imported else resolve_detector(detector).stamp, choice.stamp
     )
-    return Job(
-        str(source / "out"), stamp, choice, "" if imported else detector,
-        boxes if imported else "", (), 0.1,
+    params = LabelParams(
+        sources=str(source / "drive"), out=str(source / "out"), load_dataset=False, min_score=0.1,
+        **({"boxes": boxes} if imported else {"detector": detector}),
     )  # fmt: skip
+    return Job(params, stamp, choice)
+
+
+def with_params(job, **changed):
+    return replace(job, params=job.params.model_copy(update=changed))
 
 
 def chunk_of(job, source):
@@ -68,7 +75,9 @@ def chunk_of(job, source):
 def label_chunk(job, chunk):
     """Take a chunk through its three steps."""
     kinds = ("boxes", "masks", "frames")
-    there = {chunk.path(kind) for kind in kinds if (Path(job.out_uri) / chunk.path(kind)).exists()}
+    there = {
+        chunk.path(kind) for kind in kinds if (Path(job.params.out) / chunk.path(kind)).exists()
+    }
     return segment_chunk(job, detect_chunk(job, download_chunk(job, chunk, there)))
 
 
@@ -104,7 +113,7 @@ FAULTS = {
         images, "read_versioned", os_error(errno.EIO), lambda: third_picture
     ),
     "no memory for a picture": (
-        images, "_decode", MemoryError(), lambda: lambda data, _: data == WHITE
+        images, "decode_image", MemoryError(), lambda: lambda data: data == WHITE
     ),
     "the detector's device": (
         yolox, "run_session", RuntimeError("CUDA error: unspecified launch failure"),
@@ -134,9 +143,9 @@ def test_the_chunk_stays_missing_and_the_next_run_makes_it_whole(source, monkeyp
         with pytest.raises((AutolabelError, MemoryError, RuntimeError)) as raised:
             label_chunk(job, chunk)
         assert is_machine_error(raised.value)
-    assert find_chunk(job.out_uri, chunk) is None
+    assert find_chunk(job.params.out, chunk) is None
     assert label_chunk(job, chunk).failures == ()
-    labeled = find_chunk(job.out_uri, chunk).labeled
+    labeled = find_chunk(job.params.out, chunk).labeled
     assert [len(one.boxes) > 0 and one.failure is None for one in labeled] == [True] * FRAMES
 
 
@@ -167,7 +176,7 @@ def test_boxes_that_storage_does_not_give_now_are_no_failed_frames(source, monke
         ))  # fmt: skip
         with pytest.raises(AutolabelError, match="connection reset"):
             label_chunk(job, chunk)
-    assert find_chunk(job.out_uri, chunk) is None
+    assert find_chunk(job.params.out, chunk) is None
     assert label_chunk(job, chunk).failures == ()
 
 
@@ -175,7 +184,7 @@ def test_another_writers_whole_answer_stays_as_it_is(source):
     job = job_of(source)
     chunk = chunk_of(job, source)
     first = label_chunk(job, chunk)
-    named = [Path(job.out_uri) / chunk.path(kind) for kind in ("masks", "frames")]
+    named = [Path(job.params.out) / chunk.path(kind) for kind in ("masks", "frames")]
     files = [path.stat().st_ino for path in named]  # another one after each writing
     begun = download_chunk(job, chunk, ())  # as storage was before the other one wrote
     again = segment_chunk(job, detect_chunk(job, begun))

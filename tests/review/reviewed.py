@@ -91,7 +91,9 @@ def ask(dataset: Any, act: str, view: Any = None, **more: Any) -> dict[str, Any]
     return Review().execute(context(dataset, view or dataset.view(), params=params, **selected))
 
 
-def load_run(name: str, out: Path | str, frames: Sequence[LabeledFrame]) -> Any:
+def load_run(
+    name: str, out: Path | str, frames: Sequence[LabeledFrame], cameras: Sequence[str] = ()
+) -> Any:
     """Store labeled frames as a run does and load them; return the dataset."""
     manifest = store(Path(out), list(frames))
     folder = frames[0].frame.uri.rpartition("/")[0]
@@ -99,6 +101,6 @@ def load_run(name: str, out: Path | str, frames: Sequence[LabeledFrame]) -> Any:
         manifest, frames_uri=folder if frames[0].frame.local_path else manifest.frames_uri
     )
     write_manifest(str(out), manifest)
-    prepare_dataset(name, out_uri=str(out))
+    prepare_dataset(name, cameras, out_uri=str(out))
     load_sequence(name, str(out), manifest)
     return schema.open_dataset(name)

@@ -119,10 +119,9 @@ def decides_with_keys(
     assert looks(page, before, places) == decisions(name) == ["", "", ""]
     click_label(page, places[0], SIZE_HW)
     counted = page.get_by_test_id("modal").get_by_test_id("sidebar-field-container-reviewed")
-    assert "1" not in counted.inner_text()
     press(page, "Shift+A")
     assert looks(page, before, places) == decisions(name) == ["accepted", "", ""]
-    wait_for(lambda: counted.inner_text().split(), ["reviewed", "1"])
+    assert counted.inner_text().split() == ["reviewed"], "FiftyOne's counts are of the view"
     press(page, "Shift+Z")
     assert looks(page, before, places) == decisions(name) == ["", "", ""]
     assert review_state(page)["reviewFocus"] == ids[0]
@@ -155,19 +154,23 @@ def decides_with_keys(
     wanted[left] = ""
     assert looks(page, before, places) == decisions(name) == wanted
     refused_without_the_app(page, ids[left])
-    assert looks(page, before, places) == decisions(name) == wanted
+    loaded = [*wanted]
+    loaded[3 - left] = "not drawn"  # nothing is left of what was rejected
+    # Away for long, FiftyOne loads the frame anew when it is back.
+    wait_for(lambda: looks(page, before, places) in (wanted, loaded), True)
+    assert decisions(name) == wanted
     press(page, "Shift+D")
     assert review_state(page)["reviewSample"] != first
     press(page, "Shift+Z")
     assert review_state(page)["reviewSample"] == first, "undo goes where it was decided"
     assert review_state(page)["reviewFocus"] == ids[left]
-    assert looks(page, before, places) == decisions(name) == wanted
+    assert looks(page, before, places) in (wanted, loaded)
+    assert decisions(name) == wanted
     assert page.get_by_test_id("nav-right-button").count() == 1, "the arrows are there"
     assert picture_is_seen(page, places[0])
     open_view(page, queue)
     open_first_sample(page)
-    wanted[3 - left] = "not drawn"  # nothing is left of what was rejected
-    assert looks(page, before, places) == wanted, "decided is decided when it is opened again"
+    assert looks(page, before, places) == loaded, "decided is decided when it is opened again"
     return left
 
 
@@ -246,7 +249,7 @@ def test_the_plugin_is_linked_next_to_the_users_own(
     assert (tmp_path / "sam2-autolabel" / "fiftyone.yml").is_file()
     assert (tmp_path / "mine").is_dir()
     keys = (tmp_path / "sam2-autolabel" / "keys.js").read_text()
-    buttons = re.findall(r'\["(\w+)", "[^"]+", "(\w+)"\]', keys)
+    buttons = re.findall(r'(\w+): \{[^}]*icon: "(\w+)"', keys)
     assert len(buttons) >= 7
     assert {act for act, _ in buttons} <= {"repair", "follow", *ACTS}
     for _, icon in buttons:

@@ -10,7 +10,7 @@ import pytest
 from tasks.dataset import schema
 from tasks.export.run import Choice, export
 from tasks.load.into_fiftyone import rebuild
-from tasks.review.actions import accept, reject
+from tasks.review.actions import accept, fix_class, reject
 from tasks.review.app import run_app
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
@@ -99,13 +99,16 @@ def test_a_mask_is_carried_on_and_decisions_of_people_stay(drive, tmp_path, monk
     monkeypatch.setattr("tasks.masks.model.load_follow_backend", lambda *_, **__: Still())
     dataset, out = schema.open_dataset(drive), str(tmp_path / "out")
     reject(*pick(drive, 0, 0))
-    accept(*pick(drive, 2, 0))
+    fix_class(*pick(drive, 2, 0), "tram")
     before = state(drive)
     done = follow(dataset)
-    assert done["message"] == "followed through 6 frames: 3 masks made anew"
+    assert done["message"] == (
+        "followed through 6 frames: 3 masks made anew, which count as corrected; in 3 it is not "
+        "seen, or its label agrees or is decided"
+    )
     assert len(done["samples"]) == 3
     acts = [event.action for event in read_events(out, drive)]
-    assert acts == ["reject", "accept", "follow", "follow", "follow"]
+    assert acts == ["reject", "fix_class", "follow", "follow", "follow"]
     found = reviewed(drive)
     area = found[2][0][3]
     assert sorted(found) == [2, 3, 4, 5]
@@ -120,6 +123,7 @@ def test_a_mask_is_carried_on_and_decisions_of_people_stay(drive, tmp_path, monk
     table = pq.read_table(export_reviews(drive).table_uri).to_pylist()
     made = [row for row in table if row["changed"].startswith("mask: followed")]
     assert [(row["index"], len(row["sources"])) for row in made] == [(3, 1), (4, 0), (5, 0)]
+    assert {row["label"] for row in made} == {"tram"}, "as corrected where it began"
     np.testing.assert_allclose([row["predicted_iou"] for row in made], 0.9, atol=1e-6)
     rebuild(drive, out)
     assert reviewed(drive) == found
@@ -145,7 +149,10 @@ def test_who_stops_keeps_what_is_there_and_what_others_decide_meanwhile_stays(dr
         ask(dataset, "follow_step", following=far["following"])
     reject(*pick(drive, 3, 0))
     done = ask(dataset, "follow_take", following=far["following"])
-    assert done["message"] == "followed through 2 frames: 1 mask made anew"
+    assert done["message"] == (
+        "followed through 2 frames: 1 mask made anew, which count as corrected; in 1 it is not "
+        "seen, or its label agrees or is decided"
+    )
     assert sorted(reviewed(drive)) == [2, 4]
 
 

@@ -65,6 +65,8 @@ def test_what_nobody_selected_is_asked_about(name: str) -> None:
     assert ask(dataset, "sequence_done", **tile)["question"].startswith("all frames of drive")
     done = ask(dataset, "sequence_done", confirmed=True, **tile)
     assert done["message"] == "drive: 4 frames marked as done"
+    assert [one["values"]["review_status"] for one in done["samples"].values()] == ["done"] * 4
+    assert not any(one["labels"]["detections"] for one in done["samples"].values())
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -173,7 +175,7 @@ def test_the_page_is_told_what_there_is_to_choose_from(name: str) -> None:
     assert set(ask(dataset, "classes")["classes"]) >= {one.label for one in labels_of(dataset)}
     ((sequence, text),) = ask(dataset, "sequences")["sequences"]
     assert (sequence, text[:23]) == ("drive", "drive  (4 frames, risk ")
-    groups = ask(dataset, "sidebar")["groups"]
+    groups = ask(dataset, "standing")["groups"]
     assert ["reasons", "risk", "review_status"] in [one["paths"][:3] for one in groups]
     ctx = context(dataset, dataset.view(), params={"act": "open_sequence", "sequence": "DRI"})
     assert Review().execute(ctx)["message"] == "drive: 4 frames"

@@ -18,6 +18,7 @@ from tasks.review.queue import (
     Doubt,
     build_queue,
     few_of_each_place,
+    queue_standing,
     sequence_risks,
 )
 from tasks.review.stats import (
@@ -94,8 +95,11 @@ def test_a_sequence_has_the_risk_of_its_riskiest_frames_until_it_is_done(name: s
     collection = layout.sample_collection(dataset)
     query = collection.find({"review_status": "open"}, {"_id": 0, "sequence_id": 1, "risk": 1})
     assert query.explain()["executionStats"]["totalDocsExamined"] == 0, "an index has it all"
+    build_queue(dataset, 5)
+    assert queue_standing(dataset).left == 5
     mark_sequence(dataset, "drive")
     assert sequence_risks(dataset) == {}
+    assert queue_standing(dataset).left == 0, "nobody needs to decide there"
 
 
 def test_a_class_has_one_colour_of_its_own(name: str) -> None:
@@ -182,7 +186,7 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     assert len(rates_plot(stats.by_class)[0]["x"]) == len(stats.by_class)
     axis = shown_names(risks_plot({"car": 1, f"long{'-' * 196}class": 2}))
     assert axis["tickvals"][0] == f"long{'-' * 196}class"
-    assert axis["ticktext"] == [f"long{'-' * 10}…{'-' * 10}class", "car"]
+    assert axis["ticktext"] == [f"long{'-' * 13}…{'-' * 13}class", "car"]
     reasons = rates_plot({one: Rate(1, 9999) for one in WORDS.values()}, most=99)
     assert "…" not in "".join(shown_names(reasons)["ticktext"])
 

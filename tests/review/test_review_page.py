@@ -9,12 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from flows.cli.review import command
 from tasks.dataset import schema
+from tasks.dataset.documents import rle_of
+from tasks.review.actions import accept, choose, confirming, decide, fix_class
 from tasks.review.app import run_app
-from tasks.review.queue import build_queue, queue_standing
+from tasks.review.events import CORRECTED, REVIEWER_VARIABLE
+from tasks.review.queue import build_queue, everything, queue_standing
 from tasks.risk.compute_risk import WORDS
 from tests.review.app_page import (
+    READY,
     VIEWPORT,
     browser_page,
     click_label,
@@ -44,6 +50,11 @@ SEEN = """() => {
   };
   requestAnimationFrame(look);
 }"""
+# Where the longest name beside the bars of the panel begins.
+LEFT_OF_NAMES = """() => {
+  const names = [...document.querySelectorAll(".ytick")];
+  return Math.min(...names.map((one) => one.getBoundingClientRect().x));
+}"""
 LACKS = """() => {
   const { fiftyone, open } = window.autolabelReview;
   return [fiftyone.missing(open.looker), fiftyone.missing({ state: {} })];
@@ -51,11 +62,16 @@ LACKS = """() => {
 
 
 @pytest.fixture
-def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A dataset of 60 labels on 30 frames, each of an object of its own; 40 in the queue."""
+def tester(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reviewer with a cache and plugins of their own."""
     monkeypatch.delenv("FIFTYONE_PLUGINS_DIR", raising=False)
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
+
+
+@pytest.fixture
+def name(tester: None, tmp_path: Path) -> str:
+    """A dataset of 60 labels on 30 frames, each of an object of its own; 40 in the queue."""
     frames = []
     for row in range(FRAMES):
         places = [(100, 100, 360, 360), (700, 200, 740 + 8 * row, 240 + 8 * row)]
@@ -65,6 +81,29 @@ def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"page-{uuid.uuid4().hex[:8]}"
     build_queue(load_run(name, tmp_path / "out", frames), 40)
     return name
+
+
+@pytest.fixture
+def street(tester: None, tmp_path: Path) -> str:
+    """A dataset of two cameras with a car and a bus each, on six frames."""
+    frames = []
+    for number, camera in enumerate(("left", "right")):
+        for row in range(6):
+            places = [(100, 100, 360, 360), (700, 200, 860, 360)]
+            quality = 0.3 + 0.03 * (row - 2) ** 2  # frame 2 is the riskiest
+            one = picture_with(tmp_path, 10 * number + row, places, ("car", "bus"), quality)
+            frame = replace(one.frame, camera=camera, index=row, timestamp_ns=row)
+            boxes = replace(one.boxes, track_ids=np.arange(2, dtype=np.int64))
+            frames.append(replace(one, frame=frame, boxes=boxes))
+    name = f"street-{uuid.uuid4().hex[:8]}"
+    build_queue(load_run(name, tmp_path / "out", frames, ["left", "right"]), 40)
+    return name
+
+
+def decisions(name: str) -> list[str]:
+    """What was decided, as the dataset has it."""
+    rows = everything(schema.open_dataset(name)).values("detections.detections.decision")
+    return [one for row in rows for one in row if one]
 
 
 def part(page: Any, name: str) -> str:
@@ -81,6 +120,8 @@ def coloured(page: Any, what: Any, colour: tuple[int, int, int]) -> int:
 
 def the_strip(page: Any, size: int) -> None:
     """Place, class, risk, reasons, the last decision with undo, and keys as buttons."""
+    page.locator('[data-cy=modal] img[src*="check.svg"]').first.hover()
+    wait_for(lambda: page.get_by_text("Accept (Shift+A)").last.bounding_box()["y"] > 0, True)
     strip = page.get_by_test_id("review-strip")
     wait_for(lambda: part(page, "place"), f"1 of {size} · {size} left")
     label = part(page, "label")
@@ -101,7 +142,8 @@ def the_strip(page: Any, size: int) -> None:
     wait_for(lambda: (part(page, "place"), part(page, "last") or ""),
              (f"1 of {size} · {size} left", ""))  # fmt: skip
     page.keyboard.press("?")
-    assert "whole object" in page.get_by_test_id("all-keys").inner_text()
+    keys = page.get_by_test_id("all-keys").inner_text()
+    assert "repeat the last decision on its whole object" in keys
     page.keyboard.press("a")
     assert not page.get_by_test_id("all-keys").count(), "closed, and nothing decided"
     page.keyboard.press("f")
@@ -135,7 +177,8 @@ def mark_is_seen_before_the_next_frame(page: Any) -> None:
 
 def marks_on_the_grid(page: Any, link: str) -> None:
     """Tiles of frames and of labels; a batch keeps the page where it is."""
-    page.keyboard.press("Escape")
+    page.get_by_test_id("strip-next").click()
+    page.keyboard.press("Escape")  # also where no mouse is over the picture
     page.get_by_test_id("modal").wait_for(state="detached")
     tile = page.locator("[data-cy=looker]").first
     wait_for(lambda: coloured(page, tile, GREEN) > 300, True)
@@ -178,6 +221,8 @@ def numbers_agree(page: Any, name: str) -> None:
         assert left["x"] + left["width"] + 8 <= right["x"]
     assert boxes[0]["x"] >= panel["x"] + 8
     assert boxes[-1]["x"] + boxes[-1]["width"] <= panel["x"] + panel["width"]
+    page.locator(".ytick").first.wait_for(state="attached")
+    assert panel["x"] <= page.evaluate(LEFT_OF_NAMES) < boxes[-1]["x"], "no name is cut"
 
 
 def test_the_review_page_tells_what_to_do(name: str) -> None:
@@ -197,6 +242,74 @@ def test_the_review_page_tells_what_to_do(name: str) -> None:
         marks_on_the_grid(page, app.link(name, view="label-by-label"))
         numbers_agree(page, name)
         open_view(page, app.link(name, view="sent-back"))
-        page.get_by_text("The view 'sent back' (labels made again) is empty.").wait_for()
+        page.get_by_text("the view 'sent back' (labels made again) is empty; ").wait_for()
         app.process.terminate()
         page.get_by_text(f"autolabel review {name}").wait_for()
+
+
+def test_an_undo_of_many_frames_stays_in_the_view(street: str) -> None:
+    """FiftyOne has no page for a frame that its view does not show."""
+    with run_app() as app, browser_page() as page:
+        for view in ("needs-review", "label-by-label"):
+            open_view(page, app.link(street, view=view))
+            open_first_sample(page)
+            page.get_by_test_id("strip-place").wait_for()
+            first = review_state(page)
+            press(page, "a")
+            after = review_state(page)
+            press(page, "Shift+O")
+            assert decisions(street) == ["accepted"] * 6
+            press(page, "Shift+Z")
+            assert decisions(street) == ["accepted"]
+            assert review_state(page)["reviewFocus"] == after["reviewFocus"]
+            press(page, "Shift+Z")
+            assert decisions(street) == []
+            assert review_state(page)["reviewFocus"] == first["reviewFocus"]
+        open_view(page, app.link(street, view="needs-review"))
+        open_first_sample(page)
+        for key in ("a", "a", "Shift+ArrowLeft"):
+            press(page, key)
+        left = "every label of this frame is decided; left: 3, 4 of 4 (Shift+←, Shift+→)"
+        wait_for(lambda: part(page, "reasons"), left)
+        page.once("dialog", lambda question: question.accept())
+        press(page, "Shift+E")
+        page.get_by_test_id("modal").get_by_test_id("sidebar-entry-review_status").get_by_text(
+            "done"
+        ).wait_for()
+        wait_for(lambda: part(page, "last"), "sequence done")
+
+
+def test_a_disagreement_is_settled_by_taking_what_one_has_decided_with_the_mask(
+    street: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = schema.open_dataset(street)
+    sample = everything(dataset).first()
+    ids = [[sample.id], [sample.detections.detections[0].id]]
+    monkeypatch.setenv(REVIEWER_VARIABLE, "ana")
+    chosen = choose(dataset, *ids)
+    rle = rle_of(np.ones((50, 60), np.bool_), 100, 100, SIZE_HW)
+    mask = {"rle": rle, "area_px": 3000, "box_xyxy_px": [100, 100, 160, 150], "changed": "mask"}
+    decide(dataset, chosen, [confirming(chosen[0], "repair", CORRECTED, lambda _: mask)])
+    sample.reload()
+    fix_class(dataset, choose(dataset, [sample.id], [sample.reviewed.detections[0].id]), "truck")
+    monkeypatch.setenv(REVIEWER_VARIABLE, "ben")
+    accept(dataset, [replace(one, blind=True) for one in choose(dataset, *ids)])
+    CliRunner().invoke(command, ["report", street], catch_exceptions=False)
+    monkeypatch.setenv(REVIEWER_VARIABLE, "tester")
+
+    with run_app() as app, browser_page() as page:
+        open_view(page, app.link(street, view="disagreements"))
+        assert coloured(page, page.locator("[data-cy=looker]").first, GREEN) < 50, "it is open"
+        open_first_sample(page)
+        page.get_by_text("take ben's: right").wait_for()
+        page.get_by_text("take ana's: truck").click()
+        wait_for(lambda: part(page, "last"), "class corrected: car → truck")
+        page.wait_for_function(READY)
+        sample.reload()
+        (made,) = sample.reviewed.detections
+        assert (made.label, made.area_px, made.reviewer) == ("truck", 3000, "tester")
+        press(page, "Shift+Z")
+        sample.reload()
+        assert [one.label for one in sample.reviewed.detections] == ["car"], "as ben said"
+    output = CliRunner().invoke(command, ["report", street]).output
+    assert "settled" not in output

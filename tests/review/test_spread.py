@@ -109,6 +109,16 @@ def test_the_key_spreads_what_is_selected_and_else_the_last_decision(still: str)
     assert decisions(still) == [["", "accepted", "rejected"]] * FRAMES
 
 
+def test_that_nothing_is_in_a_frame_says_nothing_of_its_objects_elsewhere(still: str) -> None:
+    dataset = schema.open_dataset(still)
+    assert build_queue(dataset, 9).labels == FRAMES * OBJECTS
+    frame = dataset.first().id
+    assert ask(dataset, "nothing_here", current_sample=frame, confirmed=True)["ok"]
+    queue = build_queue(dataset, 9)
+    assert (queue.decisions, queue.labels) == (OBJECTS, FRAMES * OBJECTS)
+    assert "not for whole objects" in ask(dataset, "spread")["message"]
+
+
 def test_review_opens_at_the_queue_and_says_its_counts_and_port(
     still: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -118,7 +128,6 @@ def test_review_opens_at_the_queue_and_says_its_counts_and_port(
     """
     services_folder = tmp_path / "services"
     services_folder.mkdir()
-    (services_folder / "review-1.html").touch()  # of one that was killed
     links: list[str] = []
     chosen: list[tuple[str, str]] = []
 
@@ -133,7 +142,7 @@ def test_review_opens_at_the_queue_and_says_its_counts_and_port(
 
     process = SimpleNamespace(poll=killed, returncode=-9)
     server = app.App(f"http://127.0.0.1:{app.DEFAULT_PORT + 1}", process, "secret")
-    monkeypatch.setattr(app, "run_app", lambda _: contextlib.nullcontext(server))
+    monkeypatch.setattr(review, "run_app", lambda _: contextlib.nullcontext(server))
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     monkeypatch.setattr(api, "configured_api", lambda: None)
     monkeypatch.setattr(api, "known_auth", lambda _: "admin:secret")

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from flows.cli.export import command as export
 from flows.cli.review import command
 from tasks.dataset import schema
 from tasks.load.into_fiftyone import rebuild
@@ -94,12 +96,51 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     verdicts = {one["label_id"]: one["verdicts"] for one in told["disagreements"]}
     assert verdicts == {first[0]: ["right", "wrong"], second[0]: ["right", "tram"]}
     assert labels(dataset.load_saved_view("disagreements")) == dict([first, second])
+    assert (
+        "2 disagreements open: the latest" in CliRunner().invoke(command, ["export", name]).output
+    )
     assert "ana and ben agree on" in CliRunner().invoke(command, ["report", name]).output
     focus = {"sample_id": first[1], "label_id": first[0], "decision": "rejected"}
     assert ask(dataset, "accept", focus=focus)["ok"]
     report = CliRunner().invoke(command, ["report", name]).output
     assert report.count("settled by ben as right") == 1
     assert labels(dataset.load_saved_view("disagreements")) == dict([second])
+
+
+def test_who_overturns_what_somebody_else_has_decided_disagrees(
+    name: str, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a view that shows the decision: no opinion for kappa, but nothing that goes unseen."""
+
+    def by(who: str, decide: Callable, *labels: int) -> None:
+        monkeypatch.setenv(REVIEWER_VARIABLE, who)
+        decide(*pick(name, 0, *labels))
+
+    def report() -> str:
+        return CliRunner().invoke(command, ["report", name], catch_exceptions=False).output
+
+    by("root", reject, 0, 1)
+    dataset = schema.open_dataset(name)
+    second = Share.parse("", 1.0)
+    monkeypatch.setenv(REVIEWER_VARIABLE, "kim")
+    assert build_queue(dataset, 40, share=second).second == 2, "of everything, without a share"
+    assert build_queue(dataset, 40, share=Share.parse("")).second == 0
+    assert report().count("no second opinion yet") == 1
+    by("kim", accept, 0)
+    by("kim", reject, 1)
+    told = report()
+    assert "kim says right, root says wrong" in told
+    assert "decisions by: kim 2, root 2, 2 of them on labels that another had decided on" in told
+    assert "kappa" not in told
+    assert "says" not in told.replace("kim says right, root says wrong", "")
+    assert len(labels(schema.open_dataset(name).load_saved_view("disagreements"))) == 1
+    by("root", reject, 0)
+    assert "settled by root as wrong" in report()
+    target = str(out.parent / "coco")
+    folder = ["./out", "--format", "coco", "--to", target, "--images", "none"]
+    monkeypatch.chdir(out.parent)
+    said = CliRunner().invoke(export, folder, catch_exceptions=False).output
+    assert f"export {name} --format coco" in " ".join(said.split())
 
 
 DECIDE = """

@@ -18,7 +18,7 @@ class FakeDeviceBackend(Backend):
     @property
     def info(self):
         stamp = ModelStamp("fake", "0", "0", "fake", "fp32", "0")
-        return BackendInfo(stamp, self.size, (), self.device, self.close_ups)
+        return BackendInfo(stamp, self.size, self.device, self.close_ups)
 
     def encode(self, images):
         if len(images) > self.most_images:

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from sam2_core import backend_choice
-from sam2_core.backend_choice import choose_backend, precision_for
+from sam2_core.backend_choice import choose_backend, precision_for, runtime_problem
 from sam2_core.backends.gpu import CudaDevice
-from sam2_core.backends.tensorrt_backend import runtime_problem
 from sam2_core.load import load_backend
 from sam2_core.types import AutolabelError, DeviceLostError
 from tasks.masks.model import choose_model

@@ -147,8 +147,10 @@ def test_a_memory_is_read_from_a_checkpoint_that_has_one(whole, tmp_path):
     torch.save({"model": state | {"no_mem_pos_enc": torch.ones(1, 1, 32)}}, path)
     assert same(load_memory(path, MICRO), memory)
     assert same(load_checkpoint(path), load_checkpoint(whole / "weights.pt"))
-    with pytest.raises(AutolabelError, match="has no memory of video"):
-        load_memory(whole / "weights.pt", MICRO)
+    assert load_memory(whole / "weights.pt") is None
+    torch.save({"model": memory.state_dict()}, tmp_path / "alone.pt")
+    with pytest.raises(AutolabelError, match="a memory of video alone"):
+        load_checkpoint(tmp_path / "alone.pt")
     with pytest.raises(AutolabelError, match="does not fit the preset compact"):
         load_memory(path, COMPACT)
 

@@ -9,7 +9,7 @@ from pycocotools import mask as coco
 
 from sam2_core.load import load_backend, resolve_model
 from sam2_core.postprocess import encode_masks
-from sam2_core.preprocess import close_ups, regions_xyxy_px
+from sam2_core.preprocess import prompted_frame, regions_xyxy_px
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import AutolabelError
 from tests.examples import example
@@ -38,7 +38,7 @@ def test_a_region_has_half_a_box_around_it(box, region):
 
 def test_a_close_up_is_its_region_resized_and_the_box_lies_where_it_was():
     given = np.array([[np.nan, 0, 5, 5], [40, 30, 60, 40], [150, 80, 400, 400]], np.float32)
-    frame = close_ups((90, 160), given, 64)
+    frame = prompted_frame((90, 160), given, 64, close_ups=True)
     assert frame.rows.tolist() == [1, 2]
     assert frame.reasons[0].startswith("invalid box")
     assert frame.prompts.image_index.tolist() == [0, 1]

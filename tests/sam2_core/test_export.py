@@ -14,7 +14,8 @@ pytest.importorskip("onnxscript", reason="needs the export packages: make torch"
 import onnxruntime as ort  # noqa: E402
 
 from sam2_core.architecture import random_weights, select_mask  # noqa: E402
-from sam2_core.export import export_model, exported_folder, is_current  # noqa: E402
+from sam2_core.backends.model_folder import exported_folder, is_current  # noqa: E402
+from sam2_core.export import export_model  # noqa: E402
 from sam2_core.preprocess import planes_of  # noqa: E402
 from sam2_core.presets import MICRO, preset_named  # noqa: E402
 from sam2_core.types import FEATURES, AutolabelError  # noqa: E402

@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from sam2_core.backends.protocol import PendingMasks
 from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes, DeviceMemoryError, MachineError
@@ -137,7 +136,7 @@ class LostDevice(FakeDeviceBackend):
                 raise self.error
             return decoded
 
-        return PendingMasks(len(prompts), fetch)
+        return fetch
 
 
 @pytest.mark.parametrize("where", ["encode", "wait"])

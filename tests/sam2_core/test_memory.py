@@ -26,10 +26,8 @@ from lab.tools.follow_with_meta import (  # noqa: E402
 )
 from sam2_core.architecture import build_memory, random_memory, random_weights  # noqa: E402
 from sam2_core.architecture.memory_graphs import ABSENT_LOGIT, Recall  # noqa: E402
-from sam2_core.backends.follow_backends import (  # noqa: E402
-    OnnxFollowBackend,
-    TorchFollowBackend,
-)
+from sam2_core.backends.follow_backends import OnnxFollowBackend  # noqa: E402
+from sam2_core.backends.torch_follow import TorchFollowBackend  # noqa: E402
 from sam2_core.follow import Follower, FollowRules  # noqa: E402
 from sam2_core.load import load_follow_backend, memory_sha256, resolve_weights  # noqa: E402
 from sam2_core.presets import MICRO, PRESETS  # noqa: E402
@@ -95,7 +93,7 @@ def test_halves_give_nearly_the_same_masks():
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_padding_has_no_influence_at_all(fused):
+def test_an_object_is_conditioned_as_if_alone_and_packed_with_others(fused):
     model, memory = random_weights(MICRO, 1), random_memory(MICRO, 1)
     recall = Recall(model, memory, fused=fused).eval()
     generator = torch.Generator().manual_seed(0)
@@ -107,20 +105,11 @@ def test_padding_has_no_influence_at_all(fused):
     embedding, memories = noise(1, cells, MICRO.width), noise(2, 3, cells, narrow)
     pointers = noise(2, 4, MICRO.width)
     places, ages = torch.tensor([[6, 0, 1], [6, 6, 5]]), torch.tensor([[9.0, 1, 2, 3]] * 2)
-    padded = []
-    for seed in (10, 1000):
-        more, more_pointers = noise(2, 2, cells, narrow) * seed, noise(2, 3, MICRO.width) * seed
-        padded.append(
-            recall(
-                embedding,
-                torch.cat([memories, more], 1), torch.cat([places, torch.full((2, 2), -1)], 1),
-                torch.cat([pointers, more_pointers], 1),
-                torch.cat([ages, torch.full((2, 3), -1.0)], 1),
-            )
-        )  # fmt: skip
     plain = recall(embedding, memories, places, pointers, ages)
-    assert torch.equal(*padded)
-    assert torch.allclose(plain, padded[0], atol=2e-5)
+    packed = recall.packed(
+        embedding, list(memories), places.tolist(), list(pointers), ages.tolist()
+    )
+    assert torch.allclose(plain, packed, atol=2e-5)
     alone = recall(embedding, memories[1:], places[1:], pointers[1:], ages[1:])
     assert torch.allclose(plain[1:], alone, atol=2e-5)
     older = recall(embedding, memories, places, pointers, ages + 1)
@@ -238,7 +227,8 @@ def test_a_long_stream_takes_no_more_memory_and_time_than_a_short_one():
             # Recent ones stay with those of objects that ended since, conditioning ones alone.
             assert kept_by(memories) <= (8 + 2 * 6) * rules.objects * one_memory
             features = sum(one.nbytes for one in follower._features.values())
-            logits = 2 * len(boxes) * MICRO.grid**2 * 4
+            # Detected and tracked ones, of this frame and of the one before.
+            logits = 4 * len(boxes) * MICRO.grid**2 * 4
             assert held() - before <= features + logits + kept_by(memories) + one_memory
     assert len(names) > 20  # objects came and went
     assert len(follower.tracks) <= rules.objects

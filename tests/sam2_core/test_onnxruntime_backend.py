@@ -7,7 +7,6 @@ import pytest
 
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend, run_session
-from sam2_core.batching import slice_prompts
 from sam2_core.types import DeviceMemoryError
 from tests.sam2_core.recorded_reference import (
     MODEL,
@@ -44,7 +43,7 @@ def test_calls_side_by_side_give_what_one_call_gives(backend, recorded, kind, th
     several = OnnxRuntimeBackend(backend.folder, threads=threads)
     features = backend.encode(list(recorded["image"]))
     prompts = recorded_prompts(recorded, kind)
-    for part in (prompts, slice_prompts(prompts, slice(0, 1))):
+    for part in (prompts, prompts.chosen(slice(0, 1))):
         one, other = (chosen.decode(features, part) for chosen in (backend, several))
         for name in ("predicted_iou", "object_score", "stability"):
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-4)

@@ -30,6 +30,7 @@ NOT_DECISIVE = {
     "arrays": "refuses values; changes none",
     "backends.device_owner": "which thread works",
     "backends.model_folder": "finds files; their content is in the stamp",
+    "backends.onnx_batches": "of detectors' networks",
     "backends.protocol": "declarations",
     "backends.triton_backend": "carries; masks are those of the server's backend, which is stamped",
     "serving.contract": "names",
@@ -51,6 +52,7 @@ NOT_DECISIVE = {
     "trust.calibration": "judges; makes no mask",
     "trust.certify": "judges and refuses; makes no mask",
     "trust.following": "judges and refuses; makes no mask",
+    "trust.torch_judge": "judges; makes no mask",
     "types": "declarations",
 }  # fmt: skip
 
@@ -181,7 +183,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read_makes_no_labels(tmp_path
 
     path = tmp_path / "weights.pt"
     path.write_bytes(np.zeros(9).tobytes())
-    monkeypatch.setattr("sam2_core.checkpoints.load_checkpoint", rewrite)
+    monkeypatch.setattr("sam2_core.load.load_checkpoint", rewrite)
     weights = resolve_weights(path)
     with pytest.raises(AutolabelError, match=r"checkpoint .* was replaced"):
         weights.load()

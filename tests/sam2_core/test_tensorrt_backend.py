@@ -16,12 +16,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sam2_core.backends import tensorrt_backend
+from sam2_core import backend_choice
 from sam2_core.backends.device_owner import DeviceOwner
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
-from sam2_core.backends.tensorrt_backend import buckets_for, graphs_of
+from sam2_core.load import load_backend
 from sam2_core.types import AutolabelError, DeviceMemoryError, Prompts
 from tasks.boxes.detectors import resolve_detector
 from tasks.boxes.yolox import Detector
@@ -59,7 +59,7 @@ def build(trt, model, engines, buckets=None, target="sm89"):
         kind: trt.engines.build_engine(
             model.graph(kind), kind, target=target, engines_dir=engines, buckets=buckets
         )
-        for kind in graphs_of(model)
+        for kind in trt.backend.graphs_of(model)
     }  # fmt: skip
 
 
@@ -71,8 +71,8 @@ def load(trt, model, built, device=None, buckets=None):
     buckets = buckets or trt.engines.Buckets(BOXES, IMAGES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trt.backend, "buckets_for", lambda _: buckets)
-        paths = build(trt, model, built, buckets)
-        return trt.backend.TensorRTBackend(model, paths, opened(device))
+        patch.setattr(trt.backend, "engines_folder", lambda _: built)
+        return trt.backend.load_tensorrt(model, opened(device))
 
 
 def images(count, seed=0):
@@ -210,7 +210,7 @@ def test_an_engine_that_is_damaged_or_of_elsewhere_is_refused(trt, model, tmp_pa
     engines = build(trt, model, tmp_path)
     harm(engines["encoder"])
     with pytest.raises(AutolabelError, match=rf"encoder-.*engine cannot be used: .*{why}"):
-        trt.backend.TensorRTBackend(model, engines, opened())
+        load(trt, model, tmp_path)
 
 
 def said(path, **facts):
@@ -241,16 +241,16 @@ def test_a_full_device_is_a_device_memory_error(trt, model, built):
 
 
 def test_without_tensorrt_the_error_says_what_to_do(monkeypatch, model):
-    monkeypatch.setattr(tensorrt_backend, "find_spec", lambda name: None)
+    monkeypatch.setattr(backend_choice, "has_tensorrt", lambda: False)
     with pytest.raises(AutolabelError, match=r"make extra-tensorrt.*another backend"):
-        tensorrt_backend.load_tensorrt(model)
+        load_backend(str(model.path), "tensorrt")
 
 
 def test_close_ups_have_engines_and_buckets_of_their_own(trt, model, built, tmp_path):
     copy = with_close_ups(model.path, tmp_path / "copy", SIZE)
     folder = ModelFolder.open(copy, tmp_path / "cache").for_close_ups()
-    assert graphs_of(folder) == ("encoder", "decoder")
-    buckets = buckets_for(folder)
+    assert trt.backend.graphs_of(folder) == ("encoder", "decoder")
+    buckets = trt.backend.buckets_for(folder)
     assert buckets.images == buckets.boxes == (8, 16, 32, 64)
     backend = load(trt, folder, built, buckets=buckets)
     assert backend.info.close_ups

@@ -10,11 +10,12 @@ import json
 import onnx
 import pytest
 
-from sam2_core.backends.tensorrt_backend import build_all, graphs_of
 from sam2_core.load import Wanted, resolve_model
 from sam2_core.types import AutolabelError
 
 pytest.importorskip("tensorrt_rtx_bindings", exc_type=ImportError)
+from sam2_core.backends.tensorrt_backend import build_all, graphs_of
+from sam2_core.backends.tensorrt_engines import Buckets, build_engine
 
 
 def kernels_of(engines):
@@ -80,8 +81,6 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_graph_that_becomes_no_engine_is_refused_with_the_reason(fault, tmp_path):
-    from sam2_core.backends.tensorrt_engines import Buckets, build_engine
-
     text, why = FAULTS[fault]
     path = tmp_path / "encoder.onnx"
     onnx.save(onnx.parser.parse_model(text), path)

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -13,13 +12,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
 from sam2_core.backends import torch_backend, torch_compiled  # noqa: E402
-from sam2_core.backends.device_owner import DeviceOwner, device_owner  # noqa: E402
+from sam2_core.backends.device_owner import DEVICE_OWNER, DeviceOwner  # noqa: E402
 from sam2_core.backends.torch_compiled import IMAGE_BUCKETS, Buckets  # noqa: E402
 from sam2_core.load import load_backend  # noqa: E402
 from sam2_core.preprocess import StagedFrame  # noqa: E402
 from sam2_core.types import (  # noqa: E402
     DeviceLostError,
     DeviceMemoryError,
+    Features,
     MachineError,
 )
 from tests.sam2_core.host_device import host_gpu  # noqa: E402
@@ -60,8 +60,9 @@ def process(backend, folder, **about):
 @torch.no_grad()
 def label(backend, images, boxes):
     """Use the buckets as `encode` and `decode_later` do on a GPU."""
-    features = SimpleNamespace(data=backend._graphs.encoder(images).outputs, batch=images)
-    backend._graphs.decoder(features, boxes)
+    graphs = backend._graphs
+    features = Features(graphs.made(graphs.encoder(images)).outputs, images)
+    graphs.made(graphs.decoder(features, boxes))
 
 
 def test_a_lack_of_memory_releases_graphs_and_what_is_kept_and_their_memory_is_not_taken_again(
@@ -108,7 +109,7 @@ def test_after_a_capture_that_failed_the_process_asks_nothing_more(
         backend._on_device(lambda: label(backend, 1, 8))
     assert (backend._owner.lost is not None) == lost
     assert not backend._graphs.captured
-    assert not device_owner()._capturing
+    assert not DEVICE_OWNER._capturing
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.ReLU()).eval()
 buckets = torch_compiled.Buckets(Modules(*[encoder] * 4), Path(sys.argv[1]), {}, (8, (1,)), None)
 with torch.no_grad():
     image = torch.rand(1, 3, 8, 8)
-    graph = buckets.encoder(1)
+    graph = buckets.made(buckets.encoder(1))
     graph.inputs[0].copy_(image)
     graph.replay()
     torch.testing.assert_close(torch.stack(graph.outputs), encoder(image))

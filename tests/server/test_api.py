@@ -130,8 +130,9 @@ def test_folders_of_killed_commands_are_swept(temporary):
     old, young, link = (temporary / f"{FOLDER_PREFIX}{name}" for name in ("old", "young", "link"))
     for folder in (old, young):
         folder.mkdir()
-        (folder / "prefect.db").touch()
-    os.utime(old, (1e9, 1e9))
+        (folder / private_files.LOCK).touch()
+    for folder in (old, Path(path)):
+        os.utime(folder / private_files.LOCK, (1e9, 1e9))
     link.symlink_to(temporary)
     assert private_files.sweep(FOLDER_PREFIX) == [old]
     owner.kill()
@@ -151,6 +152,7 @@ def test_a_command_leaves_no_folder(temporary, monkeypatch):
     left = temporary / f"{FOLDER_PREFIX}left"
     left.mkdir()
     (left / private_files.LOCK).touch()
+    os.utime(left / private_files.LOCK, (1e9, 1e9))
     with Api() as api:
         api.begin()
         (path,) = temporary.glob(f"{FOLDER_PREFIX}*")

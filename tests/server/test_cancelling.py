@@ -9,7 +9,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.states import Running
 
 from flows.params import LabelParams
-from flows.plan.plan import stamp_of
+from flows.plan.plan import job_of
 from flows.plan.shards import Piece, ShardParams
 from flows.server import runs
 
@@ -30,7 +30,7 @@ def cancelled(monkeypatch):
         found = [FlowRun(flow_id=uuid.uuid4(), parameters={"params": {}}, state=Running())]
         for label in labels:
             piece = Piece("drive", "/in/drive", "k", 4)
-            shard = ShardParams(label=label, run_key=stamp_of(label).run_key, pieces=[piece])
+            shard = ShardParams(label=label, run_key=job_of(label).stamp.run_key, pieces=[piece])
             params = {"params": shard.model_dump(mode="json")}
             found.append(FlowRun(flow_id=uuid.uuid4(), parameters=params, state=Running()))
         client = SimpleNamespace(set_flow_run_state=lambda *_: None)
@@ -43,9 +43,9 @@ def cancelled(monkeypatch):
 
 def test_shards_of_gpus_are_cancelled_where_there_is_none(asked, cancelled):
     theirs = asked.model_copy(update=GPU)
-    assert cancelled(asked, theirs) == {stamp_of(theirs).run_key: 1}
+    assert cancelled(asked, theirs) == {job_of(theirs).stamp.run_key: 1}
     named = asked.model_copy(update={"backend": "onnxruntime"})
-    assert list(cancelled(named, theirs)) == [stamp_of(theirs).run_key]
+    assert list(cancelled(named, theirs)) == [job_of(theirs).stamp.run_key]
 
 
 def test_shards_of_others_go_on(asked, cancelled):

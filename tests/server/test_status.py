@@ -96,7 +96,8 @@ def label(tmp_path):
 def labeled(label, piece, after_s, *, partial=False):
     """Have labels of a sequence, written so long after now."""
     key = "run", piece.sequence_id, piece.content_key
-    path = Path(label.out, manifests.path_of(*key, partial=partial))
+    folder = manifests.PARTIAL if partial else manifests.COMPLETE
+    path = Path(label.out, manifests.path_of(*key, folder))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}")
     os.utime(path, (time.time() + after_s,) * 2)

@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from sam2_core.types import Boxes, Masks, ModelStamp
 from tasks.store import storage
@@ -14,7 +15,6 @@ from tasks.store.artifacts import (
     content_key,
     find_boxes,
     find_chunk,
-    read_boxes,
     read_chunk,
     write_boxes,
     write_labels,
@@ -22,7 +22,8 @@ from tasks.store.artifacts import (
 from tasks.store.manifests import (
     ChunkRecord,
     Manifest,
-    list_complete,
+    complete_keys,
+    list_manifests,
     read_manifest,
     write_manifest,
 )
@@ -118,7 +119,7 @@ def test_keys_change_with_everything_that_labels_depend_on():
     assert content_key(one) == content_key([replace(f, local_path="/tmp/x") for f in one])
     reordered = RunStamp("yolox_nano@abc", MODEL, {"classes": ["car"], "min_score": 0.3})
     assert STAMP.run_key == reordered.run_key
-    assert RunStamp.from_json(STAMP.as_json()) == STAMP
+    assert TypeAdapter(RunStamp).validate_python(STAMP.as_json()) == STAMP
 
 
 def test_chunks_hold_at_most_64_frames_of_one_camera_and_every_frame_once():
@@ -158,7 +159,7 @@ def test_boxes_come_back_in_frame_order_beyond_ten(memory):
     chunk = chunks_of(frames(12), STAMP.run_key)[0]
     boxes = {i: Boxes(np.full((1, 4), i), np.ones(1), ("a",)) for i in range(12)}
     write_boxes(memory, chunk, boxes, STAMP)
-    back = read_boxes(memory, chunk)
+    back = find_boxes(memory, chunk)
     assert [(i, int(b.xyxy_px[0, 0])) for i, b in back.items()] == [(i, i) for i in range(12)]
 
 
@@ -177,15 +178,15 @@ def a_manifest(sequence_id="drive"):
 
 
 def test_manifests_say_in_one_listing_what_is_complete(out):
-    assert list_complete(out, STAMP.run_key) == set()
+    assert complete_keys(list_manifests(out, STAMP.run_key)) == set()
     manifest = a_manifest("drive@night")
     write_manifest(out, manifest)
     write_manifest(out, a_manifest("drive2"))
     empty = storage.join(out, "manifests", STAMP.run_key, f"drive3@{'0' * 20}.json")
     storage.write_bytes(empty, b"")
-    found = list_complete(out, STAMP.run_key)
+    found = complete_keys(list_manifests(out, STAMP.run_key))
     assert found == {("drive@night", manifest.content_key), ("drive2", manifest.content_key)}
-    assert list_complete(out, "another run") == set()
+    assert complete_keys(list_manifests(out, "another run")) == set()
     back = read_manifest(out, STAMP.run_key, "drive@night", manifest.content_key)
     assert back == manifest
     assert (back.frames, back.failed, back.instances) == (5, 1, 505)

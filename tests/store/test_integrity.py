@@ -17,7 +17,7 @@ from tasks.store.artifacts import (
     content_key,
     find_boxes,
     find_chunk,
-    read_boxes,
+    place_of,
     read_chunk,
     write_boxes,
     write_labels,
@@ -25,7 +25,6 @@ from tasks.store.artifacts import (
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import ChunkRecord, Manifest, labels_of, read_manifest, write_manifest
 from tasks.store.quarantine import Case
-from tasks.store.tables import ChunkPath
 from tests.store.test_artifacts import STAMP, a_chunk, assert_same
 
 SAMPLED = 600
@@ -152,35 +151,37 @@ def column(name, value):
     return change
 
 
-def reversed_rows(columns, _):
-    return {name: values[::-1] for name, values in columns.items()}
-
-
 LIES = {
-    "sequence": column("sequence_id", lambda _: "../../x"),
-    "camera": column("camera", lambda _: "../../x"),
-    "index": column("index", lambda index: index + 1),
-    "none": column("sequence_id", lambda _: None),
-    "order": reversed_rows,
+    "sequence": ("frames", column("sequence_id", lambda _: "../../x")),
+    "camera": ("frames", column("camera", lambda _: "../../x")),
+    "none": ("frames", column("sequence_id", lambda _: None)),
+    "frames": ("frames", column("index", lambda index: index + 1)),
+    "masks": ("masks", column("index", lambda index: index + 1)),
+    "boxes": ("boxes", column("index", lambda index: index + 1)),
 }
 
 
-@pytest.mark.parametrize("kind", ["boxes", "masks", "frames"])
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(("kind", "lie"), LIES.values(), ids=LIES)
 def test_labels_of_other_names_than_their_place_are_refused(stored, kind, lie):
     out, chunk, manifest, _ = stored
-    forged(storage.join(out, chunk.path(kind)), kind, LIES[lie])
-    reads = {
-        "boxes": [lambda: read_boxes(out, chunk)],
-        "masks": [
-            lambda: read_chunk(out, chunk.stem, chunk.key),
-            lambda: labels_of(out, manifest, manifest.chunks[0]),
-        ],
-    }
-    for read in reads["boxes" if kind == "boxes" else "masks"]:
+    forged(storage.join(out, chunk.path(kind)), kind, lie)
+    if kind == "boxes":
+        assert find_boxes(out, chunk) is None
+        return
+    assert find_chunk(out, chunk) is None
+    for read in (
+        lambda: read_chunk(out, chunk.stem, chunk.key),
+        lambda: labels_of(out, manifest, manifest.chunks[0]),
+    ):
         with pytest.raises(IncompleteArtifactError, match=chunk.key):
             read()
-    assert (find_boxes if kind == "boxes" else find_chunk)(out, chunk) is None
+
+
+def test_names_in_tables_of_masks_are_not_read(stored):
+    out, chunk, _, outcomes = stored
+    forged(storage.join(out, chunk.path("masks")), "masks", column("camera", lambda _: "../x"))
+    for before, after in zip(outcomes, find_chunk(out, chunk).labeled, strict=True):
+        assert_same(before, after)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ def test_a_chunk_whose_frames_do_not_give_its_key_is_refused(stored, change):
 )  # fmt: skip
 def test_no_path_but_that_of_labels_is_a_place(stem):
     with pytest.raises(IncompleteArtifactError):
-        ChunkPath.of(stem)
+        place_of(stem)
 
 
 def sealed_manifest(out, manifest, **changes):
@@ -263,14 +264,14 @@ def test_labels_written_after_their_manifest_are_noticed_and_its_sequence_is_mad
         manifests.withdrawn_if_damaged(out, manifest),
     ):
         labels_of(out, manifest, manifest.chunks[0])
-    assert manifests.list_complete(out, STAMP.run_key) == set()
+    assert manifests.complete_keys(manifests.list_manifests(out, STAMP.run_key)) == set()
 
 
 def test_the_checksum_survives_a_class_that_quotes_it(memory):
     chunk, _ = a_chunk(1)
     boxes = Boxes(np.ones((1, 4)), np.ones(1), (checksums.UNSEALED,), None, checksums.UNSEALED)
     write_boxes(memory, chunk, {0: boxes}, STAMP)
-    assert read_boxes(memory, chunk)[0].labels == (checksums.UNSEALED,)
+    assert find_boxes(memory, chunk)[0].labels == (checksums.UNSEALED,)
 
 
 def test_memory_that_a_table_lacks_is_no_damage(stored, monkeypatch):

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tasks.store import storage
-from tasks.store.manifests import list_manifests, newest_of, path_of
+from tasks.store.manifests import COMPLETE, PARTIAL, list_manifests, newest_of, path_of
 
 
 @pytest.mark.parametrize("where", ["tmp_path", "memory", "s3"])
@@ -28,7 +28,7 @@ def test_the_newest_is_the_one_that_was_written_last_whatever_it_is_called(tmp_p
         (8, "a", "other", "one", False),
         (12, "b", "other", "two", True),
     ):
-        path = tmp_path / path_of(run_key, name, content_key, partial=partial)
+        path = tmp_path / path_of(run_key, name, content_key, PARTIAL if partial else COMPLETE)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}")
         os.utime(path, (at_s, at_s))

@@ -44,11 +44,11 @@ def test_what_is_made_in_a_shared_cache_is_open_to_whom_that_is(cache):
 
 
 def test_a_full_disk_is_said_of_the_file_and_with_what_to_do(tmp_path, monkeypatch):
-    def full(_):
+    def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # which names no file
 
     monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path))
-    monkeypatch.setattr(private_files.os, "fsync", full)
+    monkeypatch.setattr("pathlib.Path.replace", full)
     said = f"{tmp_path}/password cannot be made or written: No space left on device; set AUTOLABEL_"
     with pytest.raises(AutolabelError, match=re.escape(said) + "DATABASE_DIR to another folder"):
         private_files.write_private(tmp_path / "password", "x")

@@ -104,8 +104,8 @@ def test_web_servers_with_an_ipv6_address_are_reached(tmp_path):
             server.shutdown()
 
 
-@pytest.mark.parametrize("seconds", ["abc", "0", "-1", "nan", ""])
+@pytest.mark.parametrize("seconds", ["abc", "0", "-1", "nan"])
 def test_a_time_that_is_none_is_told(seconds, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_STORAGE_TIMEOUT_S", seconds)
-    with pytest.raises(AutolabelError, match="AUTOLABEL_STORAGE_TIMEOUT_S must be a number"):
+    with pytest.raises(AutolabelError, match="expected whole seconds above 0"):
         storage.filesystem("https://host.invalid/x")

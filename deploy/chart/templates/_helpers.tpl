@@ -64,6 +64,11 @@ securityContext:
   valueFrom: {secretKeyRef: {name: {{ .root.Values.global.existingSecret }}, key: {{ .key | default .name }}}}
 {{- end }}
 
+{{/* Prefect's chart asks for the same name, and cannot make one of the release's. */}}
+{{- define "autolabel.jobTemplate" -}}
+{{ index .Values "prefect-worker" "worker" "config" "baseJobTemplate" "existingConfigMapName" }}
+{{- end }}
+
 {{/* Variables of whatever runs our code beside Prefect, storage and FiftyOne's database. */}}
 {{- define "autolabel.env" -}}
 - {name: PREFECT_API_URL, value: {{ .Values.prefectApiUrl | quote }}}
@@ -86,14 +91,8 @@ securityContext:
 {{- $claim.existingClaim | default (printf "%s-%s" (include "autolabel.fullname" .root) .claim) -}}
 {{- end }}
 
-{{/* Engines fit one kind of GPU and one version. */}}
-{{- define "autolabel.engines" -}}
-{{- $name := include "autolabel.claim" (dict "root" .root "claim" "engines") -}}
-{{- if .root.Values.claims.engines.existingClaim }}{{ $name }}
-{{- else }}{{ printf "%s-%s-%s" $name .gpu .root.Chart.AppVersion | lower | replace "." "-" | replace "_" "-" | trunc 63 | trimSuffix "-" }}{{ end }}
-{{- end }}
-
-{{/* Below the cache folder: (dict "root" $ "gpu" "h100" "frames" true); gpu "" for no engines. */}}
+{{/* Below the cache folder: (dict "root" $ "gpu" "h100" "frames" true); gpu "" for no engines, which fit one kind of GPU
+and one version. The claim's name has no version: an upgrade would delete the old one, which a rollback needs. */}}
 {{- define "autolabel.mounts" -}}
 - {name: scratch, mountPath: /tmp, subPath: tmp}
 - {name: scratch, mountPath: /home/autolabel, subPath: home}
@@ -103,7 +102,7 @@ securityContext:
 {{- end }}
 {{- if .gpu }}
 {{- range list "engines" "torch" "certificates" }}
-- {name: engines, mountPath: /var/cache/autolabel/{{ . }}, subPath: {{ . }}}
+- {name: engines, mountPath: /var/cache/autolabel/{{ . }}, subPath: {{ $.gpu }}/{{ $.root.Chart.AppVersion }}/{{ . }}}
 {{- end }}
 {{- end }}
 {{- if and .frames .root.Values.app.enabled }}
@@ -117,17 +116,19 @@ securityContext:
 - {name: scratch, emptyDir: {sizeLimit: {{ .scratch }}}}
 - {name: models, persistentVolumeClaim: {claimName: {{ include "autolabel.claim" (dict "root" .root "claim" "models") }}}}
 {{- if .gpu }}
-- {name: engines, persistentVolumeClaim: {claimName: {{ include "autolabel.engines" . }}}}
+- {name: engines, persistentVolumeClaim: {claimName: {{ include "autolabel.claim" (dict "root" .root "claim" "engines") }}}}
 {{- end }}
 {{- if and .frames .root.Values.app.enabled }}
 - {name: frames, persistentVolumeClaim: {claimName: {{ include "autolabel.claim" (dict "root" .root "claim" "frames") }}}}
 {{- end }}
 {{- end }}
 
-{{/* Requests and limits with the devices, which are limits, and the scratch, which is the node's disk. */}}
+{{/* Requests and limits with the device, which is a limit, and the scratch, which is the node's disk. */}}
 {{- define "autolabel.resources" -}}
 {{- $disk := dict "ephemeral-storage" .scratch }}
-{{- toYaml (mergeOverwrite (dict "requests" $disk) (deepCopy .resources) (dict "limits" (.devices | default dict))) }}
+{{- $device := dict }}
+{{- with .device }}{{ $_ := set $device . 1 }}{{ end }}
+{{- toYaml (mergeOverwrite (dict "requests" $disk) (deepCopy .resources) (dict "limits" $device)) }}
 {{- end }}
 
 {{- define "autolabel.placement" -}}

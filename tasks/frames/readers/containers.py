@@ -102,8 +102,6 @@ def _path(member: File) -> str:
 
 def _members(archive: File) -> tuple[list[File], File | None]:
     """Return the pictures in an archive, and what ends it before its end."""
-    from tasks.frames.download import fetch
-
     path, where = fetch(archive.uri, archive.etag, archive.size_bytes), storage.redact(archive.uri)
     size = path.stat().st_size
     found: list[File] = []
@@ -113,10 +111,11 @@ def _members(archive: File) -> tuple[list[File], File | None]:
         with tarfile.open(path, "r:") as tar:
             for member in tar:
                 end = member.offset_data + member.size
-                name = _name(member)
+                name = member.name.removeprefix("./").lstrip("/")  # as tar itself does
                 if not _is_wanted(name) or not member.isfile():
                     continue
-                if _leads_out(name):
+                # Out of the archive, or nothing that a table can hold: half of a pair.
+                if ".." in name.split("/") or not name.isprintable():
                     refused.append(name)
                     continue
                 uri = f"{archive.uri}#{name}#at={member.offset_data}"
@@ -136,11 +135,6 @@ def _members(archive: File) -> tuple[list[File], File | None]:
     _tell(where, found, refused)
     whole = not any(one.problem for one in found)
     return found, _broken(found, where, end, damage) if whole else None
-
-
-def _name(member: tarfile.TarInfo) -> str:
-    """Name of a member below the archive; as tar itself does, without a slash at its beginning."""
-    return member.name.removeprefix("./").lstrip("/")
 
 
 def _is_compressed(path: Path) -> bool:
@@ -188,15 +182,6 @@ def _tell(where: str, found: list[File], refused: list[str]) -> None:
             "%s: %s several pictures, and each is a frame: %s", where,
             counted(len(several), "key has", "keys have"), " and ".join(min(several)),
         )  # fmt: skip
-
-
-def _leads_out(name: str) -> bool:
-    """Whether a name leads out of the archive, or is none that a table can hold."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return True
-    return ".." in name.split("/") or not name.isprintable()
 
 
 def _is_wanted(name: str) -> bool:

@@ -93,7 +93,7 @@ class Folders(Reader):
             if file is not None:
                 yield ListedSequence((stem(file),), source, {"": pictures([file])})
                 return
-        archives: list[_Archive] = []
+        archives: list[Archive] = []
         for group in groups(source, walk(source, _refuse_camera_link), archives):
             uri = folder_below(source, group.names) if group.names else source
             files = group.cameras.get("", [])
@@ -101,44 +101,42 @@ class Folders(Reader):
                 uri = files[0].uri
             yield ListedSequence(group.names, uri, by_camera(group.cameras))
         for archive in archives:
-            yield from archive.sequences(source)
+            yield from _of_archive(source, *archive)
 
 
-@dataclass
-class _Archive:
-    """An archive or a recording among folders: a damaged one costs its own sequence only."""
-
-    names: tuple[str, ...]
-    files: list[File]
-    is_bag: bool = False  # of rosbag2: the folder is the recording
-
-    def sequences(self, source: str) -> Iterator[ListedSequence]:
-        """List it."""
-        from tasks.frames.readers.containers import Mcap, Tar, list_archive, list_recording
-
-        first, tar = self.files[0], suffix_of(self.files[0].name) == ".tar"
-        found_at = folder_below(source, self.names) if self.is_bag and self.names else first.uri
-        names = self.names if self.is_bag else (*self.names, stem(first))
-        try:
-            if tar:
-                yield from list_archive(first, self.names)
-            else:
-                yield list_recording(self.files, names, found_at)
-        except AutolabelError as error:
-            broken = File(first.name, first.uri, 0, "", problem=str(error))
-            address = address_of(found_at, Tar.name if tar else Mcap.name, "")
-            yield ListedSequence(names, address, {"": [broken]})
+# Names of the folders down to an archive or recording, its files, and whether the folder is the
+# recording, as of rosbag2.
+Archive = tuple[tuple[str, ...], list[File], bool]
 
 
-def _archives(names: tuple[str, ...], files: list[File]) -> Iterator[_Archive]:
+def _of_archive(
+    source: str, folder: tuple[str, ...], files: list[File], is_bag: bool
+) -> Iterator[ListedSequence]:
+    """List an archive or a recording among folders: a damaged one costs its own sequence only."""
+    from tasks.frames.readers.containers import Mcap, Tar, list_archive, list_recording
+
+    first, tar = files[0], suffix_of(files[0].name) == ".tar"
+    found_at = folder_below(source, folder) if is_bag and folder else first.uri
+    names = folder if is_bag else (*folder, stem(first))
+    try:
+        if tar:
+            yield from list_archive(first, folder)
+        else:
+            yield list_recording(files, names, found_at)
+    except AutolabelError as error:
+        broken = File(first.name, first.uri, 0, "", problem=str(error))
+        address = address_of(found_at, Tar.name if tar else Mcap.name, "")
+        yield ListedSequence(names, address, {"": [broken]})
+
+
+def _archives(names: tuple[str, ...], files: list[File]) -> list[Archive]:
     """Find archives in a folder; the recordings of a rosbag2 folder are one."""
-    recordings = [file for file in files if suffix_of(file.name) == ".mcap"]
-    if any(file.name == "metadata.yaml" for file in files) and recordings:
-        yield _Archive(names, recordings, is_bag=True)
-        recordings = []
     tars = [file for file in files if suffix_of(file.name) == ".tar"]
-    for file in sorted([*tars, *recordings], key=lambda one: natural_key(one.name)):
-        yield _Archive(names, [file])
+    recordings = [file for file in files if suffix_of(file.name) == ".mcap"]
+    is_bag = bool(recordings) and any(file.name == "metadata.yaml" for file in files)
+    alone = sorted(tars if is_bag else [*tars, *recordings], key=lambda one: natural_key(one.name))
+    bag: list[Archive] = [(names, recordings, True)] if is_bag else []
+    return [*bag, *((names, [file], False) for file in alone)]
 
 
 def stem(file: File) -> str:
@@ -162,7 +160,7 @@ def pictures(files: Sequence[File]) -> list[File]:
 
 
 def groups(
-    root: str, folders: Iterable[tuple[tuple[str, ...], list[File]]], archives: list[_Archive]
+    root: str, folders: Iterable[tuple[tuple[str, ...], list[File]]], archives: list[Archive]
 ) -> Iterator[_Group]:
     """Sort folders, as `walk` yields them, into sequences: cameras wait for their parent folder.
 
@@ -287,22 +285,20 @@ class KittiRaw(Reader):
 def _timed(files: list[File], times_uri: str) -> list[File]:
     """Put the pictures of a camera in order, with the times of a file's lines: of all or none."""
     ordered = sorted(files, key=lambda file: natural_key(file.name))
-    text = ""
+    if not times_uri:
+        return ordered
+    lines: list[str] = []
     try:
-        text = storage.read_bytes(times_uri).decode("utf-8", "replace") if times_uri else ""
+        lines = storage.read_bytes(times_uri).decode("utf-8", "replace").splitlines()
     except storage.StorageError as error:
         log.warning("%s", error)
-    lines = text.splitlines()
-    times = [timestamp_ns(line.strip().replace(" ", "_")) for line in lines]
-    found: list[int | None] = []
-    for position, file in enumerate(ordered):
-        number = int(stem(file)) if stem(file).isdecimal() else position
-        found.append(times[number] if number < len(times) else None)
+    times = dict(enumerate(timestamp_ns(line.strip().replace(" ", "_")) for line in lines))
+    numbers = [int(stem(one)) if stem(one).isdecimal() else at for at, one in enumerate(ordered)]
+    found = [times.get(number) for number in numbers]
     if None in found:
         where, missing = storage.redact(times_uri), ordered[found.index(None)].name
-        if times_uri:
-            log.warning("%s tells no time of %s: this camera has none", where, missing)
-        found = [None] * len(ordered)
+        log.warning("%s tells no time of %s: this camera has none", where, missing)
+        return ordered
     return [replace(file, timestamp_ns=at) for file, at in zip(ordered, found, strict=True)]
 
 

@@ -13,6 +13,7 @@ look at the file. So tables that a query made can be labeled, and the `frames` t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -126,13 +127,11 @@ class RecordList(Reader):
         first = next((one for one in records if one.uri), Record(source))
         sequences: dict[str, list[Record]] = {}
         for number, one in enumerate(records):
-            beside = first if not one.uri else one
-            if not one.uri:
-                one = replace(  # noqa: PLW2901
-                    one, uri=f"{first.folder}/row-{number}", sequence=first.sequence,
-                    camera=one.camera or first.camera,
-                )  # fmt: skip
-            sequences.setdefault(beside.names[0], []).append(one)
+            placed = one if one.uri else replace(
+                one, uri=f"{first.folder}/row-{number}", sequence=first.sequence,
+                camera=one.camera or first.camera,
+            )  # fmt: skip
+            sequences.setdefault(placed.names[0], []).append(placed)
         around = "" if any(one.sequence for one in records) else _common(sequences)
         ways = {
             name: tuple(part for part in name.removeprefix(around).split("/") if part)
@@ -294,11 +293,9 @@ def _base(source: str, names: list[str]) -> str:
     ]
     for name in names[:20]:  # the first ones may be gone
         for base in bases:
-            try:
+            with contextlib.suppress(storage.StorageError):
                 if stat_file(storage.join(base, name)):
                     return base
-            except storage.StorageError:
-                continue
     shown = ", ".join(map(storage.redact, bases))
     raise AutolabelError(
         f"{storage.redact(source)} names {names[0]!r}, which is in none of: {shown}"
@@ -347,15 +344,13 @@ def _rows(source: str, where: str) -> Iterator[dict[str, Any]]:
 
 def _columns(there: Collection[str], where: str) -> dict[str, str]:
     """Return what the columns of a table tell, by their names."""
-    found: dict[str, str] = {}
-    for what, names in _COLUMNS.items():
-        for name in [one for one in names if one in there][:1]:
-            found[name] = what
-    if "uri" not in found.values():
+    found = {what: next((one for one in names if one in there), "")
+             for what, names in _COLUMNS.items()}  # fmt: skip
+    if not found["uri"]:
         raise AutolabelError(
             f"{where} has no column {' or '.join(_COLUMNS['uri'])}; it has {', '.join(there)}"
         )
-    return found
+    return {name: what for what, name in found.items() if name}
 
 
 def _refuse_large(metadata: Any, names: Collection[str], where: str) -> None:

@@ -11,13 +11,14 @@ docs/schema.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -247,13 +248,14 @@ def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[
         )
         with _reading:
             scenes = _read(folder, table, versions)
-        files = _Files(folder)
+        find = _finder(folder)
         for scene, cameras in scenes.items():
-            alone = len(scenes) == 1 and len(tables) == 1
-            own = (() if alone and names else (scene,)) if len(tables) == 1 else (table, scene)
-            part = scene if len(tables) == 1 else f"{table}/{scene}"
+            own: tuple[str, ...] = (scene,) if len(tables) == 1 else (table, scene)
+            part = "/".join(own)
+            if names and len(scenes) == len(tables) == 1:
+                own = ()
             pictures = {
-                camera: list(_pictures(shots, files))
+                camera: list(_pictures(folder, shots, find))
                 for camera, shots in sorted(cameras.items(), key=lambda one: natural_key(one[0]))
             }
             if any(pictures.values()):
@@ -271,45 +273,38 @@ def _time_ns(row: Row) -> int:
     return time_ns if fits_int64(time_ns) else -1
 
 
-class _Files:
-    """Files of a dataset by their paths in it: looked at one by one here, listed elsewhere."""
+def _finder(folder: str) -> Callable[[str], File | None]:
+    """Return what finds files of a dataset by their paths in it: here one by one, else listed."""
+    if not storage.is_local(folder):
+        return {
+            "/".join((*names, file.name)): file
+            for names, files in walk(folder)
+            for file in files
+            if suffix_of(file.name) in IMAGE_SUFFIXES
+        }.get
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._listed: Mapping[str, File] | None = None
+    def find(path: str) -> File | None:
+        with contextlib.suppress(storage.NotFoundError):
+            return stat_file(storage.join(folder, path))
+        return None
 
-    def get(self, path: str) -> File | None:
-        """Return a file, None where there is none."""
-        if storage.is_local(self._folder):
-            try:
-                return stat_file(storage.join(self._folder, path))
-            except storage.NotFoundError:
-                return None
-        if self._listed is None:
-            self._listed = {
-                "/".join((*names, file.name)): file
-                for names, files in walk(self._folder)
-                for file in files
-                if suffix_of(file.name) in IMAGE_SUFFIXES
-            }
-        return self._listed.get(path)
-
-    def missing(self, path: str) -> File:
-        """Make up a file that is not there, always below the dataset."""
-        below = "/".join(part for part in path.split("/") if part not in {"", ".", ".."})
-        return File(below.rpartition("/")[2], storage.join(self._folder, below), 0, "")
+    return find
 
 
-def _pictures(shots: list[_Shot], files: _Files) -> Iterator[File]:
+def _pictures(
+    folder: str, shots: list[_Shot], find: Callable[[str], File | None]
+) -> Iterator[File]:
     first_ns = min((one.timestamp_ns for one in shots if one.timestamp_ns >= 0), default=None)
     before = None
     for shot in sorted(shots, key=lambda one: (one.timestamp_ns, one.filename)):
         if shot == before:  # the same row twice
             continue
         before = shot
-        file = None if shot.problem else files.get(shot.filename)
+        file = None if shot.problem else find(shot.filename)
         if file is None and not shot.problem and not shot.is_key:
             continue
         time_ns = shot.timestamp_ns if shot.timestamp_ns >= 0 else first_ns
-        file = file or files.missing(shot.filename)
+        if file is None:  # made up, always below the dataset
+            parts = [part for part in shot.filename.split("/") if part not in {"", ".", ".."}]
+            file = File(parts[-1], storage.join(folder, *parts), 0, "")
         yield replace(file, timestamp_ns=time_ns, problem=shot.problem)

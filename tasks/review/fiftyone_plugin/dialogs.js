@@ -3,15 +3,16 @@
   const review = window.autolabelReview;
   const { element } = review;
   const PATIENCE_MS = 250; // what is quicker needs no sign
-  const REASON_MS = 20_000; // FiftyOne's own notifications are gone after two seconds
+  const STAYS_MS = { done: 6000, wrong: 20_000 };
   const MOST_ROWS = 200;
   const LOOKS = {
-    wait: "bottom:46px;background:#111827e6", wrong: "bottom:70px;background:#b91c1c",
-    empty: "top:40%;left:60%;background:#1f2430;font-size:17px;line-height:1.5;white-space:pre-line;z-index:1200",
+    wait: "bottom:46px;background:#111827e6", wrong: "bottom:90px;background:#b91c1c", done: "bottom:90px;background:#15803d",
+    guide: "top:17px;background:#1f2430", // above the grid
     away: "inset:0;transform:none;max-width:none;padding:35vh 10vw;border-radius:0;background:#111827;font-size:18px;" +
       "text-align:center;white-space:pre-line;pointer-events:auto",
   };
   const signs = new Map(); // by kind
+  element("style", "", document.head, "body:has([data-cy=modal]) [data-cy=sign-guide] { display: none }");
 
   function show(kind, text) {
     hide(kind);
@@ -23,8 +24,10 @@
       document.body,
       text,
     );
+    sign.dataset.cy = `sign-${kind}`;
     sign.setAttribute("role", kind === "wrong" ? "alert" : "status");
     signs.set(kind, sign);
+    return sign;
   }
 
   function hide(kind) {
@@ -43,14 +46,16 @@
     }
   }
 
-  // Says why something was not done; until the next key or click.
-  let since = 0, fading = 0;
-  function complain(text) {
-    show("wrong", text);
+  // Says how something went: that it was "done" until another frame opens, that it is "wrong" until the next
+  // key or click. FiftyOne's own notifications wait until it has drawn.
+  let since = 0;
+  function tell(text, kind = "done") {
+    const sign = show(kind, text);
     since = performance.now();
-    clearTimeout(fading);
-    fading = setTimeout(() => hide("wrong"), REASON_MS);
+    setTimeout(() => signs.get(kind) === sign && hide(kind), STAYS_MS[kind]);
   }
+
+  const complain = (text) => tell(text, "wrong");
   for (const kind of ["keydown", "mousedown"]) {
     window.addEventListener(kind, (event) => {
       if (event.key !== "Shift" && performance.now() - since > PATIENCE_MS) hide("wrong");
@@ -66,7 +71,7 @@
   }
 
   // Asks for one of some rows, at first the one whose value is `marked`, or for something else that
-  // `other` describes; null if somebody gives up.
+  // `other` describes; null if somebody gives up. A second line of the title says what happens then.
   function pick(kind, title, rows, other, marked = "") {
     const dialog = element(
       "dialog",
@@ -76,7 +81,9 @@
     );
     dialog.dataset.cy = kind;
     const box = element("div", "padding:16px", dialog);
-    element("div", "font-weight:bold;margin-bottom:10px", box, title);
+    const [asked, then = ""] = title.split("\n");
+    element("div", "font-weight:bold;margin-bottom:10px", box, asked);
+    element("div", "margin-bottom:10px;font-size:13px", box, then);
     const field = element(
       "input",
       "width:100%;box-sizing:border-box;padding:8px;font:inherit;border-radius:4px;" +
@@ -128,5 +135,5 @@
     });
   }
 
-  Object.assign(review, { during, complain, pick, show, hide });
+  Object.assign(review, { during, complain, tell, pick, show, hide });
 })();

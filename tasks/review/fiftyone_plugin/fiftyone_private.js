@@ -4,12 +4,12 @@
   const review = window.autolabelReview;
   const { AbstractLooker } = window.__fol__;
   const {
-    datasetName, field, modalLooker, modalNavigation, modalSample, modalSelector, refresher, sidebarGroupsDefinition,
-    useNotification, useSetExpandedSample, useUpdateSamples, view,
+    datasetName, field, modalLooker, modalNavigation, modalSample, modalSelector, sidebarGroupsDefinition,
+    useSetExpandedSample, useUpdateSamples, view,
   } = window.__fos__;
   const state = {
-    datasetName, field, modalLooker, modalNavigation, modalSample, modalSelector, refresher, sidebarGroupsDefinition,
-    useNotification, useSetExpandedSample, useUpdateSamples, view,
+    datasetName, field, modalLooker, modalNavigation, modalSample, modalSelector, sidebarGroupsDefinition,
+    useSetExpandedSample, useUpdateSamples, view,
   };
   const OF_LOOKERS = ["canvas", "ctx", "currentOverlays", "isSampleUpdating", "sample", "updateSample", "updater"];
   const OF_STATES = ["canvasBBox", "config", "destroyed", "options", "overlaysPrepared", "pan", "scale"];
@@ -46,10 +46,17 @@
     window.addEventListener("canvas-loaded", ({ target }) => act(target, lookers.get(target)));
   }
 
+  const frameIsOpen = () => Boolean(document.querySelector("[data-cy=modal]"));
   const isThere = (looker) => Boolean(looker?.state.canvasBBox && !looker.state.destroyed);
   const isReady = (looker) => !looker.isSampleUpdating && looker.state.overlaysPrepared;
   const selectedLabels = (looker) => looker?.state.options.selectedLabels ?? [];
   const drawAgain = (looker) => looker.updater({}, () => {}); // without the second one nothing is drawn
+
+  // FiftyOne's own keys, as Escape, are heard by the element of the picture alone, when it has the focus.
+  function hear({ canvas: { parentElement: held } }, { key, code, shiftKey }) {
+    held.focus();
+    held.dispatchEvent(new KeyboardEvent("keydown", { key, code, shiftKey }));
+  }
 
   // What is drawn: the labels of a field, those of all fields by default.
   function drawnLabels(looker, name) {
@@ -143,7 +150,7 @@
   }
 
   review.fiftyone = {
-    state, missing, onDrawn, isThere, isReady, selectedLabels, drawAgain, drawnLabels, boxOnCanvas, adapt, leaveOut,
+    state, missing, onDrawn, frameIsOpen, isThere, isReady, selectedLabels, drawAgain, hear, drawnLabels, boxOnCanvas, adapt, leaveOut,
     paintNames,
   };
 })();

@@ -6,45 +6,56 @@
 (function () {
   const review = window.autolabelReview;
   const foo = window.__foo__;
-  const { pause } = review;
+  const { pause } = review, { frameIsOpen } = review.fiftyone;
   const PLUGIN = "sam2-autolabel";
-  const BUTTONS = {
-    C: ["repair", "Repair the mask", "ads_click"],
-    A: ["accept", "Accept", "check"],
-    R: ["reject", "Reject", "close"],
-    F: ["fix_class", "Fix the class", "label"],
-    M: ["merge", "Merge", "merge"],
-    D: ["delete", "Delete", "delete"],
-    O: ["spread", "Whole object", "layers"],
-    T: ["follow", "Follow from here", "fast_forward"],
-    L: ["send_to_relabel", "Send to relabel", "refresh"],
-    X: ["nothing_here", "Nothing here", "block"],
-    E: ["sequence_done", "Sequence done", "done_all"],
-    Z: ["undo", "Undo", "undo"],
-    Y: ["redo", "Redo", "redo"],
+  // What the keys and buttons do. `key` needs Shift, unless the act is `plain` and a frame is open; what has none is
+  // above the grid. `decision` is what the act makes of a label, `onLabels` says that it is about some without that.
+  const ACTS = {
+    repair: { key: "C", plain: true, label: "Repair the mask", icon: "ads_click" },
+    accept: { key: "A", plain: true, label: "Accept", icon: "check", decision: "accepted" },
+    reject: {
+      key: "R", plain: true, label: "Reject", icon: "close", decision: "rejected",
+      told: "there is no such object, or its mask is of no use",
+    },
+    fix_class: { key: "F", plain: true, label: "Fix the class", icon: "label", decision: "corrected" },
+    merge: { key: "M", label: "Merge", icon: "merge", onLabels: true, told: "the selected labels become one" },
+    delete: {
+      key: "D", label: "Delete", icon: "delete", decision: "deleted",
+      told: "superfluous, such as a second label of an object",
+    },
+    spread: { key: "O", label: "Repeat the last decision on its whole object", icon: "layers" },
+    follow: {
+      key: "T", label: "Follow from here", icon: "fast_forward",
+      told: "carries the mask that you decided on last through the drive",
+    },
+    send_to_relabel: { key: "L", label: "Send to relabel", icon: "refresh", onLabels: true },
+    nothing_here: {
+      key: "X", label: "Nothing here", icon: "block", told: "the frame shows no object, and its labels are wrong",
+    },
+    sequence_done: { key: "E", label: "Sequence done", icon: "done_all" },
+    undo: { key: "Z", label: "Undo", icon: "undo" },
+    redo: { key: "Y", label: "Redo", icon: "redo" },
+    export_reviews: { label: "Export reviewed labels", icon: "download" },
+    refresh_queue: { label: "Order the review queue again", icon: "sort" },
+    open_sequence: { label: "Open a sequence", icon: "list" },
   };
-  const GRID_BUTTONS = [
-    ["export_reviews", "Export reviewed labels", "download"],
-    ["refresh_queue", "Order the review queue again", "sort"],
-    ["open_sequence", "Open a sequence", "list"],
-  ];
+  const BY_KEY = new Map(Object.entries(ACTS).map(([act, { key }]) => [key, act]));
   const MOVES = {
     N: () => review.moveFocus(1),
     P: () => review.moveFocus(-1),
     ArrowRight: () => turn({ step: 1 }),
     ArrowLeft: () => turn({ step: -1 }),
   };
-  const PLAIN = { a: "accept", r: "reject", f: "fix_class", c: "repair" }; // without Shift, on an open frame
   const MORE_KEYS = [
-    [["Shift+N", "Shift+P"], "next label, label before; decided ones, too"],
+    [["Shift+N", "Shift+P"], "next label of the frame, label before; after the last one comes the first"],
     [["Shift+→", "Shift+←"], "next frame, frame before"],
     [["+", "−", "wheel"], "zoom"],
     [["Z"], "zoom to the label under the mouse"],
-    [["Escape"], "close the frame"],
+    [["Escape"], "zoom out again; then select nothing; then close the frame"],
+    [["Annotate"], "the tab beside the picture: draw an object that has no label"],
   ];
-  const SHOWN = { accept: "accepted", reject: "rejected", delete: "deleted", fix_class: "corrected" };
-  const ON_LABELS = new Set([...Object.keys(SHOWN), "merge", "send_to_relabel"]);
   const PROMPTS = [["box", "the box as it is"], ["wider box", "a box 10% wider"], ["tighter box", "a box 10% tighter"]];
+  const THEN = "It is made at once if `autolabel up` runs, else by `autolabel review relabel`. You decide on the new one then.";
   const SAME_MODEL = [["", "the model that made the label"]];
   const MOST_WAITING = 8;
   const SEEN_MS = 400, TURN_MS = 20_000, EMPTY_MS = 300, SILENT_MS = 60_000, LOOK_MS = 3000;
@@ -56,16 +67,11 @@
   let busy = false, isDrawing = false;
   let stopFollowing = null;
 
-  const frameIsOpen = () => Boolean(document.querySelector("[data-cy=modal]"));
   const words = (act) => act.replaceAll("_", " ");
 
   function focusParams() {
     const label = frameIsOpen() ? review.focused() : null;
     return label ? { focus: { sample_id: review.openId(), label_id: label.id } } : {};
-  }
-
-  function notify(message, variant = "info") {
-    foo.executeOperator("@voxel51/operators/notify", { message, variant });
   }
 
   // Runs an operator by FiftyOne's own queue, which knows view and selection; returns what it says.
@@ -150,11 +156,12 @@
 
   async function pressed(act) {
     const label = frameIsOpen() ? review.focused() : null, selected = review.selectedLabels();
-    if (frameIsOpen() && ON_LABELS.has(act) && !label && !selected.length) {
-      notify("no label of this frame is left to decide");
+    const { decision, onLabels } = ACTS[act];
+    if (frameIsOpen() && (decision || onLabels) && !label && !selected.length) {
+      review.complain("no label of this frame is left to decide");
       return;
     }
-    const isQuick = SHOWN[act] && label && !selected.length;
+    const isQuick = decision && label && !selected.length;
     if ((!isQuick || act === "fix_class") && !(await reachable())) return;
     if (act === "follow") {
       await follow();
@@ -184,10 +191,10 @@
       return sequence && { sequence };
     }
     if (act === "send_to_relabel") {
-      const prompt = await review.pick("prompt-picker", "Send to relabel: prompt", PROMPTS);
+      const prompt = await review.pick("prompt-picker", `Send to relabel: make the mask again, from which box?\n${THEN}`, PROMPTS);
       if (!prompt) return null;
       const other = (typed) => `the model "${typed}", a preset or a path`;
-      const model = await review.pick("model-picker", "Send to relabel: model", SAME_MODEL, other);
+      const model = await review.pick("model-picker", `Send to relabel: by which model?\n${THEN}`, SAME_MODEL, other);
       return model === null ? null : { prompt, model };
     }
     return {};
@@ -198,10 +205,16 @@
     await writing;
     let far = await review.during("looking at the sequence …", ask("follow_begin"));
     let stopped = false;
+    const began = performance.now();
+    const left = () => {
+      const seconds = (performance.now() - began) / 1000 / far.frames * (far.of - far.frames);
+      return far.frames ? `, about ${seconds > 90 ? `${Math.round(seconds / 60)} min` : `${Math.ceil(seconds)} s`} left` : "";
+    };
     stopFollowing = () => { stopped = true; };
     try {
       while (far?.ok && !far.done && !stopped) {
-        review.show("wait", `following: ${far.frames} of ${far.of} frames, ${far.masks} masks · Escape stops here`);
+        const how = `${far.way} from frame ${far.start}: ${far.frames} of ${far.of} frames, masks so far: ${far.masks}`;
+        review.show("wait", `following ${how}${left()} · Escape stops and keeps what is there, other keys rest`);
         const further = await ask("follow_step", { following: far.following });
         far = further && { ...far, ...further };
       }
@@ -222,15 +235,17 @@
       const agreed = window.confirm(`${words(act)}: ${done.question}`);
       return agreed ? run(act, { ...params, confirmed: true }) : null;
     }
-    if (done?.message) notify(done.message, done.ok ? "success" : "error");
+    const opens = done?.focus || done?.frame; // what the message is about
+    if (done?.message && !opens) review.tell(done.message, done.ok ? "done" : "wrong");
+    if (done?.ok) review.strip.refresh();
     if (!done?.ok || !Object.keys(done.samples ?? {}).length) return done;
     // The App asks for all buttons anew when a selection changes.
     if (review.selectedLabels().length) foo.executeOperator("@voxel51/operators/clear_selected_labels", {});
     if (!frameIsOpen()) foo.executeOperator("@voxel51/operators/clear_selected_samples", {});
     written(done.samples);
-    review.strip.refresh();
     await draw();
     await goOn(done, act === "redo" ? 1 : -1);
+    if (opens) review.tell(done.message);
     return done;
   }
 
@@ -251,10 +266,11 @@
   async function decide(act, label, more) {
     const frame = review.openId();
     const focus = { sample_id: frame, label_id: label.id, decision: review.decisionOf(label) };
-    const isDone = () => !review.undecided().length && review.openId() === frame;
-    review.claim(label.id, SHOWN[act], false);
-    const { class_name } = more;
-    review.strip.note(label.id, SHOWN[act], class_name ? `class corrected: ${class_name}` : `${SHOWN[act]}: ${label.label}`);
+    const { decision } = ACTS[act], { class_name } = more;
+    const isDone = () => frameIsOpen() && !review.undecided().length && review.openId() === frame;
+    review.claim(label.id, decision, false);
+    const reclassed = class_name && `class corrected: ${review.correctionOf(label).label} → ${class_name}`;
+    review.strip.note(label.id, decision, reclassed || `${decision}: ${label.label}`);
     review.focusOn(null);
     write({ act, focus, params: { ...more, focus } });
     if (queue.length >= MOST_WAITING) await review.during(WRITING, writing);
@@ -285,6 +301,7 @@
       for (const one of change.labels.detections ?? []) {
         review.claim(one._id, one.decision ?? "", true);
         review.strip.note(one._id, one.decision);
+        delete review.open.by[one._id];
       }
       if (change.values.review_status) review.open.status.set(id, change.values.review_status);
       (changes[id] ??= []).push(change);
@@ -375,10 +392,15 @@
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const { target } = event;
     if (target?.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target?.tagName)) return;
-    const isQuestion = event.key === "?" && review.strip.isShown();
-    const act = event.shiftKey ? BUTTONS[event.key]?.[0] : review.strip.isShown() && PLAIN[event.key];
+    const isQuestion = event.key === "?" && (review.strip.isShown() || !frameIsOpen());
+    const named = BY_KEY.get(event.key.toUpperCase());
+    const act = event.shiftKey || (review.strip.isShown() && ACTS[named]?.plain) ? named : null;
     const move = event.shiftKey && frameIsOpen() ? MOVES[event.key] : null;
-    if (!act && !move && !isQuestion) return;
+    if (!act && !move && !isQuestion) {
+      // A click on a button takes the focus from the picture.
+      if (target === document.body && review.strip.isShown()) review.fiftyone.hear(review.open.looker, event);
+      return;
+    }
     event.preventDefault();
     event.stopPropagation();
     if (isQuestion) help();
@@ -387,8 +409,10 @@
   }, true);
 
   function help() {
-    const plain = Object.fromEntries(Object.entries(PLAIN).map(([key, act]) => [act, key.toUpperCase()]));
-    const acts = Object.entries(BUTTONS).map(([key, [act, label]]) => [[plain[act], `Shift+${key}`].filter(Boolean), label.toLowerCase()]);
+    const told = { ...ACTS, spread: { ...ACTS.spread, told: review.strip.last() } };
+    const acts = Object.values(told).filter(({ key }) => key).map(({ key, plain, label, told: more }) => [
+      [...(plain ? [key] : []), `Shift+${key}`], `${label.toLowerCase()}${more ? `: ${more}` : ""}`,
+    ]);
     review.strip.help([...acts, ...MORE_KEYS]);
   }
 
@@ -408,14 +432,15 @@
   });
 
   // Buttons do what the keys do.
-  function addButton([act, label, icon], place, key = "") {
-    const { Button, Placement } = foo.types;
+  for (const [act, { key, label, icon }] of Object.entries(ACTS)) {
+    const { Button, Placement, Places } = foo.types;
     class Press extends foo.Operator {
       get config() {
         return new foo.OperatorConfig({ name: `press_${act}`, label, unlisted: true });
       }
       async resolvePlacement() {
         const text = key ? `${label} (Shift+${key})` : label;
+        const place = key ? Places.SAMPLES_VIEWER_ACTIONS : Places.SAMPLES_GRID_SECONDARY_ACTIONS;
         return new Placement(place, new Button({ label: text, icon: `/assets/${icon}.svg`, prompt: false }));
       }
       async execute() {
@@ -424,10 +449,6 @@
     }
     foo.registerOperator(Press, PLUGIN);
   }
-  const { SAMPLES_VIEWER_ACTIONS, SAMPLES_GRID_SECONDARY_ACTIONS } = foo.types.Places;
-  for (const [key, button] of Object.entries(BUTTONS)) addButton(button, SAMPLES_VIEWER_ACTIONS, key);
-  for (const button of GRID_BUTTONS) addButton(button, SAMPLES_GRID_SECONDARY_ACTIONS);
-
   const act = (name, params) => aloneAfterAll(() => run(name, { ...focusParams(), ...params }));
   Object.assign(review, { ask, send, act, isThere, reachable, isSettled, busy: () => busy });
 })();

@@ -64,28 +64,25 @@
     pen.fillText(written ? look.mark : NOT_YET, x + w / 2, y + h / 2 + 1);
   }
 
-  // A tile of the grid: marks, and how many of its labels are decided if it has several, or that it is
-  // confirmed as empty.
+  // A tile of the grid: marks, and how many of its labels are decided, or that it is confirmed as empty.
   function paintTile(pen, [width], marked, isEmpty) {
     const decided = marked.filter(([, decision]) => decision), density = window.devicePixelRatio || 1;
     if (!decided.length && !isEmpty) return;
     pen.save();
     pen.setTransform(density, 0, 0, density, 0, 0);
     for (const [box, decision] of decided) paintMark(pen, box, decision, true);
-    if (marked.length > 1 || isEmpty) {
-      const isDone = decided.length === marked.length;
-      const text = isEmpty ? "empty ✓" : `${decided.length} of ${marked.length}${isDone ? " ✓" : ""}`;
-      pen.font = "bold 13px sans-serif";
-      pen.textAlign = "center";
-      pen.textBaseline = "middle";
-      const across = pen.measureText(text).width + 14;
-      pen.fillStyle = isDone ? LOOKS.accepted.colour : "#f3f4f6";
-      pen.beginPath();
-      pen.roundRect(width - across - 6, 6, across, 22, 11);
-      pen.fill();
-      pen.fillStyle = "#111827";
-      pen.fillText(text, width - across / 2 - 6, 18);
-    }
+    const isDone = decided.length === marked.length;
+    const text = isEmpty ? "empty ✓" : `${decided.length} of ${marked.length}${isDone ? " ✓" : ""}`;
+    pen.font = "bold 13px sans-serif";
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    const across = pen.measureText(text).width + 14;
+    pen.fillStyle = isDone ? LOOKS.accepted.colour : "#f3f4f6";
+    pen.beginPath();
+    pen.roundRect(width - across - 6, 6, across, 22, 11);
+    pen.fill();
+    pen.fillStyle = "#111827";
+    pen.fillText(text, width - across / 2 - 6, 18);
     pen.restore();
   }
 
@@ -108,5 +105,19 @@
     }
   }
 
-  Object.assign(review, { paintTint, paintMark, paintFocus, paintTile });
+  // A label that the view leaves out and the one with the focus is about.
+  function paintOther(pen, [x, y, w, h], name) {
+    pen.save();
+    pen.setLineDash([6, 4]);
+    pen.lineWidth = 1.5;
+    pen.strokeStyle = pen.fillStyle = "#ffffff";
+    pen.strokeRect(x, y, w, h);
+    pen.font = "12px sans-serif";
+    pen.shadowColor = "#000000";
+    pen.shadowBlur = 4;
+    pen.fillText(`the other: ${name}`, x, y + h + 14);
+    pen.restore();
+  }
+
+  Object.assign(review, { paintOther, paintTint, paintMark, paintFocus, paintTile });
 })();

@@ -6,11 +6,13 @@
   const CONTAINER = "[data-cy=modal-looker-container]";
   const FIELD = "detections";
   const MOMENT_MS = 1500;
+  const ABOUT_TWO = ["overlap", "duplicate"]; // reasons
   // `claims` are decisions that FiftyOne's labels do not have yet, by label id: what a key has just
   // decided, and what the server has written. `decided` keeps those that are written, for the grid, and
-  // `status` that of their frames by sample id.
+  // `status` that of their frames by sample id. `by` says who has decided on labels of the frame before it was
+  // opened, `others` are all its labels, those too that the view leaves out.
   const open = {
-    looker: null, dataset: "", focus: null, next: null, kept: null, last: [], emptySince: null, drawn: 0,
+    looker: null, dataset: "", focus: null, next: null, kept: null, last: [], emptySince: null, drawn: 0, by: {}, others: [],
     claims: new Map(), decided: new Map(), status: new Map(),
   };
 
@@ -108,12 +110,40 @@
     return fiftyone.drawnLabels(open.looker, "reviewed").filter((one) => !(one.sources ?? []).some((id) => shown.has(id)));
   }
 
+  // How many labels of the machine the frame has that the view leaves out; a patch does not say.
+  const hiddenLabels = () => Math.max(0, (open.looker?.sample?.instances ?? 0) - labels().length);
+
   // Says in the strip what a key acts on.
   function describe(focus) {
     const selected = selectedLabels();
     const label = selected.length === 1 ? labelsInReach().find((one) => one.id === selected[0]) ?? null : focus;
     const count = selected.length > 1 || !label ? selected.length : 0;
-    review.strip.draw(label && { ...correctionOf(label), id: label.id }, label ? decisionOf(label) : "", count, labelsInReach());
+    const shown = label && { ...correctionOf(label), id: label.id, reasons: label.reasons };
+    review.strip.draw(shown, label ? verdictOn(label) : "", count, labelsInReach());
+  }
+
+  function verdictOn(label) {
+    const decision = decisionOf(label), by = [label.id, ...(label.sources ?? [])].map((id) => open.by[id]).find(Boolean);
+    return decision && by && !open.claims.has(label.id) ? `${decision} by ${by}` : decision;
+  }
+
+  // What the label with the focus covers, or seems to be once more, where the view leaves it out.
+  function paintOthers(pen, focus) {
+    if (!focus?.reasons?.some((one) => ABOUT_TWO.includes(one))) return;
+    const [x, y, w, h] = focus.bounding_box, drawn = new Set(labels().map(({ id }) => id));
+    for (const one of open.others) {
+      const [left, top, width, height] = one.bounding_box;
+      const isNear = left < x + w && x < left + width && top < y + h && y < top + height;
+      if (isNear && !drawn.has(one.id)) review.paintOther(pen, boxOnPage(one), one.label);
+    }
+  }
+
+  async function lookAround() {
+    const { looker } = open;
+    Object.assign(open, { by: {}, others: [] });
+    const found = await review.send("around", { sample_id: openId() }).catch(() => null);
+    if (found?.ok && open.looker === looker) Object.assign(open, { by: found.by, others: found.labels });
+    paint();
   }
 
   function paint() {
@@ -137,6 +167,7 @@
     }
     // With labels selected, keys act on those.
     if (focus && !selectedLabels().length) review.paintFocus(pen, boxOnPage(correctionOf(focus)));
+    paintOthers(pen, focus);
     fiftyone.paintNames(pen, looker, ({ id }) => id === named);
     describe(focus);
     container.dataset.reviewSample = looker.sample?._id ?? looker.sample?.id ?? "";
@@ -180,6 +211,8 @@
         const lacks = fiftyone.missing(looker);
         if (lacks.length) review.complain(`the review does not fit this FiftyOne, which lacks ${lacks.join(", ")}`);
         review.drawWaiting(review.openId());
+        review.hide("done");
+        lookAround();
       }
       paint();
     }
@@ -198,8 +231,9 @@
   const tiles = new Set();
   function paintTile(looker) {
     tiles.add(looker);
+    // Of two who disagree, none has decided.
     const marked = fiftyone.drawnLabels(looker, FIELD).map((one) => [
-      fiftyone.boxOnCanvas(looker, one), open.decided.get(one.id) ?? one.decision ?? "",
+      fiftyone.boxOnCanvas(looker, one), open.decided.get(one.id) ?? (review.strip.isDisputed(one.id) ? "" : one.decision ?? ""),
     ]);
     const { id, instances, review_status, reviewed } = looker.sample;
     const isDone = (open.status.get(id) ?? review_status) === "done";
@@ -207,17 +241,17 @@
     review.paintTile(looker.ctx, [looker.canvas.clientWidth, looker.canvas.clientHeight], marked, isEmpty);
   }
 
+  const isKnown = ({ id }) => open.decided.has(id) || review.strip.isDisputed(id);
+
   function markTiles() {
     for (const looker of tiles) {
       if (!fiftyone.isThere(looker)) tiles.delete(looker);
-      else if (open.status.has(looker.sample.id) || fiftyone.drawnLabels(looker, FIELD).some(({ id }) => open.decided.has(id))) {
-        fiftyone.drawAgain(looker);
-      }
+      else if (open.status.has(looker.sample.id) || fiftyone.drawnLabels(looker, FIELD).some(isKnown)) fiftyone.drawAgain(looker);
     }
   }
 
   Object.assign(review, {
-    open, openId, isDone, isPatch, tileId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn, focusNext,
+    open, openId, hiddenLabels, isDone, isPatch, tileId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn, focusNext,
     moveFocus, paint, selectedLabels, correctionOf, markTiles,
   });
 })();

@@ -9,8 +9,7 @@
   const { fiftyone } = review, foo = window.__foo__, { state: fos } = fiftyone;
   const FIELDS = ["detections", "reviewed"];
   const SEARCHED = 50;
-  const PAUSE_MS = 20, AGAIN_MS = 400, PATIENCE_MS = 10_000, COUNT_MS = 1000;
-  const frameIsOpen = () => Boolean(document.querySelector("[data-cy=modal]"));
+  const PAUSE_MS = 20, AGAIN_MS = 400, PATIENCE_MS = 10_000;
   const idOf = (label) => label.id ?? label._id;
   // Changes of frames that are not open: recoil shows a frame as it was when it was open last, so they
   // are drawn when it is opened. Lists by sample id.
@@ -21,7 +20,7 @@
   }
 
   // A sample, as the App has it, with labels that changed: `labels` by field, `gone` ids, other `values`.
-  // Those that a view leaves out stay so.
+  // Those of the machine that a view leaves out, as labels to which a decision was spread, stay so.
   function renewed(sample, change) {
     const fresh = { ...sample, ...change.values };
     for (const field of FIELDS) {
@@ -33,7 +32,8 @@
       }
       const kept = (old?.detections ?? []).filter((one) => !change.gone.includes(one._id));
       const present = new Set(kept.map((one) => one._id));
-      const added = [...byId.values()].filter((one) => !present.has(one._id));
+      const isShown = (id) => field === "reviewed" || review.strip.isQueued(id);
+      const added = [...byId.values()].filter(({ _id }) => !present.has(_id) && isShown(_id));
       const detections = [...kept.map((one) => byId.get(one._id) ?? one), ...added];
       fresh[field] = { _cls: "Detections", ...old, detections };
     }
@@ -85,7 +85,7 @@
     // samples: by id, a list of changes each.
     async execute({ hooks, params, state }) {
       const { looker } = review.open;
-      const modal = frameIsOpen() ? await state.snapshot.getPromise(fos.modalSample).catch(() => null) : null;
+      const modal = fiftyone.frameIsOpen() ? await state.snapshot.getPromise(fos.modalSample).catch(() => null) : null;
       for (const [id, more] of Object.entries(params.samples)) {
         const changes = [...(waiting.get(id) ?? []), ...more];
         waiting.set(id, changes);
@@ -98,29 +98,19 @@
         }
       }
       review.paint();
-      countAgain(state);
       review.markTiles();
     }
   }
 
-  // The counts beside an open frame follow when the keys rest for a moment: each costs the server.
-  // Not those of a frame that is done: it is no part of the queue any more, and all would be 0.
-  let counting = 0;
-  function countAgain(state) {
-    clearTimeout(counting);
-    counting = setTimeout(async () => {
-      if (!frameIsOpen()) return;
-      if (review.busy() || !review.isSettled()) countAgain(state);
-      else if (review.undecided().length && (await review.isThere())) state.set(fos.refresher, (old) => old + 1);
-    }, COUNT_MS);
-  }
-
-  // Finds a frame along FiftyOne's arrows, so that they go on working there.
-  async function frameOf(way, id, step) {
-    for (let tried = 0; way && tried < SEARCHED; tried += 1) {
-      const found = await (step > 0 ? way.next(1) : way.previous(1)).catch(() => null);
-      if (found?.id === id) return found;
-      if (!found || !(step > 0 ? found.hasNext : found.hasPrevious)) break;
+  // Finds a frame along FiftyOne's arrows, one way and then the other, so that they go on working there.
+  async function frameOf(way, id, step, now) {
+    let at = now;
+    const on = ["hasNext", "next"], back = ["hasPrevious", "previous"];
+    for (const [isThere, go] of step > 0 ? [on, back] : [back, on]) {
+      for (let tried = 0; way && at && at[isThere] !== false && tried < SEARCHED; tried += 1) {
+        at = await way[go](1).catch(() => null);
+        if (at?.id === id) return at;
+      }
     }
     return { id };
   }
@@ -131,15 +121,15 @@
       return new foo.OperatorConfig({ name: "turn", label: "Next frame", unlisted: true });
     }
     useHooks() {
-      return { show: fos.useSetExpandedSample(), notify: fos.useNotification() };
+      return { show: fos.useSetExpandedSample() };
     }
     async execute({ hooks, params: { to, step = 1 }, state }) {
       const way = fos.modalNavigation.get();
       const now = await state.snapshot.getPromise(fos.modalSelector);
       if (to) {
-        await hooks.show(await frameOf(way, to, step));
+        await hooks.show(await frameOf(way, to, step, now));
       } else if (!way || !now || now[step > 0 ? "hasNext" : "hasPrevious"] === false) {
-        hooks.notify({ msg: step > 0 ? "this was the last frame" : "this was the first frame" });
+        review.tell(step > 0 ? "this was the last frame" : "this was the first frame");
         return { turned: false };
       } else {
         await hooks.show(await (step > 0 ? way.next(1) : way.previous(1)));
@@ -189,10 +179,9 @@
       const name = await snapshot.getPromise(fos.datasetName);
       const view = `${name} ${JSON.stringify(await snapshot.getPromise(fos.view))}`;
       if (!name || view === arranged) return;
-      const { groups, empty } = (await review.ask("sidebar")) ?? {};
+      const groups = await review.strip.refresh();
       if (!groups?.length) return;
       arranged = view;
-      if (empty) review.show("empty", empty);
       const fields = await Promise.all(
         groups.flatMap(({ paths }) => paths).map(async (path) => [path, await snapshot.getPromise(fos.field(path))]),
       );
@@ -214,7 +203,7 @@
   let coming = [];
   function soon() {
     hideStages();
-    review.hide("empty");
+    review.strip.leaveView();
     coming.forEach(clearTimeout);
     coming = SOON_MS.map((ms) => setTimeout(() => foo.executeOperator("sam2-autolabel/arrange_sidebar", {}), ms));
   }

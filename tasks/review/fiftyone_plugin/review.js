@@ -14,6 +14,10 @@
   // Advertisements: one over the grid, and the button that it points to.
   localStorage.setItem("fiftyone-enterprise-tooltip-seen", "true");
   element("style", "", document.head, 'a[href^="https://voxel51.com/why-upgrade"] { display: none }');
+  // FiftyOne shows tooltips above buttons, those at the top of an open frame off the page.
+  element("style", "", document.head, '[class^="_tooltip_"][style*="top: -"] { margin-top: 72px }');
+  // FiftyOne counts the labels beside an open frame by the view, which has none of those decided since.
+  element("style", "", document.head, "[data-cy=modal] [data-cy^=entry-count] { display: none }");
   const PARTS = [
     "/autolabel/click_page.js", "dialogs.js", "fiftyone_private.js", "marks.js", "strip.js", "open_frame.js",
     "redraw.js", "repair.js", "keys.js",

@@ -10,9 +10,9 @@
   const BUTTON = "font:13px sans-serif;color:#f3f4f6;background:#374151;border:1px solid #6b7280;border-radius:6px;" +
     "padding:3px 6px;cursor:pointer;flex:none";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
-  const MOST_REASONS = 3;
+  const MOST_PLACES = 5;
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
-  const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, last: "", next: "" };
+  const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, empty: "", elsewhere: "", last: "", next: "" };
   let bar = null, buttons = [], asked; // for which view
 
   // Parts of the strip that change, by name.
@@ -28,8 +28,10 @@
     part("place", "flex:none;color:#9ca3af");
     part("label", `font-weight:bold;max-width:16em;${CUT};flex:none`);
     part("risk", "flex:none;border-radius:4px;padding:2px 7px;color:#111827;font-weight:bold");
-    part("reasons", `${CUT};flex:1 1 auto`);
-    part("last", `color:#9ca3af;max-width:18em;${CUT};flex:0 9 auto`);
+    part("take", "flex:none;display:flex;gap:8px");
+    part("reasons", "white-space:normal;line-height:16px;max-height:32px;overflow:hidden;flex:1 1 0;min-width:0");
+    part("last", `color:#9ca3af;max-width:14em;${CUT};flex:none`);
+    part("who", `color:#9ca3af;max-width:10em;${CUT};flex:none`);
     for (const [key, text, act] of buttons) {
       const button = element("button", BUTTON, bar);
       element("span", KEY, button, key);
@@ -62,9 +64,16 @@
     return at ? `${at} of ${all} · ${left() ? `${left()} left` : "all decided"}` : "not in the queue";
   }
 
+  // Places in the queue that are left, on other frames.
+  function skipped() {
+    const places = standing.queue.flatMap((id, row) => (standing.decided.has(id) ? [] : [row + 1]));
+    const more = places.length > MOST_PLACES ? ", …" : "";
+    return places.length ? `; left: ${places.slice(0, MOST_PLACES).join(", ")}${more} of ${standing.queue.length} (Shift+←, Shift+→)` : "";
+  }
+
   // What there is to do on a frame without a label to decide.
   function nothingLeft(labels) {
-    if (labels.length) return standing.next || "every label of this frame is decided";
+    if (labels.length) return standing.next || `every label of this frame is decided${skipped()}`;
     return review.isDone() ? "confirmed: nothing is here" : "no labels: Shift+X confirms that nothing is here";
   }
 
@@ -74,37 +83,75 @@
     bar[name].style.display = text ? "" : "none";
   }
 
-  // What the frame shows now: the label that a key acts on, or how many are selected.
-  function draw(label, decision, selected, labels) {
+  // A button for each of two who disagree: their class and mask hold then.
+  function offerToTake(id, said) {
+    if (bar.take.dataset.of === id) return;
+    bar.take.dataset.of = id;
+    bar.take.replaceChildren();
+    for (const [who, verdict] of Object.entries(said)) {
+      const button = element("button", `${BUTTON};max-width:16em;${CUT}`, bar.take, `take ${who}'s: ${verdict}`);
+      button.addEventListener("click", () => review.act("take", { who }));
+    }
+  }
+
+  // What the frame shows now: the label that a key acts on, what was decided on it, or how many are selected.
+  function draw(label, verdict, selected, labels) {
     if (!bar) build();
     if (asked !== viewNow()) refresh();
-    const reasons = selected ? [] : inWords(label?.reasons);
-    const more = reasons.length - MOST_REASONS;
-    set("place", placeOf(label && !selected ? [label] : labels));
+    const reasons = (!selected && label?.reasons) || [];
+    const place = placeOf(label && !selected ? [label] : labels), hidden = review.hiddenLabels();
+    const others = hidden ? `${hidden} more on this frame that the view does not show: × beside its name shows all` : "";
+    set("place", [place, hidden && `${hidden} hidden`].filter(Boolean).join(" · "), others || place);
     set("label", selected ? `${selected} selected` : label?.label ?? "");
-    set("risk", label?.risk && !selected ? `risk ${percent(label.risk)}` : "");
+    set("risk", label?.risk && !selected ? `risk ${percent(label.risk)}` : "", "how likely the label is wrong");
     bar.risk.style.background = label?.risk > 0.5 ? "#fca5a5" : label?.risk > 0.2 ? "#fde047" : "#86efac";
-    const said = [standing.said[label?.id], decision, ...reasons.slice(0, MOST_REASONS)].filter(Boolean).join(", ");
-    set("reasons", label || selected ? `${said}${more > 0 ? ` and ${more} more` : ""}` : nothingLeft(labels), reasons.join(", "));
+    const disputed = !selected && standing.said[label?.id];
+    offerToTake(disputed ? label.id : "", disputed || {});
+    const doubts = reasons.length || verdict || !label?.risk ? inWords(reasons) : ["no single reason stands out"];
+    const said = [verdict, ...doubts].filter(Boolean).join(", ");
+    const told = reasons.map((one) => `${inWords([one])}: ${standing.told[one] ?? ""}`).join("\n");
+    set("reasons", label || selected ? said : nothingLeft(labels), told);
     bar.reasons.style.display = ""; // takes what room is left
     set("last", standing.last);
+    set("who", standing.who ? `as ${standing.who}` : "", "the reviewer of this App: its decisions carry this name");
   }
 
   function hide() {
     bar?.remove();
     bar = null;
+    guide();
   }
 
   const viewNow = () => new URL(location.href).searchParams.get("view");
 
-  // Asks the server how far the queue is; nothing waits for it.
+  // Asks the server how far the queue is; returns the groups of the sidebar.
   async function refresh() {
     asked = viewNow();
     const found = await review.ask("standing");
-    if (!found?.ok) return;
+    if (!found?.ok) return [];
     Object.assign(standing, found, { decided: new Set(found.decided) });
     standing.place = new Map(found.queue.map((id, row) => [id, row + 1]));
+    guide();
     review.paint();
+    review.markTiles();
+    return found.groups;
+  }
+
+  // Above the grid: what is left, and how to begin.
+  function guide() {
+    review.hide("guide");
+    const { empty, elsewhere, queue, next } = standing;
+    if (!(left() || next) || !viewNow()) return; // FiftyOne has its stages there
+    const how = "click the first picture, then A accepts, R rejects (for ticked tiles: Shift+A, Shift+R); ? tells all keys";
+    const who = standing.who ? `${standing.who}: ` : "";
+    const what = elsewhere ? ` in the view '${elsewhere}'` : `: ${how}`;
+    const todo = left() ? `${left()} of ${queue.length} decisions left${what}` : next;
+    review.show("guide", who + (empty ? `${empty}; ${todo}` : todo));
+  }
+
+  // What was said is of another view.
+  function leaveView() {
+    if (asked !== viewNow()) review.hide("guide");
   }
 
   // A label has or has lost a decision; `last` says which.
@@ -115,6 +162,8 @@
 
   // Two reviewers disagree on it, and nobody has decided since.
   const isDisputed = (id) => id in standing.said && !standing.decided.has(id);
+
+  const isQueued = (id) => standing.place.has(id);
 
   const isFinished = () => standing.queue.length > 0 && !left();
 
@@ -147,7 +196,7 @@
   new MutationObserver(() => bar && !isOpen() && hide()).observe(document.body, { childList: true, subtree: true });
 
   Object.assign(review, {
-    inWords, percent, strip: { draw, note, refresh, help, isDisputed, isFinished, isShown: () => Boolean(bar) },
+    inWords, percent, strip: { draw, last: () => standing.last, note, refresh, leaveView, help, isDisputed, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
     offer: (row) => { buttons = row; },
   });
 })();

@@ -4,7 +4,7 @@ import pytest
 
 from sam2_core.serving.repository import RepositoryOptions, write_repository
 from sam2_core.serving.server_model import ModelSettings
-from sam2_core.serving.server_process import ServerOptions, find_server, new_prefix, start_server
+from sam2_core.serving.server_process import ServerOptions, TritonServer, find_server, new_prefix
 from sam2_core.types import AutolabelError
 from tests.integration.cluster import free_port
 from tests.sam2_core.serving.conftest import MICRO
@@ -37,12 +37,13 @@ def test_a_model_that_never_loads_is_ended_and_says_where_it_stood(installed, tm
     names = write_repository(repository, [str(MICRO)], options)
     (repository / names[0] / "1" / "model.py").write_text(_HANGS)
     options = ServerOptions(grpc_port=free_port())
-    server = start_server(
-        installed, repository, names[:1], options, prefix=new_prefix(), log=tmp_path / "log"
-    )
+    server = TritonServer(
+        installed, repository, names[:1], options, prefix=new_prefix(), log=tmp_path / "log",
+        loading_s=2,
+    )  # fmt: skip
     try:
         with pytest.raises(AutolabelError, match="--load-timeout") as caught:
-            server.wait_ready(2)
+            server.wait_ready()
     finally:
         server.stop()
     assert f"{repository / names[0]}/1/model.py" in str(caught.value)

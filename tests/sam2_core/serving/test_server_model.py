@@ -54,7 +54,7 @@ def model(tmp_path_factory):
         settings = ModelSettings(
             str(MICRO), "sam2_micro", "onnxruntime-cpu", store=str(tmp_path_factory.mktemp("store"))
         )
-        config = {name: {"string_value": text} for name, text in settings.parameters().items()}
+        config = {name: {"string_value": str(value)} for name, value in vars(settings).items()}
         loaded = ServerModel()
         loaded.initialize({
             "model_config": json.dumps({"parameters": config}), "model_version": "1",

@@ -141,9 +141,9 @@ def test_health_metadata_and_metrics(server):
     def ask(path):
         return httpx.get(f"{server['http']}/v2{path}", trust_env=False)
 
-    for method, body, status in (("HEAD", None, 405), ("GET", b"{}", 400)):
-        url = f"{server['http']}/v2/health/live"
-        assert httpx.request(method, url, content=body, trust_env=False).status_code == status
+    for method, path in (("POST", "models/sam2_compact/infer"), ("POST", "health/live")):
+        answer = httpx.request(method, f"{server['http']}/v2/{path}", trust_env=False)
+        assert answer.status_code == 405
     assert ask("/health/live").is_success
     assert ask("/models/sam2_compact/ready").is_success
     assert {one["name"] for one in ask("/models/sam2_compact").json()["inputs"]} > {"image"}
@@ -236,25 +236,4 @@ def test_masks_travel_as_run_lengths_or_packed_bits(server):
     assert mask.any()
     bits = np.unpackbits(found["mask_bits"][0, 0])[: mask.size]
     np.testing.assert_array_equal(bits, mask.reshape(-1))
-    transport.close()
-
-
-@pytest.mark.parametrize(
-    ("body", "length"),
-    [(b"", 0), (b"{", 1), (b"[]", 2), (b'{"inputs": 7}', 13), (b"{}", 99_999_999),
-     (b'{"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 100000, 100000, 3], '
-      b'"parameters": {"binary_data_size": 30000000000}}]}', None),
-     (b'{"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, -4, 4, 3], '
-      b'"parameters": {"binary_data_size": 48}}]}' + bytes(48), None)],
-)  # fmt: skip
-def test_bytes_that_are_no_request_are_refused_and_the_server_lives_on(server, body, length):
-    header = body.rfind(b"}") + 1 if length is None else length
-    answer = httpx.post(
-        f"{server['http']}/v2/models/sam2_compact/infer", content=body, trust_env=False,
-        timeout=20, headers={"Inference-Header-Content-Length": str(header)},
-    )  # fmt: skip
-    assert answer.status_code >= 400
-    assert answer.json()["error"]
-    transport = Transport(server["grpc"])
-    assert_answers(transport)
     transport.close()

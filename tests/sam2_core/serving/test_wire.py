@@ -64,7 +64,7 @@ POINTS, LABELS = np.zeros((1, 2, 3, 2), np.float32), np.full((1, 2, 3), -1, np.i
          "point_prompts", "mask_logits"),
         ({"points": np.zeros((1, 1, 65, 2), np.float32), "labels": np.zeros((1, 1, 65), np.int32)},
          "point_prompts", "at most 64"),
-        ({"boxes_xyxy_px": np.zeros((1, 5000, 4), np.float32)}, "boxes_alone", "from 1 to 4096"),
+        ({"boxes_xyxy_px": np.zeros((1, 5000, 4), np.float32)}, "point_prompts", "from 1 to 4096"),
         ({}, "point_prompts", "no prompt"),
         ({"boxes_xyxy_px": np.zeros((1, 0, 4), np.float32)}, "point_prompts", "0 rows"),
         ({"points": POINTS}, "point_prompts", "go together"),
@@ -74,7 +74,7 @@ POINTS, LABELS = np.zeros((1, 2, 3, 2), np.float32), np.full((1, 2, 3), -1, np.i
 )  # fmt: skip
 def test_a_request_that_is_wrong_is_told_what_is_wrong(tensors, read, says):
     ways = {
-        "image": lambda one: one.image(), "boxes_alone": lambda one: one.boxes_alone(),
+        "image": lambda one: one.image(),
         "point_prompts": lambda one: one.point_prompts(32),
     }  # fmt: skip
     with pytest.raises((AutolabelError, ValueError), match=says):

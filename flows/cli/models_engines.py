@@ -1,31 +1,44 @@
-"""`autolabel models build`, `certify` and `triton-repository`: what is made of a model."""
+"""`autolabel models build` and `certify`: the engines that run a model on a machine."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from flows.cli.common_options import (
-    FOLDER,
     cache_option,
     check_writable,
     json_option,
-    load_timeout_option,
-    numbers,
     precision_option,
     print_json,
 )
 from flows.cli.display import print_table, results_console, spinning, stderr_console
+from sam2_core.backend_choice import cuda_devices, require_tensorrt
+from sam2_core.backends.gpu import CudaDevice
 from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.checkpoints import NoMemoryError
+from sam2_core.load import Wanted, load_follow_backend, resolve_model
 from sam2_core.machine_errors import first_line
-from sam2_core.trust.certify import Certificate, certificate_path, engine_facts
+from sam2_core.trust.calibration import Calibration, CalibrationImage, bundled_calibration
+from sam2_core.trust.certify import (
+    Certificate,
+    certificate_path,
+    certify,
+    engine_facts,
+    recorded_answers,
+    with_pictures,
+)
+from sam2_core.trust.following import certify_memory, clip
 from sam2_core.types import AutolabelError
+from tasks.boxes.detectors import resolve_detector
+from tasks.masks.model import ModelChoice, choose_model, load_segmenter
 from tasks.wording import counted, one_line
 
 
@@ -55,11 +68,6 @@ def build(
     Engines are stored by GPU, TensorRT version and graph, and built once. Labeling builds what it
     lacks by itself: this only does it ahead of time, with --for also in CI or an image build.
     """
-    from rich.console import Console
-
-    from sam2_core.backends.tensorrt_backend import require_tensorrt
-    from sam2_core.load import Wanted, resolve_model
-
     require_tensorrt()
     targets = _targets(capabilities, index)
     with Console(stderr=True).status(f"resolving {model}") as status:
@@ -75,8 +83,6 @@ def build(
 
 def _targets(capabilities: str | None, index: int) -> list[str]:
     """Return whom to build for."""
-    from sam2_core.backend_choice import cuda_devices
-    from sam2_core.backends.gpu import CudaDevice
     from sam2_core.backends.tensorrt_engines import (
         NAME_AND_VERSION,
         ON_ANY_MACHINE,
@@ -103,7 +109,6 @@ def _targets(capabilities: str | None, index: int) -> list[str]:
 def _build(folder: ModelFolder, target: str, note: Callable[[str], None]) -> list[dict[str, Any]]:
     from sam2_core.backends.tensorrt_backend import build_all, engines_folder, network_engine
     from sam2_core.backends.tensorrt_engines import check_engine
-    from tasks.boxes.detectors import resolve_detector
 
     paths = build_all(folder, target, note)
     detector = resolve_detector("compact").read()
@@ -115,62 +120,6 @@ def _build(folder: ModelFolder, target: str, note: Callable[[str], None]) -> lis
         json.loads(path.with_suffix(".json").read_text()) | {"graph": graph, "path": str(path)}
         for graph, path in paths.items()
     ]
-
-
-@click.command("triton-repository", short_help="Write a Triton model repository.")
-@click.option(
-    "--model",
-    "models",
-    multiple=True,
-    required=True,
-    metavar="MODEL",
-    help="As for `autolabel label`; append `:whole` for whole frames. Repeat for several models.",
-)
-@click.option("--out", type=FOLDER, required=True, help="Folder to write.")
-@click.option(
-    "--backend",
-    type=click.Choice(["onnxruntime-cpu", "onnxruntime-cuda", "tensorrt", "torch"]),
-    default="onnxruntime-cpu",
-    help="What runs the model on the server.",
-)
-@precision_option
-@click.option("--gpus", callback=numbers, metavar="0,1", help="CUDA devices. Default: the CPU.")
-@click.option(
-    "--instances",
-    type=click.IntRange(1),
-    default=2,
-    help="Processes of a model per device; while one segments, another answers clicks.",
-)
-@click.option("--cache-mb", type=click.IntRange(16), default=1024, help="Memory for open images.")
-@load_timeout_option
-@click.option(
-    "--version",
-    type=click.IntRange(1),
-    default=1,
-    help="Number of this version; other versions stay.",
-)
-@json_option
-def triton_repository(models: tuple[str, ...], out: Path, **options: Any) -> None:
-    """Write a Triton model repository: the graphs, config.pbtxt and a line of Python for each.
-
-    The server needs sam2-autolabel installed, as in deploy/triton/Dockerfile.
-    """
-    from sam2_core.backend_choice import precision_for
-    from sam2_core.serving.repository import RepositoryOptions, write_repository
-    from sam2_core.serving.server_model import ModelSettings
-
-    precision = precision_for(options["backend"], options["precision"])
-    settings = ModelSettings(
-        backend=options["backend"], precision=precision, image_bytes=options["cache_mb"] << 20,
-        loading_s=options["load_timeout"],
-    )  # fmt: skip
-    names = write_repository(
-        out, models, RepositoryOptions(settings, options["gpus"], options["instances"]),
-        version=options["version"], with_graphs=True,
-    )  # fmt: skip
-    if not print_json(options["as_json"], {"folder": str(out), "models": names}):
-        for name in names:
-            click.echo(f"{name}: {out / name}")
 
 
 @click.command("certify")
@@ -214,78 +163,75 @@ def certify_model(**options: Any) -> None:
     if options["quick"] and options["frames"]:
         raise click.UsageError("--quick takes the bundled pictures only, no --frames")
     with spinning(stderr_console(), "certifying"):
-        certificates = _certified(options)
-        for one in certificates:
+        proofs = _certified(options)
+        for one in proofs:
             one.keep()
-    told, *memory = (one.as_json() | {"file": str(one.path())} for one in certificates)
+    told, *memory = (one.as_json() | {"file": str(one.path())} for one in proofs)
     if not print_json(options["as_json"], told | ({"memory": memory[0]} if memory else {})):
-        for one in certificates:
-            _print(one, one.path())
-    sys.exit(0 if all(one.passed for one in certificates) else 1)
+        for one in proofs:
+            _print_certificate(one)
+    sys.exit(0 if all(one.passed for one in proofs) else 1)
 
 
 def _certified(options: dict[str, Any]) -> list[Certificate]:
     """Return the certificate of the model and, where it has one, that of its memory."""
-    from sam2_core.checkpoints import NoMemoryError
-    from sam2_core.load import load_follow_backend
-    from sam2_core.trust.calibration import bundled_calibration
-    from sam2_core.trust.certify import certify, recorded_answers, with_pictures
-    from sam2_core.trust.following import certify_memory, clip
-    from tasks.evaluate.evaluate import NoJudgeError, answers_to, more_pictures
-    from tasks.masks.model import choose_model, load_segmenter
+    from tasks.evaluate.evaluate import more_pictures
 
     close_ups = False if options["whole_frames"] else None
     choice = choose_model(
         options["model"], options["backend"], options["precision"], close_ups=close_ups
     )
-    scenes = 4 if options["scenes"] is None else options["scenes"]
-    more = [] if options["quick"] else more_pictures(options["frames"], options["limit"], scenes)
-    if options["frames"] and not options["quick"] and len(more) == scenes:
-        raise AutolabelError(f"no frame in {options['frames']} in which the detector finds a box")
-    with load_segmenter(choice) as segmenter, _naming(choice.source):
+    frames, scenes = options["frames"], options["scenes"]
+    rendered = 4 if scenes is None else scenes
+    more = [] if options["quick"] else more_pictures(frames, options["limit"], rendered)
+    if frames and len(more) == rendered:
+        raise AutolabelError(f"no frame in {frames} in which the detector finds a box")
+    try:
+        masks = _certify_masks(choice, more, needs_judge=bool(frames or scenes))
+        return [masks, *_certify_memory(choice)]
+    except (AutolabelError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise AutolabelError(f"{choice.source} cannot be run: {first_line(error)}") from error
+
+
+def _certify_masks(
+    choice: ModelChoice, more: list[CalibrationImage], *, needs_judge: bool
+) -> Certificate:
+    """Hold masks of the bundled pictures, and of more where something can judge them."""
+    from tasks.evaluate.evaluate import NoJudgeError, answers_to
+
+    with load_segmenter(choice) as segmenter:
         path = certificate_path(engine_facts(segmenter.backend.info))
         check_writable(folders=[path.parent, path.with_suffix("")])
         if path.is_dir():
             raise AutolabelError(f"{path} is a folder where the certificate belongs: remove it")
+        kind, calibration = "quick", bundled_calibration()
         answers = recorded_answers(choice.source, segmenter)
-        calibration = bundled_calibration()
         if more:
             try:
                 answers = answers_to(choice, segmenter, calibration, answers, more)
-                calibration = calibration.with_more(more)
+                kind, calibration = "full", Calibration((*calibration.images, *more))
             except NoJudgeError as error:
-                if options["frames"] or options["scenes"]:
+                if needs_judge:
                     raise
-                more = []
                 click.echo(f"on the bundled pictures only: {error}", err=True)
-        kind = "full" if more else "quick"
         certificate, found = certify(
             segmenter, calibration, answers, kind=kind, source=choice.source
         )
-        proofs = [with_pictures(certificate, calibration, answers, found)]
+        return with_pictures(certificate, calibration, answers, found)
+
+
+def _certify_memory(choice: ModelChoice) -> list[Certificate]:
     try:
         backend = load_follow_backend(choice.source, choice.backend, choice.precision)
     except NoMemoryError:
-        return proofs
-    with _naming(choice.source):
-        certificate, answers, found = certify_memory(backend, choice.stamp, choice.source)
-    return [*proofs, with_pictures(certificate, clip(), answers, found)]
+        return []
+    certificate, answers, found = certify_memory(backend, choice.stamp, choice.source)
+    return [with_pictures(certificate, clip(), answers, found)]
 
 
-@contextlib.contextmanager
-def _naming(source: str) -> Iterator[None]:
-    """Name the model whose graphs cannot be run."""
-    try:
-        yield
-    except (AutolabelError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        raise AutolabelError(f"{source} cannot be run: {first_line(error)}") from error
-
-
-def _print(certificate: Certificate, path: Path) -> None:
-    from rich.text import Text
-
+def _print_certificate(certificate: Certificate) -> None:
     console, measured = results_console(), certificate.measured
     pictures = counted(certificate.calibration["pictures"], "picture")
     boxes = counted(certificate.calibration["boxes"], "box", "boxes")
@@ -308,10 +254,11 @@ def _print(certificate: Certificate, path: Path) -> None:
     )
     if certificate.worst[0]["iou"] < 1:
         console.print("the worst; green: both, red: this engine only, blue: PyTorch only")
-    for one in certificate.worst[:3] if certificate.worst[0]["iou"] < 1 else ():
-        text = f"  {one_line(one['picture'])}: IoU {one['iou']:.4f}  {one['file']}"
-        console.print(text, soft_wrap=True)
+        for one in certificate.worst[:3]:
+            text = f"  {one_line(one['picture'])}: IoU {one['iou']:.4f}  {one['file']}"
+            console.print(text, soft_wrap=True)
     for failure in certificate.failures:
         console.print(failure, style="red")
     colour = "green" if certificate.passed else "red"
-    console.print(Text(certificate.verdict, colour), f"  {path}", sep="", soft_wrap=True)
+    verdict = Text(certificate.verdict, colour)
+    console.print(verdict, f"  {certificate.path()}", sep="", soft_wrap=True)

@@ -1,14 +1,15 @@
-"""One worker of this machine: a plain `prefect worker`, in a process of its own, bound to its GPU.
+"""One worker of this machine: Prefect's process worker for one flow run at a time, and one GPU.
 
 A supervisor keeps it running. It tests the machine and its device before it takes work, and ends
 where they fail, or where a flow run notes that the machine has failed: the supervisor starts it
-again, later and later. What a plain worker does not do is stop politely: told to end it kills its
-flow run within seconds, and the shard lies there until somebody misses it. Here flow runs get
-SIGTERM first: they finish the chunk at hand and give their shard back.
+again, later and later. What `prefect worker start` does not do is stop politely: told to end it
+kills its flow run within seconds, and the shard lies there until somebody misses it. Here flow runs
+get SIGTERM first: they finish the chunk at hand and give their shard back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -17,25 +18,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.machine import self_test
 from flows.machine.programs import CPU_POOL, gpu_ids, python
-from flows.machine.self_test import JOINED_VARIABLE, NOTE_VARIABLE, noted_sick, notes_folder
+from flows.machine.self_test import NOTE_VARIABLE, noted_sick, notes_folder
+from flows.server.api import use_api
 from sam2_core.backend_choice import TESTED_VARIABLE
 from sam2_core.cache import write_whole
 from sam2_core.machine import METRICS_PORT, share_of, usable_cores
 from sam2_core.types import AutolabelError
-from tasks import processes
 from tasks.errors import error_text
-from tasks.processes import handling
+from tasks.processes import collect_seldom, handling
 from tasks.store.private_files import OwnFolder
 
 if TYPE_CHECKING:
     import psutil
+    from prefect.workers.process import ProcessWorker
 
 POLL_S, STOP_S = 0.5, 20.0
 # Of the worker and its flow runs; what the user has set stays.
@@ -92,12 +95,8 @@ class Worker:
         return gpu
 
 
-def work(
-    worker: Worker,
-    grace_s: float,
-    until_idle_s: float | None = None,
-) -> None:
-    """Run a worker until SIGTERM or Ctrl-C, until it ends or is idle, or until its machine fails.
+def work(worker: Worker, grace_s: float, until_idle_s: float | None = None) -> None:
+    """Work until SIGTERM or Ctrl-C, until idle, or until the machine or Prefect's worker fails.
 
     Where it takes no work, it notes why and exits; its supervisor starts it again.
 
@@ -109,24 +108,22 @@ def work(
     """
     note = notes_folder() / f"{worker.name}.{os.getppid()}"
     stop = threading.Event()
+    collect_seldom()
     try:
         with contextlib.ExitStack() as stack:
             scratch = OwnFolder("autolabel-worker-")
             stack.callback(scratch.remove)
+            stop_signals = signal.SIGTERM, signal.SIGINT
+            stack.enter_context(handling(lambda *_: stop.set(), *stop_signals))
             os.environ |= {"TMPDIR": str(scratch.path), NOTE_VARIABLE: str(note)}
-            os.environ[JOINED_VARIABLE] = str(scratch.path / "joined")
             offers = _offers(worker.bind(), note)
             for variable, value in SETTINGS.items():
                 os.environ.setdefault(variable, value)
-            stop_signals = signal.SIGTERM, signal.SIGINT
-            stack.enter_context(handling(lambda *_: stop.set(), *stop_signals))
-            command = [
-                # Ends with this process, even with one that was killed: it would take shards beside
-                # those of the next one.
-                *python("flows.machine.launched"), "0", str(os.getpid()),
-                *python("flows.server.prefect_worker"), worker.pool, worker.name, *offers,
-            ]  # fmt: skip
-            _work(command, note, stop, grace_s, until_idle_s)
+            plain = stack.enter_context(joined(worker, offers))
+            note.unlink(missing_ok=True)  # until now it was that of an earlier start
+            (scratch.path / "joined").touch()  # what Kubernetes asks for
+            print(f"{worker.name} takes work", file=sys.stderr)  # noqa: T201
+            asyncio.run(_run(plain, note, stop, grace_s, until_idle_s))
     except Exception as error:  # noqa: BLE001 - whatever it is, `status` has to tell
         why = " ".join(error_text(error).split())
         write_whole(note, why)
@@ -164,37 +161,71 @@ def _offers(gpu: str, note: Path) -> tuple[str, ...]:
     return offers
 
 
-def _work(
-    command: Sequence[str],
+@contextlib.contextmanager
+def joined(worker: Worker, offers: Sequence[str]) -> Iterator[ProcessWorker]:
+    """Join the worker's pool, look for lost runs in the block, and sign off at its end.
+
+    Args:
+        worker: which.
+        offers: backends that it can label with, best first.
+
+    """
+    use_api()
+    from prefect.workers.process import ProcessWorker
+
+    from flows.server.client import connected, server_time
+    from flows.server.fleet import join
+    from flows.server.runs import looking_after
+    from flows.server.submit import sign_off
+
+    join(worker.pool, worker.name, offers)
+    with connected() as client:
+        # It asks for what is due by its own clock.
+        behind_s = (server_time(client) - datetime.now(UTC)).total_seconds()
+    try:
+        with looking_after():
+            yield ProcessWorker(
+                worker.pool, name=worker.name, limit=1, create_pool_if_not_found=False,
+                prefetch_seconds=behind_s if behind_s > 1 else None,
+            )  # fmt: skip
+    finally:
+        sign_off(worker.pool, [worker.name])
+
+
+async def _run(
+    plain: ProcessWorker,
     note: Path,
     stop: threading.Event,
     grace_s: float,
     until_idle_s: float | None,
 ) -> None:
-    # A session of its own: Ctrl-C is for us, who tell the flow run first.
-    started = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    # Until it has joined its pool a note is that of an earlier start, and it is not idle.
-    joined, busy_s = Path(os.environ[JOINED_VARIABLE]), time.monotonic()
-    while started.poll() is None and not stop.wait(POLL_S):
-        if joined.exists() and note.exists():
-            break
+    """Run Prefect's worker, and end its flow runs before it.
+
+    Raises:
+        AutolabelError: a flow run has noted that the machine failed, or the worker ended by itself.
+
+    """
+    working, busy_s = asyncio.create_task(plain.start(printer=lambda _: None)), time.monotonic()
+    while not (working.done() or stop.is_set() or note.exists()):
+        await asyncio.sleep(POLL_S)
         if until_idle_s is not None:
-            if not joined.exists() or _flow_runs(started.pid):
+            if _flow_runs():
                 busy_s = time.monotonic()
             elif time.monotonic() - busy_s > until_idle_s:
                 stop.set()
     stopped, failed = stop.is_set(), noted_sick(note)
-    _end_flow_runs(started.pid, grace_s if stopped else STOP_S if failed else 0.0, ask=stopped)
-    processes.end(started, STOP_S)
+    await _end_flow_runs(grace_s if stopped else STOP_S if failed else 0.0, ask=stopped)
+    working.cancel()
+    ended = await asyncio.gather(working, return_exceptions=True)
     if not stopped:
-        raise AutolabelError(failed or f"`prefect worker` ended with code {started.returncode}")
+        why = "".join(error_text(one) for one in ended if one)
+        raise AutolabelError(failed or f"Prefect's worker ended: {why}")
 
 
-def _end_flow_runs(session: int, patience_s: float, *, ask: bool) -> None:
-    """Wait for a worker's flow runs, which give their shards back; kill those that do not end.
+async def _end_flow_runs(patience_s: float, *, ask: bool) -> None:
+    """Wait for this worker's flow runs, which give their shards back; kill those that do not end.
 
     Args:
-        session: of the worker and its flow runs, also when it has died under them.
         patience_s: the longest to wait.
         ask: whether they are asked to, once each; what notes that the machine fails needs not be.
 
@@ -202,7 +233,7 @@ def _end_flow_runs(session: int, patience_s: float, *, ask: bool) -> None:
     asked: set[int] = set()
     deadline = time.monotonic() + patience_s
     # One that cannot be killed is held by the driver or a file system.
-    while (runs := _flow_runs(session)) and time.monotonic() < deadline + STOP_S:
+    while (runs := _flow_runs()) and time.monotonic() < deadline + STOP_S:
         for run in runs:
             with contextlib.suppress(ProcessLookupError):
                 if time.monotonic() > deadline:
@@ -210,15 +241,15 @@ def _end_flow_runs(session: int, patience_s: float, *, ask: bool) -> None:
                 elif ask and run.pid not in asked:
                     asked.add(run.pid)
                     os.kill(run.pid, signal.SIGTERM)
-        time.sleep(0.1)
+        await asyncio.sleep(0.1)
 
 
-def _flow_runs(session: int) -> list[psutil.Process]:
+def _flow_runs() -> list[psutil.Process]:
     import psutil
 
     found = []
-    for one in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if os.getsid(one.pid) == session and "prefect.engine" in one.cmdline():
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "prefect.engine" in one.cmdline():
                 found.append(one)
     return found

@@ -1,0 +1,129 @@
+"""Memory attention's two products that PyTorch has no fast kernel for, in Triton, for halves.
+
+Objects remember unequal numbers of frames: their keys lie one behind the other, unpadded. Values
+are narrower than keys (64 to 256 in the published sizes), which PyTorch's kernels do not take.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+
+@triton.jit
+def _turned(  # type: ignore[no-untyped-def]
+    x, weight, bias, cosine, sine, cells, out, rows, cell_count,
+    wide: tl.constexpr, pairs: tl.constexpr, chunk: tl.constexpr, rows_each: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * rows_each + tl.arange(0, rows_each)
+    there = row[:, None] < rows
+    channel, pair = tl.arange(0, chunk), tl.arange(0, pairs)
+    first = tl.zeros((rows_each, pairs), tl.float32)
+    second = tl.zeros((rows_each, pairs), tl.float32)
+    for start in range(0, wide, chunk):
+        part = tl.load(x + row[:, None] * wide + start + channel[None, :], there, 0.0)
+        weights = weight + pair[None, :] * wide + start + channel[:, None]
+        first = tl.dot(part, tl.load(weights), first)
+        second = tl.dot(part, tl.load(weights + pairs * wide), second)
+    first += tl.load(bias + pair)[None, :]
+    second += tl.load(bias + pairs + pair)[None, :]
+    cell = tl.load(cells + row % cell_count, row < rows, 0)
+    angle = cell[:, None] * pairs + pair[None, :]
+    c, s = tl.load(cosine + angle), tl.load(sine + angle)
+    to = out + row[:, None] * (2 * pairs) + pair[None, :]
+    tl.store(to, (first * c - second * s).to(out.dtype.element_ty), there)
+    tl.store(to + pairs, (first * s + second * c).to(out.dtype.element_ty), there)
+
+
+def turned(
+    projection: nn.Linear, x: Tensor, cosine: Tensor, sine: Tensor, cells: Tensor | None
+) -> Tensor:
+    """Project rows (..., N, w) and turn each by its cell's angles: (..., N, d).
+
+    Args:
+        projection: w to d channels, in halves; the first halves of all pairs come first.
+        x: halves.
+        cosine: float32 (C, d / 2).
+        sine: the same.
+        cells: int64 (N,), rows of them; None for all of them in order.
+
+    """
+    x = x.contiguous()
+    if cells is None:
+        cells = torch.arange(len(cosine), device=x.device)
+    wide, rows_each = x.shape[-1], 64
+    rows = x.numel() // wide
+    out = x.new_empty(*x.shape[:-1], projection.out_features)
+    _turned[(triton.cdiv(rows, rows_each),)](
+        x, projection.weight, projection.bias, cosine, sine, cells, out, rows, len(cells),
+        wide=wide, pairs=projection.out_features // 2, chunk=min(wide, 64), rows_each=rows_each,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _attended(  # type: ignore[no-untyped-def]
+    q, k, v, ends, out, scale, queries, q_stride,
+    wide: tl.constexpr, narrow: tl.constexpr, rows_each: tl.constexpr, keys_each: tl.constexpr,
+):  # fmt: skip
+    one = tl.program_id(1)
+    first, last = tl.load(ends + one), tl.load(ends + one + 1)
+    row = tl.program_id(0) * rows_each + tl.arange(0, rows_each)
+    there = row[:, None] < queries
+    channel, value = tl.arange(0, wide), tl.arange(0, narrow)
+    mine = tl.load(q + one * q_stride + row[:, None] * wide + channel[None, :], there, 0.0)
+    most = tl.full((rows_each,), float("-inf"), tl.float32)
+    total = tl.zeros((rows_each,), tl.float32)
+    sums = tl.zeros((rows_each, narrow), tl.float32)
+    for start in range(first, last, keys_each):
+        key = start + tl.arange(0, keys_each)
+        inside = key < last
+        keys = tl.load(k + key[None, :] * wide + channel[:, None], inside[None, :], 0.0)
+        scores = tl.where(inside[None, :], tl.dot(mine, keys) * scale, float("-inf"))
+        higher = tl.maximum(most, tl.max(scores, 1))
+        weights, kept = tl.exp2(scores - higher[:, None]), tl.exp2(most - higher)
+        total = total * kept + tl.sum(weights, 1)
+        values = tl.load(v + key[:, None] * narrow + value[None, :], inside[:, None], 0.0)
+        sums = tl.dot(weights.to(values.dtype), values, sums * kept[:, None])
+        most = higher
+    to = out + (one * queries + row[:, None]) * narrow + value[None, :]
+    tl.store(to, (sums / total[:, None]).to(out.dtype.element_ty), there)
+
+
+@functools.cache
+def _shape(device: torch.device) -> dict[str, int]:
+    """Return what a device's shared memory has room for."""
+    large = device.type == "cuda" and (
+        torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 200 << 10
+    )
+    if large:
+        return {"rows_each": 128, "keys_each": 64, "num_warps": 8, "num_stages": 3}
+    return {"rows_each": 64, "keys_each": 32, "num_warps": 4, "num_stages": 2}
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, ends: Tensor) -> Tensor:
+    """Let each of O objects' queries attend to its own keys.
+
+    Args:
+        q: (1 or O, N, d), halves.
+        k: (K, d), of all objects, one behind the other.
+        v: (K, e).
+        ends: int32 (O + 1,), row of each object's first key, and K.
+
+    Returns:
+        (O, N, e).
+
+    """
+    q, count, cells = q.contiguous(), len(ends) - 1, q.shape[1]
+    out = q.new_empty(count, cells, v.shape[1])
+    shape = _shape(q.device)
+    scale = q.shape[2] ** -0.5 * 1.4426950408889634  # of powers of two
+    _attended[(triton.cdiv(cells, shape["rows_each"]), count)](
+        q, k, v, ends, out, scale, cells, q.stride(0) if len(q) > 1 else 0,
+        wide=q.shape[2], narrow=v.shape[1], **shape,
+    )  # fmt: skip
+    return out
