@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import cv2
 import numpy as np
 import numpy.typing as npt
-from pycocotools import mask as coco_mask
 
 # COCO's size classes, by the area of the mask in pixels.
 SIZES = ("small", "medium", "large")
@@ -24,6 +22,8 @@ def size_class(area_px: float) -> str:
 
 def mask_iou(first: bytes, second: bytes, size_hw: tuple[int, int]) -> float:
     """IoU of two compressed run-length masks of one image; two empty masks give 1."""
+    from pycocotools import mask as coco_mask
+
     a = {"counts": first, "size": list(size_hw)}
     b = {"counts": second, "size": list(size_hw)}
     if not coco_mask.area(a) and not coco_mask.area(b):
@@ -44,6 +44,9 @@ def boundary_f(first: bytes, second: bytes, size_hw: tuple[int, int], tolerance_
     there. Two empty masks give 1, one empty mask 0. `tasks.evaluate.metrics` has that benchmark's
     own contours and tolerance.
     """
+    import cv2
+    from pycocotools import mask as coco_mask
+
     rles = [{"counts": one, "size": list(size_hw)} for one in (first, second)]
     masks = [np.ascontiguousarray(coco_mask.decode(one)) for one in rles]
     if not masks[0].any() or not masks[1].any():
@@ -80,6 +83,8 @@ def polygons(mask: Bitmap) -> list[Points]:
         float64 (K, 2) x, y in pixels each.
 
     """
+    import cv2
+
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     if not len(rows):
         return []
