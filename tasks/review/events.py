@@ -424,7 +424,8 @@ def _before(sample: Mapping[str, Any], event: Event) -> Values:
     held = {str(one["_id"]): one.get("decision") or "" for one in machine}
     touched = {str(one["id"]) for one in event.upserts} | set(event.removed)
     reviewed = detections_of(sample, REVIEWED_FIELD)
-    there = [one for one in reviewed if str(one["_id"]) in touched]
+    # What has no fingerprint was drawn in the App just now, and before that it was not there.
+    there = [one for one in reviewed if str(one["_id"]) in touched and one.get("fingerprint")]
     return {
         "decisions": {label: held.get(label, "") for label in event.decisions},
         "upserts": [

@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +46,7 @@ from tasks.store.tables import FOLLOWED
 from tasks.wording import counted
 
 RULES = FollowRules()
+DECIDED = "somebody has decided"
 STEP_S = 0.5  # so often the page hears how far it is
 MOST_HELD = 4  # of several pages; older ones are forgotten
 
@@ -88,6 +90,7 @@ class Following:
         self._steps = self._follow()
         self.frames, self.of, self.way = 0, len(ids) - 1, "forward"
         self.made: list[tuple[Chosen, Event]] = []
+        self.left = Counter[str]()  # frames without a new mask, by why
 
     def advance(self) -> dict[str, Any]:
         """Go on for a moment; return how far it is."""
@@ -106,7 +109,21 @@ class Following:
     def take(self) -> list[Event]:
         """Record what was found, as one act; labels that were decided on meanwhile are left out."""
         kept = [(frame, event) for frame, event in self.made if _unchanged(self._dataset, frame)]
+        self.left[DECIDED] += len(self.made) - len(kept)
         return decide(self._dataset, [one for one, _ in kept], [event for _, event in kept])
+
+    def told(self, events: Sequence[Event]) -> str:
+        """Say where masks were added, and why on other frames none was."""
+        why = ", ".join(f"{what} ({count})" for what, count in self.left.items() if count)
+        if not self.of:
+            return "no other frame: this camera has no more of this sequence"
+        if not events:
+            return f"no new mask on {counted(self.frames, 'frame')}: {why}"
+        left = f"; none where {why}" if why else ""
+        start = self.so_far()["start"] or 0
+        ahead = sum((event.frame.get("frame_number") or 0) > start for event in events)
+        back = len(events) - ahead
+        return f"masks on {counted(ahead, 'frame')} ahead, {back} back, as corrected{left}"
 
     def _object_of(self, label: Mapping[str, Any]) -> set[str]:
         """Names of the object that a label, or those that it was made of, shows."""
@@ -134,8 +151,12 @@ class Following:
                 self.frames += 1
                 masks = self._masks(follower, sample) if sample else None
                 absent = absent + 1 if masks is None else 0
-                if sample and masks is not None and sample["review_status"] != DONE:
+                if masks is None:
+                    self.left["the object is not seen"] += 1
+                elif sample and sample["review_status"] != DONE:
                     self._note(frame_of(sample), dict(sample), masks, age)
+                else:
+                    self.left["the frame is done"] += 1
                 yield self.frames
                 if absent >= RULES.absent_frames:
                     break
@@ -167,9 +188,11 @@ class Following:
             if value >= RULES.joins_iou or label.get("object") in self._object
         ]
         if any(label.get("decision") for _, _, label in same):
+            self.left[DECIDED] += 1
             return
         best = max(same, key=lambda one: one[0], default=None)
         if best and best[0] >= RULES.agrees_iou:
+            self.left["its label agrees"] += 1
             return
         ((_, seed),) = self._seed.labels
         if best:

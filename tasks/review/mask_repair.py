@@ -14,18 +14,29 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
+from bson import ObjectId
 from pydantic import Field, FiniteFloat, TypeAdapter
 
 from sam2_core.arrays import freeze_arrays
 from sam2_core.clicks import BGRA, MADE, OpenImage, drawn
 from sam2_core.prompts import PointPrompts
 from sam2_core.types import AutolabelError, FloatArray, ImageArray, Masks, ModelStamp
-from tasks.dataset.documents import fingerprint, mask_of, rle_of, stamp_text, window_of
+from tasks.dataset.documents import (
+    Values,
+    detections_of,
+    fingerprint,
+    mask_of,
+    rle_of,
+    stamp_text,
+    window_of,
+)
+from tasks.dataset.layout import sample_collection
+from tasks.dataset.schema import REVIEWED_FIELD
 from tasks.masks.crops import BoolArray, paint, segments_of
 from tasks.masks.model import Segmenters, choose_model
 from tasks.masks.rules import without_small_parts
 from tasks.review.actions import Chosen, as_corrected, choose, confirming, decide
-from tasks.review.events import CORRECTED, Event
+from tasks.review.events import CORRECTED, EDITED, Event
 from tasks.types import FrameRef
 from tasks.wording import counted
 
@@ -33,6 +44,7 @@ MODEL_VARIABLE = "AUTOLABEL_CLICK_MODEL"
 # Pictures that stay open: the one at hand, the one before, those of other tabs.
 KEPT_PICTURES = 4
 OLD: BGRA = (21, 204, 250, 90)
+DRAWN: Values = {"changed": "drawn in the App"}
 NOTHING_FOUND = "nothing is left of the mask: undo a click, or drag a box around the object"
 
 
@@ -184,6 +196,7 @@ def take(dataset: Any, clicked: Clicked) -> list[Event]:
     if not clicked.points and clicked.box_xyxy_px is None:
         raise AutolabelError("nothing was clicked: the mask is as it was")
     frame, made = mend(dataset, clicked)
+    ((_, label),) = frame.labels
     masks, model = made.masks, stamp_text(made.stamp)
     changed = f"mask: {clicked.text()}"
     values = {
@@ -193,7 +206,8 @@ def take(dataset: Any, clicked: Clicked) -> list[Event]:
         "object_score": float(masks.object_score[0]), "risk": None,
         "source": None, "undetected_frames": None,
     }  # fmt: skip
-    event = confirming(frame, "repair", CORRECTED, lambda _: values)
+    action = "repair" if label.get("fingerprint") else "add"  # what was drawn just now has none
+    event = confirming(frame, action, CORRECTED, lambda _: values)
     prompts = {
         "points_xy_px": [list(point) for point in clicked.points],
         "box_xyxy_px": clicked.box_xyxy_px and list(clicked.box_xyxy_px),
@@ -201,6 +215,34 @@ def take(dataset: Any, clicked: Clicked) -> list[Event]:
     provenance = {"source": "clicks", "model": model, "prompts": prompts}
     changes = {one: {**noted, **provenance} for one, noted in event.changes.items()}
     return decide(dataset, [frame], [replace(event, changes=changes)])
+
+
+def take_drawn(dataset: Any, sample_ids: Sequence[str]) -> tuple[list[Event], str]:
+    """Record what somebody has drawn in the tab Annotate, each label as an act; boxes get masks.
+
+    Returns:
+        The events, and what was wrong with the last box that got no mask.
+
+    """
+    events: list[Event] = []
+    wrong = ""
+    wanted = {"_id": {"$in": [ObjectId(one) for one in sample_ids]}}
+    for sample in sample_collection(dataset).find(wanted, {REVIEWED_FIELD: 1}):
+        for label in detections_of(sample, REVIEWED_FIELD):
+            if label.get("fingerprint"):  # recorded already
+                continue
+            where = str(sample["_id"]), str(label["_id"])
+            frame = _frame_with(dataset, *where)
+            try:
+                if label.get("mask"):
+                    event = confirming(frame, "add", EDITED, lambda _: DRAWN)
+                    events += decide(dataset, [frame], [event])
+                else:
+                    box = window_of(label["bounding_box"], frame.size_hw)
+                    events += take(dataset, Clicked(*where, version_of(label), (), box))
+            except AutolabelError as error:
+                wrong = f"the box '{label.get('label')}' has no mask yet, C makes one: {error}"
+    return events, wrong
 
 
 def version_of(label: Mapping[str, Any]) -> str:

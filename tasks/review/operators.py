@@ -46,7 +46,7 @@ from tasks.review.events import (
 )
 from tasks.review.export import export_reviews
 from tasks.review.follow_from import begin, held
-from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
+from tasks.review.mask_repair import Clicked, mend, open_label, take, take_drawn, warm_up
 from tasks.review.queue import (
     CONTROL,
     DISAGREEMENTS,
@@ -57,6 +57,7 @@ from tasks.review.queue import (
     Share,
     build_queue,
     everything,
+    frames_view,
     is_blind,
     known_classes,
     list_sequences,
@@ -406,7 +407,7 @@ def _decided(
 # An act in the strip's words; others are called by what they are.
 SAID = {
     "accept": "accepted", "reject": "rejected", "delete": "deleted", "merge": "merged",
-    "fix_class": "class corrected", "repair": "mask repaired", "follow": "followed",
+    "fix_class": "class corrected", "repair": "mask repaired", "add": "added", "follow": "followed",
     "nothing_here": "nothing here", "done": "sequence done",
 }  # fmt: skip
 
@@ -517,6 +518,7 @@ def _selected_or_last(ctx: Any) -> list[Chosen]:
         raise AutolabelError("that nothing is here holds for this frame, not for whole objects")
     frames = [str(sample_id(event.frame_key)) for event in act]
     labels = [label for event in act for label in event.decisions]
+    labels += [one["id"] for event in act for one in event.upserts if not one["sources"]]
     return choose(ctx.dataset, frames, labels) if labels else []
 
 
@@ -535,11 +537,20 @@ def _follow_step(ctx: Any) -> Answer:
 def _follow_take(ctx: Any) -> Done:
     following = held(str(ctx.params.get("following")))
     events = following.take()
-    frames, made = counted(following.frames, "frame"), counted(len(events), "mask")
-    told = f"followed through {frames}: {made} made anew, which count as corrected"
-    kept = following.frames - len(events)
-    left = f"; in {kept} it is not seen, or its label agrees or is decided" if kept else ""
-    return Done(told + left, events)
+    told = following.told(events)
+    if not events:
+        raise AutolabelError(told)
+    return Done(told, events)
+
+
+def _show_followed(ctx: Any) -> Done:
+    """Show the frames of the last act in a view of their own."""
+    keys = [event.frame_key for event in last_act(ctx.dataset)]
+    ctx.ops.close_sample()  # the view does not show the open one
+    ctx.ops.set_view(view=frames_view(ctx.dataset, {"frame_key": {"$in": keys}}))
+    view = Share.of_this_process().named(NEEDS_REVIEW)
+    frames = counted(len(keys), "frame")
+    return Done(f"{frames} with followed masks; the view '{view}' at the top left leads back")
 
 
 def _export_reviews(ctx: Any) -> Done:
@@ -580,6 +591,7 @@ def _standing(ctx: Any) -> Answer:
         said = {one.label_id: dict(zip(one.people, one.verdicts, strict=True)) for one in opinions}
         settled = frozenset(one.label_id for one in opinions if one.settled)
         standing = replace(standing, decided=settled & set(standing.label_ids))
+    followed = len(act) if act and act[0].action == "follow" else 0
     groups = ctx.dataset.app_config.sidebar_groups or ()
     shown = view.startswith((NEEDS_REVIEW, LABEL_BY_LABEL, SECOND_OPINIONS, DISAGREEMENTS))
     return {
@@ -587,7 +599,8 @@ def _standing(ctx: Any) -> Answer:
         "empty": "" if shown else _what_is_empty(ctx),
         "queue": standing.label_ids, "decided": sorted(standing.decided), "said": said,
         "words": WORDS, "told": DESCRIPTIONS, "last": _in_words(act) if act else "",
-        "who": reviewer(), "next": "" if standing.left else _next_after(ctx.dataset, view),
+        "next": "" if standing.left else _next_after(ctx.dataset, view),
+        "who": reviewer(), "followed": followed,
         "groups": [
             {"name": one.name, "paths": list(one.paths), "expanded": one.expanded} for one in groups
         ],
@@ -665,6 +678,20 @@ def _repair_accept(ctx: Any) -> Done:
     return Done(f"corrected the mask with {clicked.text()}", take(ctx.dataset, clicked))
 
 
+def _drawn(ctx: Any) -> Done:
+    """Record what was drawn in the tab Annotate; the last label of it has the focus then."""
+    frames = frames_of(ctx.view, ctx.params["sample_ids"]).values()
+    events, wrong = take_drawn(ctx.dataset, list(frames))
+    if not events:
+        if wrong:
+            raise AutolabelError(wrong)
+        return Done("")
+    made = [one for event in events for one in event.upserts]
+    names = ", ".join(one["label"] for one in made)
+    told = f"added {names}: F fixes the class, C the mask, Shift+T follows it"
+    return Done(wrong or told, events, made[-1]["id"], str(sample_id(events[-1].frame_key)))
+
+
 def _dataset_of(ctx: Any) -> Any:
     """Open the dataset as it was opened before: `ctx.dataset` is all loaded anew for each click."""
     return open_dataset(str(ctx.dataset_name))
@@ -677,7 +704,8 @@ ACTS: Mapping[str, Callable[[Any], Done | Answer]] = {
     "sequence_done": _sequence_done, "nothing_here": _nothing_here, "undo": _undo, "redo": _redo,
     "export_reviews": _export_reviews, "refresh_queue": _refresh_queue,
     "open_sequence": _open_sequence, "classes": _classes, "sequences": _sequences,
-    "standing": _standing, "around": _around, "repair_open": _repair_open,
+    "standing": _standing, "around": _around, "drawn": _drawn, "repair_open": _repair_open,
     "repair_warm": _repair_warm, "repair_click": _repair_click, "repair_accept": _repair_accept,
     "follow_begin": _follow_begin, "follow_step": _follow_step, "follow_take": _follow_take,
+    "show_followed": _show_followed,
 }  # fmt: skip

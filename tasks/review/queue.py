@@ -674,14 +674,19 @@ def sequence_view(dataset: Any, name: str) -> Any:
         AutolabelError: there is none.
 
     """
-    frames = everything(dataset)
     part = F("sequence_id").contains_str(name, case_sensitive=False)
     for wanted in ({"sequence_id": name}, part):
-        view = frames.match(wanted)
+        view = frames_view(dataset, wanted)
         if name and view.count():
-            view = view.sort_by([("sequence_id", 1), ("frame_number", 1), ("camera", 1)])
-            return _without(view, _unused(dataset))
+            return view
     raise AutolabelError(f"no sequence has '{name}' in its name")
+
+
+def frames_view(dataset: Any, wanted: Any) -> Any:
+    """View of frames in order, with the fields that a reviewer needs."""
+    view = everything(dataset).match(wanted)
+    view = view.sort_by([("sequence_id", 1), ("frame_number", 1), ("camera", 1)])
+    return _without(view, _unused(dataset))
 
 
 def needs_review(dataset: Any, wanted: Mapping[str, str]) -> Any:

@@ -289,6 +289,34 @@ def change_class(page: Any, old: str, new: str) -> None:
     page.get_by_role("option", name=new).click()
 
 
+def a_drawn_box_becomes_a_mask(page: Any, name: str) -> None:
+    """Draw in the tab, go back at once: the mask is there, one undo takes the label away."""
+    page.get_by_text("Explore", exact=True).click()
+    strip = page.get_by_test_id("strip-place")
+    place = strip.inner_text()
+    assert place.endswith("1 left · 2 hidden")
+    page.get_by_text("Annotate", exact=True).click()
+    page.get_by_test_id("detection-mode").click()
+    page.get_by_text("its mask is made when you go back to Explore").wait_for()
+    held = page.get_by_test_id("lighter-sample-renderer").bounding_box()
+    page.mouse.move(held["x"] + held["width"] * 0.1, held["y"] + held["height"] * 0.4)
+    page.mouse.down()
+    page.mouse.move(held["x"] + held["width"] * 0.5, held["y"] + held["height"] * 0.7, steps=8)
+    page.mouse.up()
+    page.get_by_text("Explore", exact=True).click()
+    page.get_by_text("Shift+T follows it").wait_for()
+    page.wait_for_function(READY)
+    sample = schema.open_dataset(name).first()
+    drawn = sample.reviewed.detections[-1]
+    assert drawn.area_px > 500
+    assert review_state(page)["reviewFocus"] == drawn.id
+    assert strip.inner_text() == place
+    press(page, "Shift+T")
+    page.get_by_text("no other frame").wait_for()
+    press(page, "Shift+Z")
+    wait_for(lambda: classes(name, "reviewed"), ["person"])
+
+
 @pytest.mark.ci
 def test_a_class_changed_in_the_annotate_tab_survives_a_reload_and_is_exported(
     name: str, tmp_path: Path
@@ -302,6 +330,8 @@ def test_a_class_changed_in_the_annotate_tab_survives_a_reload_and_is_exported(
         page.get_by_text("Annotate", exact=True).click()
         page.get_by_text("person", exact=True).wait_for()
         assert page.get_by_text("truck", exact=True).count() == 0, "the machine's are no choice"
+        a_drawn_box_becomes_a_mask(page, name)
+        page.get_by_text("Annotate", exact=True).click()
         change_class(page, "person", "car")
         wait_for(lambda: classes(name, "reviewed"), ["car"])
         save_picture(page, tmp_path, "review-annotate")
@@ -309,7 +339,8 @@ def test_a_class_changed_in_the_annotate_tab_survives_a_reload_and_is_exported(
     assert classes(name, "reviewed") == ["car"], "a reload keeps it"
     assert classes(name, "detections") == ["car", "person", "truck"], "the machine's stay"
     events = [(event.action, event.by) for event in read_events(out, name)]
-    assert events == [("reject", "tester"), ("accept", "tester"), ("edit", "tester")]
+    acts = ["reject", "accept", "add", "undo", "edit"]
+    assert events == [(act, "tester") for act in acts]
     rows = pq.read_table(export_reviews(name).table_uri).to_pylist()
     assert [(row["label"], row["decision"], row["changed"]) for row in rows] == [
         ("car", "edited", "edited in the App"), ("car", "rejected", ""),

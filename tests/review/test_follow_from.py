@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from pycocotools import mask as coco_mask
 
 from tasks.dataset import schema
 from tasks.export.run import Choice, export
@@ -16,7 +17,6 @@ from tasks.review.events import read_events
 from tasks.review.export import export_reviews
 from tasks.review.mask_repair import MODEL_VARIABLE
 from tests.integration.runs import MICRO
-from tests.planted_graphs import micro_with_memory
 from tests.review.app_page import (
     READY,
     browser_page,
@@ -25,8 +25,9 @@ from tests.review.app_page import (
     open_view,
     press,
     review_state,
+    wait_for,
 )
-from tests.review.labels import PLACES, picture_with
+from tests.review.labels import PLACES, disc, picture_with
 from tests.review.reviewed import ask, load_run, pick, state
 from tests.sam2_core.test_follow import StandIn
 
@@ -103,8 +104,8 @@ def test_a_mask_is_carried_on_and_decisions_of_people_stay(drive, tmp_path, monk
     before = state(drive)
     done = follow(dataset)
     assert done["message"] == (
-        "followed through 6 frames: 3 masks made anew, which count as corrected; in 3 it is not "
-        "seen, or its label agrees or is decided"
+        "masks on 3 frames ahead, 0 back, as corrected; none where the object is not seen (1), "
+        "its label agrees (1), somebody has decided (1)"
     )
     assert len(done["samples"]) == 3
     acts = [event.action for event in read_events(out, drive)]
@@ -150,8 +151,7 @@ def test_who_stops_keeps_what_is_there_and_what_others_decide_meanwhile_stays(dr
     reject(*pick(drive, 3, 0))
     done = ask(dataset, "follow_take", following=far["following"])
     assert done["message"] == (
-        "followed through 2 frames: 1 mask made anew, which count as corrected; in 1 it is not "
-        "seen, or its label agrees or is decided"
+        "masks on 1 frame ahead, 0 back, as corrected; none where somebody has decided (1)"
     )
     assert sorted(reviewed(drive)) == [2, 4]
 
@@ -175,12 +175,14 @@ def test_without_a_memory_or_a_mask_the_page_is_told_what_to_do(drive, monkeypat
 def test_the_key_carries_a_mask_on_says_how_far_it_is_and_one_undo_takes_it_back(
     database, tmp_path, monkeypatch
 ):
-    pytest.importorskip("torch", reason="needs PyTorch: make torch")
     monkeypatch.delenv("FIFTYONE_PLUGINS_DIR", raising=False)
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
-    monkeypatch.setenv(MODEL_VARIABLE, str(micro_with_memory(tmp_path / "micro")))
     name = f"page-{tmp_path.name}"
     frames = [picture_with(tmp_path, i, [CAR, VAN], ("car", "van"), 0.4) for i in range(30)]
+    small = coco_mask.encode(np.asfortranarray(disc((600, 220, 720, 340))))["counts"]
+    frames[1:] = [  # none agrees with the van
+        replace(one, masks=replace(one.masks, rle=(one.masks.rle[0], small))) for one in frames[1:]
+    ]
     dataset = load_run(name, tmp_path / "out", frames)
     with run_app() as app, browser_page() as page:
         open_view(page, app.link(name))
@@ -189,9 +191,9 @@ def test_the_key_carries_a_mask_on_says_how_far_it_is_and_one_undo_takes_it_back
         before = state(name)
         page.keyboard.press("Shift+T")
         page.get_by_text("of 29 frames").first.wait_for()
-        page.wait_for_function("() => !/: 0 of/.test(document.body.innerText)")
+        page.wait_for_function("() => /masks so far: [1-9]/.test(document.body.innerText)")
         page.keyboard.press("Escape")
-        page.get_by_text("followed through").first.wait_for()
+        page.get_by_text("ahead, 0 back").first.wait_for()
         page.wait_for_function(READY)
         assert page.get_by_test_id("modal").count() == 1, "Escape closes the frame otherwise"
         found = reviewed(name)
@@ -201,3 +203,8 @@ def test_the_key_carries_a_mask_on_says_how_far_it_is_and_one_undo_takes_it_back
         assert [one[:5] for one in state(name)] == [one[:5] for one in before]
         sample = dataset.match({"frame_number": 1}).first()
         assert review_state(page)["reviewSample"] == sample.id
+        press(page, "Shift+Y")
+        page.get_by_text("show the followed masks").click()
+        page.get_by_test_id("modal").wait_for(state="detached")
+        shown = page.get_by_test_id("entry-counts")
+        wait_for(shown.inner_text, f"{len(found) - 1} samples")

@@ -7,6 +7,7 @@
   const MOST_ROWS = 200;
   const LOOKS = {
     wait: "bottom:46px;background:#111827e6", wrong: "bottom:90px;background:#b91c1c", done: "bottom:90px;background:#15803d",
+    annotate: "bottom:4px;background:#1f2430",
     guide: "top:17px;background:#1f2430", // above the grid
     away: "inset:0;transform:none;max-width:none;padding:35vh 10vw;border-radius:0;background:#111827;font-size:18px;" +
       "text-align:center;white-space:pre-line;pointer-events:auto",
@@ -50,6 +51,7 @@
   // key or click. FiftyOne's own notifications wait until it has drawn.
   let since = 0;
   function tell(text, kind = "done") {
+    hide("done");
     const sign = show(kind, text);
     since = performance.now();
     setTimeout(() => signs.get(kind) === sign && hide(kind), STAYS_MS[kind]);

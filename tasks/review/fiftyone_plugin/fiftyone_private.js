@@ -46,6 +46,15 @@
     window.addEventListener("canvas-loaded", ({ target }) => act(target, lookers.get(target)));
   }
 
+  // The tab Annotate has a canvas of its own.
+  const isAnnotating = () => Boolean(document.querySelector("[data-cy=lighter-sample-renderer]"));
+
+  // That tab saves by itself; the browser says of each request, when it has its answer, where it went.
+  function onSaved(act) {
+    const ids = ({ name }) => name.match(/\/dataset\/\w+\/sample\/(\w+)/)?.[1] ?? [];
+    new PerformanceObserver((list) => list.getEntries().flatMap(ids).forEach(act)).observe({ type: "resource" });
+  }
+
   const frameIsOpen = () => Boolean(document.querySelector("[data-cy=modal]"));
   const isThere = (looker) => Boolean(looker?.state.canvasBBox && !looker.state.destroyed);
   const isReady = (looker) => !looker.isSampleUpdating && looker.state.overlaysPrepared;
@@ -150,7 +159,7 @@
   }
 
   review.fiftyone = {
-    state, missing, onDrawn, frameIsOpen, isThere, isReady, selectedLabels, drawAgain, hear, drawnLabels, boxOnCanvas, adapt, leaveOut,
+    state, missing, onDrawn, isAnnotating, onSaved, frameIsOpen, isThere, isReady, selectedLabels, drawAgain, hear, drawnLabels, boxOnCanvas, adapt, leaveOut,
     paintNames,
   };
 })();

@@ -150,6 +150,7 @@
   }
 
   async function start(act) {
+    review.hide("done"); // that is of the act before
     if (act === "repair") await review.repair();
     else await alone(() => pressed(act));
   }

@@ -50,10 +50,11 @@
     return undecided()[0] ?? null;
   }
 
-  // `kept` is the decision that the label has already.
-  function focusOn(id, kept = null) {
+  // A label that is decided on already can have it, too.
+  function focusOn(id) {
+    const label = labelsInReach().find((one) => one.id === id);
     open.focus = id;
-    open.kept = kept;
+    open.kept = label ? decisionOf(label) : null;
     paint();
   }
 
@@ -74,7 +75,7 @@
     if (!row.length) return;
     const at = row.findIndex((one) => one.id === focused()?.id);
     const to = at < 0 && step < 0 ? row.length - 1 : (at + step + row.length) % row.length;
-    focusOn(row[to].id, decisionOf(row[to]));
+    focusOn(row[to].id);
   }
 
   const boxOnPage = (label) => fiftyone.boxOnCanvas(open.looker, label);

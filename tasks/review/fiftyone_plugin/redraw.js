@@ -19,6 +19,15 @@
     return new Promise((done) => setTimeout(done, ms));
   }
 
+  // FiftyOne brings a frame that was saved in the tab Annotate back with all its labels: this is what the view
+  // had shown of them before.
+  let kept = { of: "", ids: [] };
+  const nameOf = (id) => `${review.strip.viewNow()} ${id}`;
+  function keepView() {
+    const ids = (review.open.looker?.sample?.detections?.detections ?? []).map(idOf);
+    kept = { of: nameOf(review.openId()), ids };
+  }
+
   // A sample, as the App has it, with labels that changed: `labels` by field, `gone` ids, other `values`.
   // Those of the machine that a view leaves out, as labels to which a decision was spread, stay so.
   function renewed(sample, change) {
@@ -30,11 +39,12 @@
         fresh[field] = byId.get(old._id) ?? old; // a patch
         continue;
       }
-      const kept = (old?.detections ?? []).filter((one) => !change.gone.includes(one._id));
-      const present = new Set(kept.map((one) => one._id));
       const isShown = (id) => field === "reviewed" || review.strip.isQueued(id);
+      const isInView = (id) => kept.of !== nameOf(sample._id) || kept.ids.includes(id) || byId.has(id) || field === "reviewed";
+      const there = (old?.detections ?? []).filter((one) => !change.gone.includes(one._id) && isInView(one._id));
+      const present = new Set(there.map((one) => one._id));
       const added = [...byId.values()].filter(({ _id }) => !present.has(_id) && isShown(_id));
-      const detections = [...kept.map((one) => byId.get(one._id) ?? one), ...added];
+      const detections = [...there.map((one) => byId.get(one._id) ?? one), ...added];
       fresh[field] = { _cls: "Detections", ...old, detections };
     }
     return fresh;
@@ -140,11 +150,13 @@
 
   for (const operator of [Redraw, Turn]) foo.registerOperator(operator, "sam2-autolabel");
 
+  const redraw = (samples) => foo.executeOperator("sam2-autolabel/redraw", { samples });
+
   function drawWaiting(id) {
-    if (waiting.has(id)) foo.executeOperator("sam2-autolabel/redraw", { samples: { [id]: [] } });
+    if (waiting.has(id)) redraw({ [id]: [] });
   }
 
-  Object.assign(review, { pause, drawWaiting, waits: (id) => waiting.has(id) });
+  Object.assign(review, { pause, keepView, redraw, drawWaiting, waits: (id) => waiting.has(id) });
 })();
 
 // The sidebar as the dataset has it, in every view. FiftyOne drops fields that a view does not have, as

@@ -29,5 +29,34 @@
     });
   }
 
+  // Boxes that somebody draws in FiftyOne's tab Annotate get their masks when that tab is left.
+  const HOW = "draw a box around what has no label and choose its class; its mask is made when you go back to Explore";
+  const saved = new Set(); // ids of samples
+  let isDrawing = false;
+
+  async function takeDrawn() {
+    if (isDrawing || !saved.size) return;
+    const sample_ids = [...saved];
+    saved.clear();
+    const done = await review.during("making masks of the boxes …", review.act("drawn", { sample_ids }));
+    if (done?.message === "") review.redraw({ [review.openId()]: [{ labels: {}, gone: [], values: {} }] });
+  }
+
+  new MutationObserver(() => {
+    if (isDrawing === review.fiftyone.isAnnotating()) return;
+    isDrawing = !isDrawing;
+    if (isDrawing) {
+      review.show("annotate", HOW);
+      review.keepView();
+    } else {
+      review.hide("annotate");
+      takeDrawn();
+    }
+  }).observe(document.body, { childList: true, subtree: true });
+  review.fiftyone.onSaved((id) => {
+    saved.add(id);
+    takeDrawn();
+  });
+
   Object.assign(review, { repair: start });
 })();

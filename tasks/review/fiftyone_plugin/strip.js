@@ -12,7 +12,7 @@
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
   const MOST_PLACES = 5;
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
-  const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, empty: "", elsewhere: "", last: "", next: "" };
+  const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, empty: "", elsewhere: "", last: "", followed: 0, next: "" };
   let bar = null, buttons = [], asked; // for which view
 
   // Parts of the strip that change, by name.
@@ -83,14 +83,20 @@
     bar[name].style.display = text ? "" : "none";
   }
 
-  // A button for each of two who disagree: their class and mask hold then.
-  function offerToTake(id, said) {
-    if (bar.take.dataset.of === id) return;
-    bar.take.dataset.of = id;
+  // A button for each of two who disagree: their class and mask hold then. Else one that leads to followed masks.
+  function offerMore(said) {
+    const rows = Object.entries(said).map(([who, verdict]) => [`take ${who}'s: ${verdict}`, "take", { who }]);
+    if (!rows.length && standing.followed) rows.push([`show the followed masks: ${standing.followed}`, "show_followed", {}]);
+    const all = JSON.stringify(rows);
+    if (bar.take.dataset.of === all) return;
+    bar.take.dataset.of = all;
     bar.take.replaceChildren();
-    for (const [who, verdict] of Object.entries(said)) {
-      const button = element("button", `${BUTTON};max-width:16em;${CUT}`, bar.take, `take ${who}'s: ${verdict}`);
-      button.addEventListener("click", () => review.act("take", { who }));
+    for (const [text, act, params] of rows) {
+      const button = element("button", `${BUTTON};max-width:16em;${CUT}`, bar.take, text);
+      button.addEventListener("click", () => {
+        button.blur();
+        review.act(act, params);
+      });
     }
   }
 
@@ -99,16 +105,17 @@
     if (!bar) build();
     if (asked !== viewNow()) refresh();
     const reasons = (!selected && label?.reasons) || [];
-    const place = placeOf(label && !selected ? [label] : labels), hidden = review.hiddenLabels();
+    const isDrawn = label?.sources?.length === 0; // by somebody: its frame has a place in the queue
+    const place = placeOf(label && !selected && !isDrawn ? [label] : labels), hidden = review.hiddenLabels();
     const others = hidden ? `${hidden} more on this frame that the view does not show: × beside its name shows all` : "";
     set("place", [place, hidden && `${hidden} hidden`].filter(Boolean).join(" · "), others || place);
     set("label", selected ? `${selected} selected` : label?.label ?? "");
     set("risk", label?.risk && !selected ? `risk ${percent(label.risk)}` : "", "how likely the label is wrong");
     bar.risk.style.background = label?.risk > 0.5 ? "#fca5a5" : label?.risk > 0.2 ? "#fde047" : "#86efac";
-    const disputed = !selected && standing.said[label?.id];
-    offerToTake(disputed ? label.id : "", disputed || {});
+    offerMore((!selected && standing.said[label?.id]) || {});
     const doubts = reasons.length || verdict || !label?.risk ? inWords(reasons) : ["no single reason stands out"];
-    const said = [verdict, ...doubts].filter(Boolean).join(", ");
+    const lacks = label && !selected && !label.mask && !label.mask_path ? "no mask yet: C makes one" : "";
+    const said = [verdict, lacks, ...doubts].filter(Boolean).join(", ");
     const told = reasons.map((one) => `${inWords([one])}: ${standing.told[one] ?? ""}`).join("\n");
     set("reasons", label || selected ? said : nothingLeft(labels), told);
     bar.reasons.style.display = ""; // takes what room is left
@@ -157,7 +164,7 @@
   // A label has or has lost a decision; `last` says which.
   function note(id, decision, last) {
     if (standing.place.has(id)) standing.decided[decision ? "add" : "delete"](id);
-    if (last) standing.last = last;
+    if (last) Object.assign(standing, { last, followed: 0 });
   }
 
   // Two reviewers disagree on it, and nobody has decided since.
