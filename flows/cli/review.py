@@ -21,13 +21,14 @@ from flows.server.sign_in import write_links
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import DatabaseKeeper, end_without_waiting, running_server
 from tasks.dataset.layout import sample_collection
-from tasks.dataset.schema import LOG_FIELD, dataset_lock, open_dataset
+from tasks.dataset.schema import LOG_FIELD, open_dataset
 from tasks.processes import handling
 from tasks.review import stats
 from tasks.review.app import DEFAULT_PORT, App, open_in_browser, run_app
 from tasks.review.events import REVIEWER_VARIABLE, show_again
 from tasks.review.events import reviewer as signed_by
 from tasks.review.export import export_reviews
+from tasks.review.opinions import unsettled
 from tasks.review.queue import (
     CONTROL,
     DISAGREEMENTS,
@@ -35,15 +36,14 @@ from tasks.review.queue import (
     DOUBLE_VARIABLE,
     LABEL_BY_LABEL,
     NEEDS_REVIEW,
-    QUEUES,
     SECOND_OPINIONS,
     SHARE_VARIABLE,
     Queue,
     Share,
     build_queue,
     everything,
-    only_labels,
     sequence_risks,
+    show_disagreements,
 )
 from tasks.review.relabel import relabel_dataset
 from tasks.review.set_aside import compare_files, count_set_aside
@@ -210,8 +210,8 @@ def export(dataset: str, out: str | None, as_json: bool) -> None:
     click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
     if report.set_aside_uri:
         click.echo(f"not in them: {report.set_aside.text()}\n  {report.set_aside_uri}")
-    if count := stats.unsettled(open_dataset(dataset)):
-        click.echo(f"{counted(count, 'disagreement')} open: the latest decision holds")
+    if count := unsettled(open_dataset(dataset)):
+        click.echo(f"{counted(count, 'disagreement')} open: what stands is written")
 
 
 @command.command("report")
@@ -224,17 +224,10 @@ def report(dataset: str, as_json: bool) -> None:
     somebody has decided on them once more.
     """
     opened = open_dataset(dataset)
-    given, opinions = stats.review_stats(opened), stats.second_opinions_given(opened)
-    differing = [one for one in opinions if not one.agree]
-    waiting = {one.label_id: one.frame_key for one in opinions if one.is_open}
-    with dataset_lock(dataset):
-        opened.reload()
-        text = "labels on which two reviewers differ"
-        view = only_labels(opened, waiting)
-        opened.save_view(DISAGREEMENTS, view, description=text, overwrite=True)
-        opened.info[QUEUES] = {**opened.info.get(QUEUES, {}), DISAGREEMENTS: waiting}
-        opened.save()
-    pairs = stats.agreements(opinions)
+    given = stats.review_stats(opened)
+    differing = [one for one in given.opinions if not one.agree]
+    waiting = show_disagreements(opened, given.opinions)
+    pairs = stats.agreements(given.opinions)
     result = {
         "labels": given.labels, "decided": given.decided, "by_reviewer": given.by_reviewer,
         "second_opinions": [asdict(one) for one in pairs],
@@ -242,20 +235,12 @@ def report(dataset: str, as_json: bool) -> None:
     }  # fmt: skip
     if print_json(as_json, result):
         return
-    people = ", ".join(f"{who} {count}" for who, count in given.by_reviewer.items())
     click.echo(f"{dataset}: {given.decided:,} of {counted(given.labels, 'label')} decided")
-    again = sum(given.by_reviewer.values()) - given.decided
-    twice = f", {again} of them on labels that another had decided on" if again else ""
-    click.echo(f"  decisions by: {people or 'nobody yet'}{twice}")
-    if not opinions:
+    click.echo(f"  decisions by: {stats.decided_by(given)}")
+    if not given.opinions:
         click.echo("  no second opinion yet")
     for one in pairs:
-        kappa = "says nothing: all verdicts are alike" if one.kappa is None else f"{one.kappa:.2f}"
-        agree = 1 - one.disagree.share
-        click.echo(
-            f"  {' and '.join(one.people)} agree on {agree:.1%} of "
-            f"{counted(one.disagree.of, 'label')}; Cohen's kappa {kappa}"
-        )
+        click.echo(f"  {one.text()}")
         for name, rate in one.by_class.items():
             if rate.wrong:
                 click.echo(f"    {name}: they differ on {rate.wrong} of {rate.of}")

@@ -240,7 +240,6 @@ def progress(camera: Camera, app: App, dataset: Any) -> None:
     page = camera.page
     page.set_viewport_size(TALL)
     open_view(page, app.link(dataset.name, view="needs-review"))
-    page.get_by_test_id("new-panel-btn").click()
     page.get_by_text("Review progress").first.click()
     page.get_by_text("Decided in the queue").wait_for()
     page.wait_for_timeout(4000)

@@ -21,6 +21,7 @@ from tasks.dataset.documents import (
     mask_of,
     reviewed_id,
     rle_of,
+    sample_id,
     to_values,
     window_of,
 )  # fmt: skip
@@ -35,12 +36,12 @@ from tasks.review.events import (
     REJECTED,
     Event,
     now_text,
-    read_events,
     record,
     refuse_changed_labels,
     reviewer,
+    said,
     standing_entries,
-    storage_of,
+    stored_event,
 )
 from tasks.wording import counted
 
@@ -213,6 +214,13 @@ def merge(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     return decide(dataset, chosen, [_merging(frame) for frame in chosen])
 
 
+def last_said(dataset: Any, frame: Any, label_id: str) -> dict[str, Event]:
+    """Return what each person has decided on a machine's label last, with class and mask."""
+    sample = sample_collection(dataset).find_one({"_id": frame}, {LOG_FIELD: 1}) or {}
+    entries = {one["by"]: one for one in standing_entries(sample) if label_id in said(one)}
+    return {who: stored_event(dataset, entry) for who, entry in entries.items()}
+
+
 def decide_as(dataset: Any, frame: Chosen, label_id: str, who: str) -> list[Event]:
     """Decide on a machine's label as somebody has before: with that person's class and mask.
 
@@ -220,17 +228,9 @@ def decide_as(dataset: Any, frame: Chosen, label_id: str, who: str) -> list[Even
         AutolabelError: that person has taken the decision back.
 
     """
-    where = {"frame_key": frame.frame_key}
-    sample = sample_collection(dataset).find_one(where, {LOG_FIELD: 1}) or {}
-    theirs = [
-        entry["event_id"]
-        for entry in standing_entries(sample)
-        if entry["by"] == who and label_id in entry["decisions"]
-    ]
-    if not theirs:
+    event = last_said(dataset, sample_id(frame.frame_key), label_id).get(who)
+    if not event:
         raise AutolabelError(f"{who} has taken that decision back: reload the page")
-    stored = read_events(storage_of(dataset), dataset.name)  # masks are in storage alone
-    (event,) = (one for one in stored if one.event_id == theirs[-1])
     at, by, identity = now_text(), reviewer(), str(reviewed_id(label_id))
     upserts = tuple(
         {**one, "reviewer": by, "reviewed_at": at}
@@ -314,20 +314,23 @@ def _identity(field: str, label: Mapping[str, Any]) -> str:
 def confirming(
     frame: Chosen, action: str, decision: str, change: Callable[[Mapping[str, Any]], Values]
 ) -> Event:
-    """Start the event that holds labels to be right, but for what `change` returns of each."""
+    """Start the event that holds labels to be right, but for what `change` returns of each.
+
+    Who accepts what a machine's label has become confirms that: it stays a corrected one.
+    """
     at, by = now_text(), reviewer()
     upserts: list[Values] = []
     decisions: dict[str, str] = {}
     changes: dict[str, Any] = {}
     for field, label in frame.labels:
         identity, sources = _identity(field, label), sources_of(field, label)
-        changed = change(label)
-        upserts.append(
-            to_values(label, frame.size_hw, id=identity, sources=sources, decision=decision,
-                      reviewer=by, reviewed_at=at, **changed)
-        )  # fmt: skip
-        decisions |= dict.fromkeys(sources, decision)
-        changes[identity] = _noted(label, changed.get("changed", ""))
+        confirmed = field == REVIEWED_FIELD and decision == ACCEPTED
+        now = (label.get("decision") if confirmed else "") or decision
+        values = to_values(label, frame.size_hw, id=identity, sources=sources, decision=now,
+                           reviewer=by, reviewed_at=at)  # fmt: skip
+        upserts.append(values | change(label))
+        decisions |= dict.fromkeys(sources, now)
+        changes[identity] = _noted(label, upserts[-1]["changed"])
     return frame.event(
         action, upserts=tuple(upserts), decisions=decisions, changes=changes, at=at, by=by
     )

@@ -88,7 +88,8 @@ class Event:
         relabel: new relabel state of the frame, None for no change.
         before: what takes it back, as `states_before` says; empty if nothing can.
         reverts: id of the event that this one takes back, "" for none.
-        second_opinion: whether the person did not see what somebody else had decided before.
+        second_opinion: whether the person did not see what somebody else had decided before. It
+            changes nothing: what the first one decided stands until somebody settles it.
 
     """
 
@@ -116,6 +117,8 @@ class Event:
         entry = asdict(self)
         del entry["frame"], entry["before"]
         entry["upserts"] = [one["id"] for one in self.upserts]
+        if self.second_opinion:  # in older logs there are some that did change labels
+            entry |= {"opinions": self.decisions, "decisions": {}, "upserts": [], "removed": []}
         return entry
 
 
@@ -179,12 +182,16 @@ def record(
         ]  # fmt: skip
         out_uri = storage_of(dataset)
         if out_uri:
-            name = f"{at.replace(':', '').replace('+0000', 'Z')}-{complete[0].event_id[:8]}.json"
+            name = f"{_file_time(at)}-{complete[0].event_id[:8]}.json"
             uri = storage.join(reviews_uri(out_uri, dataset.name), "events", name)
             content = {"dataset": dataset.name, "events": [asdict(one) for one in complete]}
             storage.write_bytes(uri, encode_json(content))
         show_stored(lambda: apply_events(dataset, complete))
         return complete
+
+
+def _file_time(at: str) -> str:
+    return at.replace(":", "").replace("+0000", "Z")
 
 
 def _after_all(dataset: Any, events: Sequence[Event]) -> str:
@@ -364,6 +371,8 @@ def update_of(event: Event) -> dict[str, Any]:
             "$concatArrays": [{"$ifNull": [f"${LOG_FIELD}", []]}, [{"$literal": event.log_entry()}]]
         },
     }
+    if event.second_opinion:
+        return fields
     if event.decisions or event.overrides:
         fields["detections.detections"] = _changed_labels(event)
     gone = [ObjectId(one["id"]) for one in event.upserts] + [ObjectId(i) for i in event.removed]
@@ -527,6 +536,14 @@ def _acts_that_stand(dataset: Any) -> Iterator[tuple[Event, ...]]:
             yield act
 
 
+def stored_event(dataset: Any, entry: Mapping[str, Any]) -> Event:
+    """Return the event of an entry of a frame's log, with the masks that storage alone has."""
+    uris = event_uris(storage_of(dataset), dataset.name)
+    later = (one for one in uris if one.rpartition("/")[2] >= _file_time(entry["at"]))
+    events = (event for uri in later for event in _read(uri))
+    return next(event for event in events if event.event_id == entry["event_id"])
+
+
 @lru_cache(maxsize=4096)  # files of events never change
 def _read(uri: str) -> tuple[Event, ...]:
     return tuple(read_file(uri))
@@ -544,6 +561,7 @@ def _inverse(event: Event, action: str) -> Event:
         decisions=before["decisions"], upserts=tuple(before["upserts"]),
         removed=tuple(before["removed"]), status=before["status"], relabel=before["relabel"],
         changes={action: event.changes.get(UNDO, event.action)}, reverts=event.event_id,
+        second_opinion=event.second_opinion,
     )  # fmt: skip
 
 
@@ -552,8 +570,10 @@ def _refuse_later_decisions(dataset: Any, act: Sequence[Event]) -> None:
     if sample_collection(dataset).count_documents({"_id": {"$in": ids}}) < len(ids):
         raise AutolabelError("a frame of this act is set aside: its decisions stay as they are")
     decided = {label: what for event in act for label, what in event.decisions.items()}
-    since = decisions_on(dataset, ids, decided).items() <= decided.items()
-    if not since or _others_since(dataset, ids, act[0], decided):
+    applied = {} if act[0].second_opinion else decided
+    if not decisions_on(dataset, ids, applied).items() <= applied.items() or _others_since(
+        dataset, ids, act[0], decided
+    ):
         raise AutolabelError(
             "these labels have been decided on again since, by somebody else or by an edit"
         )
@@ -562,10 +582,15 @@ def _refuse_later_decisions(dataset: Any, act: Sequence[Event]) -> None:
 def _others_since(dataset: Any, ids: Sequence[Any], act: Event, labels: Collection[str]) -> bool:
     """Whether somebody else has decided on labels after an act, the same perhaps."""
     return any(
-        entry["at"] > act.at and entry["by"] != act.by and set(labels) & set(entry["decisions"])
+        entry["at"] > act.at and entry["by"] != act.by and set(labels) & said(entry).keys()
         for sample in sample_collection(dataset).find({"_id": {"$in": ids}}, {LOG_FIELD: 1})
         for entry in standing_entries(sample)
     )
+
+
+def said(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return what an entry of a frame's log says of machine labels: decisions or opinions."""
+    return {**(entry.get("decisions") or {}), **(entry.get("opinions") or {})}
 
 
 def standing_entries(sample: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -20,10 +20,11 @@ import fiftyone.operators as foo
 from bson import ObjectId
 from fiftyone.operators import types
 
+from sam2_core.clicks import drawn
 from sam2_core.machine_errors import is_machine_error
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import DatabaseAwayError, await_answer
-from tasks.dataset.documents import detections_of, sample_id
+from tasks.dataset.documents import detections_of, mask_of, sample_id, to_document
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import (
     LOG_FIELD,
@@ -47,6 +48,7 @@ from tasks.review.events import (
 from tasks.review.export import export_reviews
 from tasks.review.follow_from import begin, held
 from tasks.review.mask_repair import Clicked, mend, open_label, take, take_drawn, warm_up
+from tasks.review.opinions import hidden_labels, second_opinions_given
 from tasks.review.queue import (
     CONTROL,
     DISAGREEMENTS,
@@ -63,8 +65,8 @@ from tasks.review.queue import (
     list_sequences,
     queue_standing,
     sequence_view,
+    show_disagreements,
     spread,
-    unseen_labels,
 )  # fmt: skip
 from tasks.review.relabel import request_relabel, sent_back, submit_relabel
 from tasks.review.stats import (
@@ -73,7 +75,6 @@ from tasks.review.stats import (
     rates_plot,
     review_stats,
     risks_plot,
-    second_opinions_given,
     shown_names,
     summary,
 )
@@ -142,16 +143,17 @@ def labels_as_stored(dataset: Any, wanted: Mapping[Any, Collection[str]]) -> dic
 
 
 def _change(sample: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:
-    unseen = unseen_labels(sample)  # also after an undo nobody sees what the other has decided
+    # Also after an opinion, or an undo, nobody sees what the other has decided.
+    unseen = hidden_labels(sample, Share.of_this_process().is_second(str(sample["frame_key"])))
     found = {
         MACHINE_FIELD: [
-            {**one, "decision": ""} if str(one["_id"]) in unseen else one
+            {**one, "decision": unseen.get(str(one["_id"]), one.get("decision"))}
             for one in detections_of(sample, MACHINE_FIELD)
         ],
         REVIEWED_FIELD: [
             one
             for one in detections_of(sample, REVIEWED_FIELD)
-            if unseen.isdisjoint(one.get("sources", ()))
+            if unseen.keys().isdisjoint(one.get("sources", ()))
         ],
     }
     labels = {
@@ -180,6 +182,7 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         """Count everything again."""
         stats = review_stats(ctx.dataset)
         ctx.panel.set_state("summary", summary(stats))
+        ctx.panel.set_state("disagreements", stats.open_disagreements)
         reasons = {_WORDS.get(name, name): rate for name, rate in stats.by_reason.items()}
         plots = {
             "decisions": decisions_plot(stats),
@@ -195,12 +198,17 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
 
     def open_queue(self, ctx: Any) -> None:
         """Show what needs review."""
-        ctx.ops.set_view(name=Share.of_this_process().named(NEEDS_REVIEW))
+        _show(ctx, Share.of_this_process().named(NEEDS_REVIEW))
+
+    def open_disagreements(self, ctx: Any) -> None:
+        """Show the labels on which two reviewers differ."""
+        show_disagreements(ctx.dataset, second_opinions_given(ctx.dataset))
+        _show(ctx, DISAGREEMENTS)
 
     def open_control(self, ctx: Any) -> None:
         """Show the control sample."""
         if ctx.dataset.has_saved_view(CONTROL):
-            ctx.ops.set_view(name=CONTROL)
+            _show(ctx, CONTROL)
         else:
             ctx.ops.notify(NO_CONTROL, variant="info")
 
@@ -212,12 +220,21 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         buttons.btn(
             "control", label="Control sample", on_click=self.open_control, variant="outlined"
         )
+        if count := ctx.panel.get_state("disagreements"):
+            label = counted(count, "disagreement")
+            buttons.btn("differ", label=label, on_click=self.open_disagreements, variant="outlined")
         buttons.btn("refresh", label="Count again", on_click=self.refresh, variant="outlined")
         panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
         for name in _TITLES:
             layout = ctx.panel.get_state(f"layout_{name}") or {}
             panel.plot(name, layout=layout, config={"displayModeBar": False})
         return types.Property(panel, view=types.GridView(orientation="vertical", gap=3, pad=3))
+
+
+def _show(ctx: Any, view: str) -> None:
+    """Show a view on the grid, which the panel may lie over."""
+    ctx.ops.set_view(name=view)
+    ctx.ops.open_panel("Samples")
 
 
 _TITLES = {
@@ -360,7 +377,7 @@ def _selected_frames(ctx: Any) -> list[str]:
 
 
 def _focused(ctx: Any, blind: bool) -> list[Chosen]:
-    """Find the label with the focus; the page says which decision it shows there.
+    """Find the label with the focus; the page says which decision it shows there, in which view.
 
     Another decision on a label is one on what the last one made of it. A second opinion is on what
     the machine made, whatever somebody else has decided.
@@ -368,10 +385,7 @@ def _focused(ctx: Any, blind: bool) -> list[Chosen]:
     focus = ctx.params["focus"]
     chosen = choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
     shown = focus.get("decision")
-    wanted = {"_id": sample_id(chosen[0].frame_key)}
-    sample = sample_collection(ctx.dataset).find_one(wanted, {"frame_key": 1, LOG_FIELD: 1})
-    # Keys do not say which view is open.
-    if blind or (sample and not shown and focus["label_id"] in unseen_labels(sample)):
+    if blind or str(focus.get("view")).startswith(SECOND_OPINIONS.replace(" ", "-")):
         return [replace(one, blind=True) for one in chosen]
     for field, label in (one for frame in chosen for one in frame.labels):
         if field == MACHINE_FIELD and shown is not None and (label.get("decision") or "") != shown:
@@ -585,18 +599,14 @@ def _standing(ctx: Any) -> Answer:
     """Return what the page says besides labels: of the queue, and how its sidebar is ordered."""
     view = ctx.request_params.get("view_name") or ""
     standing, act = queue_standing(ctx.dataset, view), last_act(ctx.dataset)
-    said = {}
-    if view == DISAGREEMENTS:
-        opinions = second_opinions_given(ctx.dataset)
-        said = {one.label_id: dict(zip(one.people, one.verdicts, strict=True)) for one in opinions}
-        settled = frozenset(one.label_id for one in opinions if one.settled)
-        standing = replace(standing, decided=settled & set(standing.label_ids))
+    differing = second_opinions_given(ctx.dataset) if view == DISAGREEMENTS else ()
+    said = {one.label_id: dict(zip(one.people, one.verdicts, strict=True)) for one in differing}
     followed = len(act) if act and act[0].action == "follow" else 0
     groups = ctx.dataset.app_config.sidebar_groups or ()
-    shown = view.startswith((NEEDS_REVIEW, LABEL_BY_LABEL, SECOND_OPINIONS, DISAGREEMENTS))
+    is_queue = view.replace(LABEL_BY_LABEL, NEEDS_REVIEW) == standing.view
+    random = " (drawn at random from what nobody else looks at)" if view == CONTROL else ""
     return {
-        "elsewhere": "" if shown else Share.of_this_process().named(NEEDS_REVIEW),
-        "empty": "" if shown else _what_is_empty(ctx),
+        "about": "" if is_queue else _about_view(ctx), "where": f"'{standing.view}'{random}",
         "queue": standing.label_ids, "decided": sorted(standing.decided), "said": said,
         "words": WORDS, "told": DESCRIPTIONS, "last": _in_words(act) if act else "",
         "next": "" if standing.left else _next_after(ctx.dataset, view),
@@ -624,7 +634,8 @@ _PLACES = {f"{MACHINE_FIELD}.detections.{name}": 1 for name in ("_id", "label", 
 
 def _next_after(dataset: Any, view: str) -> str:
     """Say what comes after a queue without anything left."""
-    for name in map(Share.of_this_process().named, (NEEDS_REVIEW, SECOND_OPINIONS)):
+    mine = map(Share.of_this_process().named, (NEEDS_REVIEW, SECOND_OPINIONS))
+    for name in (*mine, DISAGREEMENTS, CONTROL):
         waiting = queue_standing(dataset, name).left if dataset.has_saved_view(name) else 0
         if waiting and view != name:
             return f"the queue is finished; next: {counted(waiting, 'label')} in the view '{name}'"
@@ -646,13 +657,32 @@ def _in_words(act: Sequence[Event]) -> str:
     return f"{what}: {' → '.join(from_to) if len(from_to) == 2 else noted[0]['label']}"
 
 
-def _what_is_empty(ctx: Any) -> str:
-    """Name the open view if it has no samples; "" of any other."""
+def _about_view(ctx: Any) -> str:
+    """Say what the open view holds, if it is a saved one."""
     name = ctx.request_params.get("view_name") or ""
-    if not ctx.dataset.has_saved_view(name) or ctx.view.limit(1).count():
+    if not ctx.dataset.has_saved_view(name):
         return ""
     told = ctx.dataset.get_saved_view_info(name)["description"]
-    return f"the view '{name}'{f' ({told})' if told else ''} is empty"
+    empty = "" if ctx.view.limit(1).count() else " is empty"
+    return f"the view '{name}'{f' ({told})' if told else ''}{empty}"
+
+
+def _opinions(ctx: Any) -> Answer:
+    """Return the masks that people, by name, hold a label to have."""
+    frame, label = ObjectId(ctx.params["sample_id"]), str(ctx.params["label_id"])
+    made = {
+        who: (one["size_hw"], to_document(one))
+        for who, event in actions.last_said(_dataset_of(ctx), frame, label).items()
+        for one in event.upserts
+        if label in one["sources"]
+    }
+    return {
+        who: {"bounding_box": one["bounding_box"], **drawn(mask_of(one, size_hw), 0, 0, _SOLID)}
+        for who, (size_hw, one) in made.items()
+    }
+
+
+_SOLID = (0, 0, 0, 255)
 
 
 def _repair_open(ctx: Any) -> Answer:
@@ -704,8 +734,8 @@ ACTS: Mapping[str, Callable[[Any], Done | Answer]] = {
     "sequence_done": _sequence_done, "nothing_here": _nothing_here, "undo": _undo, "redo": _redo,
     "export_reviews": _export_reviews, "refresh_queue": _refresh_queue,
     "open_sequence": _open_sequence, "classes": _classes, "sequences": _sequences,
-    "standing": _standing, "around": _around, "drawn": _drawn, "repair_open": _repair_open,
-    "repair_warm": _repair_warm, "repair_click": _repair_click, "repair_accept": _repair_accept,
-    "follow_begin": _follow_begin, "follow_step": _follow_step, "follow_take": _follow_take,
-    "show_followed": _show_followed,
+    "standing": _standing, "around": _around, "drawn": _drawn, "opinions": _opinions,
+    "repair_open": _repair_open, "repair_warm": _repair_warm, "repair_click": _repair_click,
+    "repair_accept": _repair_accept, "follow_begin": _follow_begin, "follow_step": _follow_step,
+    "follow_take": _follow_take, "show_followed": _show_followed,
 }  # fmt: skip

@@ -49,6 +49,7 @@ from tasks.review.events import (
     reviewer,
     standing_entries,
 )
+from tasks.review.opinions import Opinions, said_by_others, second_opinions_given
 from tasks.risk.compute_risk import DESCRIPTIONS, WORDS, sequence_risk
 from tasks.risk.geometry import shared_box_areas
 from tasks.wording import counted
@@ -377,11 +378,13 @@ class Standing:
         label_ids: one label for each decision, in the order in which the frames show them.
         decided: those that need none any more: they have one, or that of this reviewer, or one
             after two that disagree, or their frame is done.
+        view: name of the view that shows them.
 
     """
 
     label_ids: tuple[str, ...]
     decided: frozenset[str]
+    view: str = ""
 
     @property
     def left(self) -> int:
@@ -398,11 +401,15 @@ def queue_standing(dataset: Any, view: str = "") -> Standing:
 
     """
     queues = dataset.info.get(QUEUES, {})
+    view = view.replace(LABEL_BY_LABEL, NEEDS_REVIEW)
     view = view if view in queues else Share.of_this_process().named(NEEDS_REVIEW)
     queued: Mapping[str, str] = queues.get(view, {})
+    if view == DISAGREEMENTS:
+        done = {one.label_id for one in second_opinions_given(dataset) if not one.is_open}
+        return Standing(tuple(queued), frozenset(done & queued.keys()), view)
     if view.startswith(SECOND_OPINIONS) and dataset.has_saved_view(view):
         shown = dataset.load_saved_view(view).values(f"{_INNER}.id", unwind=True)
-        return Standing(tuple(queued), frozenset(set(queued) - set(map(str, shown))))
+        return Standing(tuple(queued), frozenset(set(queued) - set(map(str, shown))), view)
     fields = {f"{_INNER}._id": 1, f"{_INNER}.decision": 1, "review_status": 1}
     wanted = {"frame_key": {"$in": sorted(set(queued.values()))}}
     decided = {
@@ -411,7 +418,7 @@ def queue_standing(dataset: Any, view: str = "") -> Standing:
         for label in detections_of(sample, MACHINE_FIELD)
         if label.get("decision") or sample["review_status"] == DONE
     }
-    return Standing(tuple(queued), frozenset(decided & set(queued)))
+    return Standing(tuple(queued), frozenset(decided & set(queued)), view)
 
 
 def _in_order(doubts: Sequence[Doubt]) -> dict[str, str]:
@@ -486,17 +493,28 @@ def build_queue(
         classes = known_classes(dataset)
         offer_classes(dataset, [*classes, *detector_classes(dataset)])
         colour_classes(dataset, classes)
-        dataset.info["control"] = {"label_ids": list(drawn)}
         mine = {share.named(NEEDS_REVIEW): wanted, share.named(SECOND_OPINIONS): second}
-        dataset.info[QUEUES] = dataset.info.get(QUEUES, {}) | mine
+        dataset.info[QUEUES] = dataset.info.get(QUEUES, {}) | mine | {CONTROL: drawn}
         dataset.save()
+    show_disagreements(dataset, second_opinions_given(dataset))
     labels = count_labels(dataset, {one.object_name for one in doubts})
     frames = len(set(wanted.values()))
     return Queue(len(doubts), frames, labels, threshold, len(drawn), len(second))
 
 
-# What another person can say yes or no to; a merged label is a label of its own.
-SECONDED = (ACCEPTED, REJECTED, CORRECTED, DELETED)
+def show_disagreements(dataset: Any, opinions: Sequence[Opinions]) -> int:
+    """Save the view of the labels on which two people differ; return how many are open.
+
+    There always is one: pages open only views that were there when they were loaded.
+    """
+    waiting = {one.label_id: one.frame_key for one in opinions if one.is_open}
+    with dataset_lock(dataset.name):
+        dataset.reload()
+        view, text = only_labels(dataset, waiting), "labels on which two reviewers differ"
+        dataset.save_view(DISAGREEMENTS, view, description=text, overwrite=True)
+        dataset.info[QUEUES] = dataset.info.get(QUEUES, {}) | {DISAGREEMENTS: waiting}
+        dataset.save()
+    return len(waiting)
 
 
 def second_opinions(dataset: Any, share: Share) -> dict[str, str]:
@@ -514,7 +532,7 @@ def second_opinions(dataset: Any, share: Share) -> dict[str, str]:
     fields |= {"frame_key": 1, LOG_FIELD: 1}
     for sample in sample_collection(dataset).find({f"{LOG_FIELD}.0": {"$exists": True}}, fields):
         key = str(sample["frame_key"])
-        waiting, decided = _said_by_others(sample)
+        waiting, decided = said_by_others(sample)
         for label in detections_of(sample, MACHINE_FIELD):
             name = str(label["_id"])
             doubt = Doubt(float(label.get("risk") or 0.0), name, key, object_of(label))
@@ -523,22 +541,6 @@ def second_opinions(dataset: Any, share: Share) -> dict[str, str]:
             elif name in waiting and share.is_second(key):
                 best[doubt.object_name] = max(doubt, best.get(doubt.object_name, doubt))
     return _in_order([one for name, one in best.items() if name not in closed])
-
-
-def _said_by_others(sample: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """Tell labels on which others have decided alone from those that have a second opinion, too."""
-    me, last, closed = reviewer(), dict[str, str](), set[str]()
-    for entry in standing_entries(sample):
-        last |= entry["decisions"]
-        if entry["by"] == me or entry.get("second_opinion"):
-            closed |= set(entry["decisions"])
-    return {label for label, what in last.items() if what in SECONDED} - closed, closed
-
-
-def unseen_labels(sample: Mapping[str, Any]) -> set[str]:
-    """Find labels of a sample that wait for a second opinion of the reviewer of this process."""
-    is_second = Share.of_this_process().is_second(str(sample["frame_key"]))
-    return _said_by_others(sample)[0] if is_second else set()
 
 
 _DECISION_PATH = f"{_INNER}.decision"
@@ -566,7 +568,8 @@ def blind(dataset: Any, wanted: Mapping[str, str]) -> Any:
         {"$eq": ["$$entry.by", reviewer()]}, {"$eq": [{"$ifNull": ["$$entry.reverts", ""]}, ""]},
         {"$not": [{"$in": ["$$entry.event_id", taken_back]}]},
     ]}}}  # fmt: skip
-    each = {"$map": {"input": {"$objectToArray": "$$this.decisions"}, "as": "one", "in": "$$one.k"}}
+    what = {"$objectToArray": {"$mergeObjects": ["$$this.decisions", "$$this.opinions"]}}
+    each = {"$map": {"input": what, "as": "one", "in": "$$one.k"}}
     decided = {"$reduce": {
         "input": mine, "initialValue": [], "in": {"$concatArrays": ["$$value", each]},
     }}  # fmt: skip
@@ -743,7 +746,7 @@ def draw_control(
     before: so another queue takes a few labels away or adds some, and what was decided on most of
     the sample stays: it is what the estimate is made of.
     """
-    before = set(control_labels(dataset)["label_ids"])
+    before = control_labels(dataset)
     # Frames in the order of their fixed random number, more than enough, then labels of them.
     pipeline = [
         {"$match": {"instances": {"$gt": 0}}}, {"$sort": {"control": 1}}, {"$limit": 2 * count},
@@ -780,7 +783,7 @@ def changed_labels(dataset: Any, field: str) -> Any:
     return patches.sort_by(f"{field}.difference", reverse=True)
 
 
-def control_labels(dataset: Any) -> Mapping[str, Any]:
-    """Return the control sample: its label ids."""
-    control: Mapping[str, Any] = dataset.info.get("control") or {"label_ids": []}
-    return control
+def control_labels(dataset: Any) -> set[str]:
+    """Return the ids of the control sample's labels."""
+    older = dataset.info.get("control", {}).get("label_ids", ())
+    return set(dataset.info.get(QUEUES, {}).get(CONTROL, older))

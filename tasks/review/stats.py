@@ -12,30 +12,28 @@ import datetime
 import html
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.documents import detections_of, reviewed_id
+from tasks.dataset.documents import detections_of
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, dataset_lock
 from tasks.review.events import (
     ACCEPTED,
-    CORRECTED,
-    DELETED,
     OPEN_RISK,
-    REJECTED,
     RELABEL,
     WRONG,
     reviews_uri,
+    said,
     standing_entries,
     storage_of,
 )
+from tasks.review.opinions import Opinions, second_opinions_given
 from tasks.review.queue import (
-    SECONDED,
     Standing,
     control_labels,
     object_of,
@@ -47,7 +45,7 @@ from tasks.risk.compute_risk import Recalibration, calibration_error, reliabilit
 from tasks.risk.geometry import Numbers
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json
-from tasks.wording import plain
+from tasks.wording import counted, plain
 
 FEWEST = 200
 _FEWEST_OBJECTS = 50
@@ -237,6 +235,7 @@ class Stats:
         by_sequence: risk of the sequences with open frames, riskiest first.
         set_aside: decisions whose frame is gone or has changed; counted nowhere else.
         queue: how far the queue of this reviewer is.
+        opinions: labels that two people have decided on.
 
     """
 
@@ -255,6 +254,12 @@ class Stats:
     by_sequence: Mapping[str, float]
     set_aside: SetAside
     queue: Standing
+    opinions: Sequence[Opinions]
+
+    @property
+    def open_disagreements(self) -> int:
+        """How many disagreements nobody has settled."""
+        return sum(one.is_open for one in self.opinions)
 
     @property
     def decided(self) -> int:
@@ -267,7 +272,7 @@ def review_stats(dataset: Any) -> Stats:
     collection = sample_collection(dataset)
     decisions = Counter[str]()
     of, wrong = Counter[tuple[str, str]](), Counter[tuple[str, str]]()  # by kind and name
-    drawn = set(control_labels(dataset)["label_ids"])
+    drawn = control_labels(dataset)
     by_reviewer = Counter[str]()
     acts: list[Mapping[str, Any]] = []
     fields = [f"{MACHINE_FIELD}.detections.{name}" for name in _OF_LABELS]
@@ -277,7 +282,7 @@ def review_stats(dataset: Any) -> Stats:
             one for one in standing_entries(sample) if one["action"] not in {"relabeled", "done"}
         ]
         acts += own
-        people = {(one["by"], label) for one in own for label in one.get("decisions") or ()}
+        people = {(one["by"], label) for one in own for label in said(one)}
         for label in detections_of(sample, MACHINE_FIELD):
             decision = label.get("decision") or ""
             decisions[decision] += 1
@@ -313,6 +318,7 @@ def review_stats(dataset: Any) -> Stats:
         sequence_risks(dataset),
         count_set_aside(dataset),
         queue_standing(dataset),
+        second_opinions_given(dataset),
     )
 
 
@@ -333,87 +339,8 @@ def _per_hour(acts: Sequence[Mapping[str, Any]]) -> float:
         paused = (now - first).total_seconds()
         if before["by"] == act["by"] and paused <= PAUSE_S:
             seconds += paused
-            count += len(act.get("decisions") or ())
+            count += len(said(act))
     return 3600 * count / seconds if seconds and count >= LEAST_FOR_SPEED else 0.0
-
-
-@dataclass(frozen=True)
-class Opinions:
-    """What two reviewers, one after the other, have decided on a label.
-
-    Attributes:
-        label_id, label: of the machine's label, and its class.
-        frame_key, sequence_id, camera, frame_number: of its frame.
-        people: the two, by name.
-        verdicts: theirs, in the same order: right, wrong (rejected or deleted), mask repaired,
-            or the class that the label should have.
-        unseen: whether the later one did not see what the other had decided.
-        settled: who has decided after two that disagree, and the verdict; None while nobody has.
-
-    """
-
-    label_id: str
-    label: str
-    frame_key: str
-    sequence_id: str
-    camera: str
-    frame_number: int
-    people: tuple[str, str]
-    verdicts: tuple[str, str]
-    unseen: bool
-    settled: tuple[str, str] | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether they disagree and nobody has decided since."""
-        return not (self.agree or self.settled)
-
-    @property
-    def agree(self) -> bool:
-        """Whether they are of one mind."""
-        return len(set(self.verdicts)) == 1
-
-
-def second_opinions_given(dataset: Any) -> list[Opinions]:
-    """Find the labels that two reviewers have decided on, by frame; of several pairs the last."""
-    fields = ("frame_key", "sequence_id", "camera", "frame_number", LOG_FIELD)
-    wanted = {f"{LOG_FIELD}.1": {"$exists": True}}
-    found: dict[str, Opinions] = {}
-    for sample in sample_collection(dataset).find(wanted, dict.fromkeys(fields, 1)):
-        where = (str(sample["frame_key"]), str(sample["sequence_id"]), sample.get("camera") or "",
-                 int(sample.get("frame_number") or 0))  # fmt: skip
-        last: dict[str, tuple[str, str]] = {}  # label -> who, verdict
-        for entry in standing_entries(sample):
-            if entry["action"] in {"edit", "remove"}:
-                continue  # whose they are, nobody knows
-            unseen = bool(entry.get("second_opinion"))
-            for label, decision in entry["decisions"].items():
-                if decision not in SECONDED:
-                    last.pop(label, None)
-                    continue
-                noted = entry["changes"].get(str(reviewed_id(label))) or {}
-                mine = (entry["by"], _verdict(decision, noted.get("changed", "")))
-                before, known = last.get(label, mine), found.get(label)
-                if before[0] != mine[0] and (unseen or not (known and known.is_open)):
-                    (one, verdict), (other, another) = sorted([before, mine])
-                    pair = ((one, other), (verdict, another), unseen)
-                    found[label] = Opinions(label, noted.get("label", ""), *where, *pair)
-                elif known and not known.agree:
-                    found[label] = replace(known, settled=mine)
-                last[label] = mine
-    return sorted(found.values(), key=lambda one: (one.frame_key, one.label_id))
-
-
-def unsettled(dataset: Any) -> int:
-    """Count the open disagreements of a dataset."""
-    return sum(one.is_open for one in second_opinions_given(dataset))
-
-
-def _verdict(decision: str, changed: str) -> str:
-    if decision == CORRECTED:
-        return changed.rpartition(" -> ")[2] if changed.startswith("label: ") else "mask repaired"
-    words = {ACCEPTED: "right", REJECTED: "wrong", DELETED: "wrong"}
-    return words.get(decision, decision)
 
 
 @dataclass(frozen=True)
@@ -433,23 +360,32 @@ class Agreement:
     by_class: Mapping[str, Rate]
     kappa: float | None
 
+    def text(self) -> str:
+        """Write it for people."""
+        kappa = (
+            "says nothing: all verdicts are alike" if self.kappa is None else f"{self.kappa:.2f}"
+        )
+        return (
+            f"{' and '.join(self.people)} agree on {1 - self.disagree.share:.1%} of "
+            f"{counted(self.disagree.of, 'label')} decided by both; Cohen's kappa {kappa}"
+        )
+
 
 def agreements(opinions: Sequence[Opinions]) -> list[Agreement]:
     """Compare every two reviewers by second opinions that nothing was known of."""
-    from sklearn.metrics import cohen_kappa_score
-
     found = []
     opinions = [one for one in opinions if one.unseen]
     for people in sorted({one.people for one in opinions}):
         theirs = [one for one in opinions if one.people == people]
-        first, second = zip(*(one.verdicts for one in theirs), strict=True)
-        says_nothing = len({*first, *second}) == 1
-        kappa = None if says_nothing else float(cohen_kappa_score(first, second))
+        differ = _disagreement(theirs)
+        first, second = map(Counter, zip(*(one.verdicts for one in theirs), strict=True))
+        by_chance = sum(first[what] * second[what] for what in first) / differ.of**2
+        kappa = None if by_chance == 1 else 1 - differ.share / (1 - by_chance)
         by_class = {
             name: _disagreement([one for one in theirs if one.label == name])
             for name in sorted({one.label for one in theirs})
         }
-        found.append(Agreement(people, _disagreement(theirs), by_class, kappa))
+        found.append(Agreement(people, differ, by_class, kappa))
     return found
 
 
@@ -465,23 +401,38 @@ DECISION_COLOURS = {
 }  # fmt: skip
 
 
-NO_CONTROL = "there is no control sample: no label is left that the queue does not stand for"
+NO_CONTROL = (
+    "there is no control sample: the queue stands for every label; with a smaller --budget some "
+    "are left to draw from"
+)
 MOST_LETTERS = 36  # of a name beside a bar: reasons with their counts are shorter
+
+
+def decided_by(stats: Stats) -> str:
+    """Say who has decided on how many labels, and why that is more than there are."""
+    people = ", ".join(f"{who} {count}" for who, count in stats.by_reviewer.items())
+    total = sum(stats.by_reviewer.values())
+    if total > stats.decided:
+        people += (
+            f": {total:,} in all on {counted(stats.decided, 'label')}, as a second person decided "
+            f"on {total - stats.decided:,} of them"
+        )
+    return people or "nobody yet"
 
 
 def summary(stats: Stats) -> str:
     """Say in words how the review goes."""
     agreement = Rate(stats.disagreement.of - stats.disagreement.wrong, stats.disagreement.of)
     agreed = agreement.text() if agreement.of else "nothing decided"
-    people = ", ".join(f"{plain(who)} {count}" for who, count in stats.by_reviewer.items())
+    pairs = "; ".join(one.text() for one in agreements(stats.opinions))
     relabel = ", ".join(f"{count} {state}" for state, count in stats.relabel.items()) or "none"
-    control = _of(stats.control.of, stats.control_size)
+    control = _of(stats.control.of, stats.control_size) if stats.control_size else NO_CONTROL
     if stats.control.of:
         control += f"; wrong: {stats.control.text()}, and about as much of what nobody reviews"
     speed = f"{stats.per_hour:,.0f} decisions per hour" if stats.per_hour else "too few decisions"
     queue = stats.queue
     lines = [
-        f"| Decided in the queue | {_of(len(queue.decided), len(queue.label_ids))}, "
+        f"| Decided in the queue '{queue.view}' | {_of(len(queue.decided), len(queue.label_ids))}, "
         f"{queue.left:,} left |",
         "|---|---|",
         f"| Decided in the control sample: random labels that nobody else reviews | {control} |",
@@ -489,7 +440,9 @@ def summary(stats: Stats) -> str:
         f"| Frames done | **{stats.frames_done:,}** of {stats.frames:,} |",
         f"| Agreement with the machine | {agreed} |",
         f"| Speed | {speed} |",
-        f"| Decisions by | {people or 'nobody yet'} |",
+        f"| Decisions by | {plain(decided_by(stats))} |",
+        f"| Agreement of reviewers | {plain(pairs) or 'nobody has given a second opinion yet'} |",
+        f"| Disagreements that nobody has settled | {stats.open_disagreements} |",
         f"| Frames sent back | {relabel} |",
     ]
     if stats.set_aside.frames:

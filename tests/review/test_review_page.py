@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from flows.cli.review import command
 from tasks.dataset import schema
 from tasks.dataset.documents import rle_of
-from tasks.review.actions import accept, choose, confirming, decide, fix_class
+from tasks.review.actions import accept, choose, confirming, decide, fix_class, merge
 from tasks.review.app import run_app
 from tasks.review.events import CORRECTED, REVIEWER_VARIABLE
 from tasks.review.queue import build_queue, everything, queue_standing
@@ -24,6 +25,7 @@ from tests.review.app_page import (
     VIEWPORT,
     browser_page,
     click_label,
+    label_pixels,
     needs_chromium,
     open_first_sample,
     open_view,
@@ -33,11 +35,13 @@ from tests.review.app_page import (
     select_tile,
     wait_for,
 )
-from tests.review.labels import SIZE_HW, picture_with
+from tests.review.labels import SIZE_HW, disc, picture_with
 from tests.review.reviewed import load_run
 
 pytestmark = [needs_chromium, pytest.mark.ci, pytest.mark.timeout(900)]
 GREEN, RED = (34, 197, 94), (239, 68, 68)
+ANAS, BENS = (56, 189, 248), (244, 114, 182)
+PURPLE = (192, 132, 252)
 FRAMES = 30
 # The next frame's label, and how long the last mark of the frame before was seen.
 SEEN = """() => {
@@ -204,8 +208,7 @@ def marks_on_the_grid(page: Any, link: str) -> None:
 
 def numbers_agree(page: Any, name: str) -> None:
     """The panel and the dataset; the panel's buttons have room."""
-    page.get_by_test_id("new-panel-btn").click()
-    page.get_by_text("Review progress").first.click()
+    page.get_by_text("Review progress").first.click()  # beside the grid from the beginning
     page.get_by_text("Decided in the queue").wait_for()
     standing = queue_standing(schema.open_dataset(name))
     done, whole = len(standing.decided), len(standing.label_ids)
@@ -225,6 +228,22 @@ def numbers_agree(page: Any, name: str) -> None:
     assert panel["x"] <= page.evaluate(LEFT_OF_NAMES) < boxes[-1]["x"], "no name is cut"
 
 
+def merged_labels_are_one(page: Any, name: str, link: Callable[..., str]) -> None:
+    """What labels were merged into has their mark, in its middle."""
+    dataset = schema.open_dataset(name)
+    sample = dataset.match({"frame_number": FRAMES - 1}).first()
+    merge(dataset, choose(dataset, [sample.id], [one.id for one in sample.detections.detections]))
+    open_view(page, link(name, id=sample.id))
+    page.get_by_test_id("modal").wait_for()
+    middle = [516 / 1280, 266 / 720, 40 / 1280, 40 / 720]
+
+    def purple() -> bool:
+        shown = label_pixels(page, middle, SIZE_HW)[..., ::-1].astype(int)
+        return int((np.abs(shown - PURPLE).sum(-1) < 40).sum()) > 20
+
+    wait_for(purple, True)
+
+
 def test_the_review_page_tells_what_to_do(name: str) -> None:
     dataset = schema.open_dataset(name)
     with run_app() as app, browser_page() as page:
@@ -241,8 +260,12 @@ def test_the_review_page_tells_what_to_do(name: str) -> None:
         page.wait_for_function("() => !window.autolabelReview.busy()")
         marks_on_the_grid(page, app.link(name, view="label-by-label"))
         numbers_agree(page, name)
+        page.get_by_role("button", name="Control sample").click()
+        page.get_by_text("decisions left in 'control sample' (drawn at random").wait_for()
+        page.locator("[data-cy=looker]").first.wait_for()
         open_view(page, app.link(name, view="sent-back"))
         page.get_by_text("the view 'sent back' (labels made again) is empty; ").wait_for()
+        merged_labels_are_one(page, name, app.link)
         app.process.terminate()
         page.get_by_text(f"autolabel review {name}").wait_for()
 
@@ -287,8 +310,9 @@ def test_a_disagreement_is_settled_by_taking_what_one_has_decided_with_the_mask(
     ids = [[sample.id], [sample.detections.detections[0].id]]
     monkeypatch.setenv(REVIEWER_VARIABLE, "ana")
     chosen = choose(dataset, *ids)
-    rle = rle_of(np.ones((50, 60), np.bool_), 100, 100, SIZE_HW)
-    mask = {"rle": rle, "area_px": 3000, "box_xyxy_px": [100, 100, 160, 150], "changed": "mask"}
+    made = disc((100, 100, 220, 200))[100:200, 100:220] > 0
+    mask = {"rle": rle_of(made, 100, 100, SIZE_HW), "area_px": int(made.sum()),
+            "box_xyxy_px": [100, 100, 220, 200], "changed": "mask"}  # fmt: skip
     decide(dataset, chosen, [confirming(chosen[0], "repair", CORRECTED, lambda _: mask)])
     sample.reload()
     fix_class(dataset, choose(dataset, [sample.id], [sample.reviewed.detections[0].id]), "truck")
@@ -302,14 +326,25 @@ def test_a_disagreement_is_settled_by_taking_what_one_has_decided_with_the_mask(
         assert coloured(page, page.locator("[data-cy=looker]").first, GREEN) < 50, "it is open"
         open_first_sample(page)
         page.get_by_text("take ben's: right").wait_for()
+        box = page.get_by_test_id("modal-looker-container")
+        for outline in (ANAS, BENS):  # the mask that stands, and the machine's, which he accepted
+            wait_for(lambda colour=outline: coloured(page, box, colour) > 150, True)
+        colours = [
+            page.get_by_text(f"take {who}'s").evaluate("(one) => one.style.color")
+            for who in ("ana", "ben")
+        ]
+        assert colours == [f"rgb{ANAS}", f"rgb{BENS}"]
         page.get_by_text("take ana's: truck").click()
         wait_for(lambda: part(page, "last"), "class corrected: car → truck")
         page.wait_for_function(READY)
         sample.reload()
-        (made,) = sample.reviewed.detections
-        assert (made.label, made.area_px, made.reviewer) == ("truck", 3000, "tester")
+        (kept,) = sample.reviewed.detections
+        assert (kept.label, kept.area_px, kept.reviewer) == ("truck", mask["area_px"], "tester")
         press(page, "Shift+Z")
         sample.reload()
-        assert [one.label for one in sample.reviewed.detections] == ["car"], "as ben said"
+        (kept,) = sample.reviewed.detections
+        assert (kept.label, kept.area_px, kept.reviewer) == ("truck", mask["area_px"], "ana"), (
+            "it stood before"
+        )
     output = CliRunner().invoke(command, ["report", street]).output
     assert "settled" not in output

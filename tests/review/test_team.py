@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from sklearn.metrics import cohen_kappa_score
 
 from flows.cli.export import command as export
 from flows.cli.review import command
 from tasks.dataset import schema
 from tasks.load.into_fiftyone import rebuild
-from tasks.review.actions import accept, choose, reject
+from tasks.review.actions import accept, choose, fix_class, reject
 from tasks.review.events import REVIEWER_VARIABLE, read_events
 from tasks.review.queue import (
     DOUBLE_VARIABLE,
@@ -25,6 +26,7 @@ from tasks.review.queue import (
     build_queue,
     queue_standing,
 )
+from tasks.review.stats import review_stats, summary
 from tests.review.labels import labeled_frames
 from tests.review.reviewed import ask, load_run, pick, state
 
@@ -69,20 +71,29 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     assert {one.decision for s in view for one in s.detections.detections} == {""}
     assert not view.has_field("reviewed"), "it would say what she has accepted"
 
-    first, second, *rest = shown.items()
-    monkeypatch.setenv(SHARE_VARIABLE, "2/2")  # keys do not say which view is open
+    first, second, *rest, mended = shown.items()
+    monkeypatch.setenv(REVIEWER_VARIABLE, "ana")
+    fix_class(dataset, choose(dataset, [mended[1]], [mended[0]]), "van")
+    monkeypatch.setenv(REVIEWER_VARIABLE, "ben")
+    stands = [one[:5] for one in state(name)]
+    monkeypatch.setenv(SHARE_VARIABLE, "2/2")
     monkeypatch.setenv(DOUBLE_VARIABLE, "0.5")
-    decide = [("reject", first, {}), ("fix_class", second, {"class_name": "tram"})]
-    decide += [("accept", one, {}) for one in rest]
+    decide = [("accept", first, {}), ("fix_class", second, {"class_name": "tram"})]
+    decide += [("accept", one, {}) for one in (*rest, mended)]
+    hidden = {"decision": "", "view": "second-opinions-2-of-2"}
     for act, (label, frame), more in decide:
-        focus = {"sample_id": frame, "label_id": label, "decision": ""}
+        focus = {"sample_id": frame, "label_id": label, **hidden}
         done = ask(dataset, act, focus=focus, current_sample=frame, **more)
         assert done["ok"], done
-    for act, shown_now in (("undo", ""), ("redo", "accepted")) * 2:
+    focus = {"sample_id": first[1], "label_id": first[0], **hidden, "decision": "accepted"}
+    assert ask(dataset, "reject", focus=focus)["ok"], "on second thoughts"
+    accept_last = {"sample_id": mended[1], "label_id": mended[0], **hidden}
+    assert ask(dataset, "accept", focus=accept_last)["ok"]
+    for act, shown_now in (("undo", "accepted"), ("undo", "accepted"), ("redo", "rejected")):
         (change,) = ask(dataset, act)["samples"].values()
-        assert [one["decision"] for one in change["labels"]["detections"]] == [shown_now]
-        assert bool(change["labels"]["reviewed"]) == bool(shown_now), "what ana has made of it"
-        assert bool(labels(view)) != bool(shown_now), "it waits again, or does not"
+        assert [one["decision"] for one in change["labels"]["detections"]] == [shown_now], act
+        assert change["labels"]["reviewed"] == [], "what ana has made of it"
+    assert [one[:5] for one in state(name)] == stands, "a second opinion changes nothing"
     assert labels(view) == {}, "what he has decided on leaves the view"
     standing = queue_standing(schema.open_dataset(name), people["ben"].named(SECOND_OPINIONS))
     assert (len(standing.label_ids), standing.left) == (count, 0)
@@ -91,20 +102,31 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
 
     told = json.loads(CliRunner().invoke(command, ["report", name, "--json"]).stdout)
     (pair,) = told["second_opinions"]
-    assert (pair["people"], pair["disagree"]) == (["ana", "ben"], {"wrong": 2, "of": count})
-    assert pair["kappa"] == pytest.approx(0.0), "one of them has said the same of all labels"
+    says = ["right"] * (count - 1) + ["van"], ["wrong", "tram"] + ["right"] * (count - 2)
+    assert (pair["people"], pair["disagree"]) == (["ana", "ben"], {"wrong": 3, "of": count})
+    assert pair["kappa"] == pytest.approx(cohen_kappa_score(*says))
     verdicts = {one["label_id"]: one["verdicts"] for one in told["disagreements"]}
-    assert verdicts == {first[0]: ["right", "wrong"], second[0]: ["right", "tram"]}
-    assert labels(dataset.load_saved_view("disagreements")) == dict([first, second])
+    assert verdicts == {
+        first[0]: ["right", "wrong"], second[0]: ["right", "tram"], mended[0]: ["van", "right"],
+    }  # fmt: skip
+    assert labels(dataset.load_saved_view("disagreements")) == dict([first, second, mended])
     assert (
-        "2 disagreements open: the latest" in CliRunner().invoke(command, ["export", name]).output
+        "3 disagreements open: what stands" in CliRunner().invoke(command, ["export", name]).output
     )
     assert "ana and ben agree on" in CliRunner().invoke(command, ["report", name]).output
-    focus = {"sample_id": first[1], "label_id": first[0], "decision": "rejected"}
-    assert ask(dataset, "accept", focus=focus)["ok"]
+    text = summary(review_stats(dataset))
+    assert f"of {count} labels decided by both" in text
+    assert f"ana 40, ben {count}: {40 + count} in all on 40 labels, as a second person" in text
+    assert "| Disagreements that nobody has settled | 3 |" in text
+    for (label, frame), decision in ((first, "accepted"), (mended, "corrected")):
+        focus = {"sample_id": frame, "label_id": label, "decision": decision}
+        assert ask(dataset, "accept", focus=focus)["ok"]
     report = CliRunner().invoke(command, ["report", name]).output
     assert report.count("settled by ben as right") == 1
+    assert report.count("settled by ben as van") == 1, "accepting a correction confirms it"
     assert labels(dataset.load_saved_view("disagreements")) == dict([second])
+    (van,) = (d for s in dataset for d in s.reviewed.detections if d.sources == [mended[0]])
+    assert (van.label, van.decision) == ("van", "corrected"), "the machine was wrong still"
 
 
 def test_who_overturns_what_somebody_else_has_decided_disagrees(
@@ -130,7 +152,7 @@ def test_who_overturns_what_somebody_else_has_decided_disagrees(
     by("kim", reject, 1)
     told = report()
     assert "kim says right, root says wrong" in told
-    assert "decisions by: kim 2, root 2, 2 of them on labels that another had decided on" in told
+    assert "by: kim 2, root 2: 4 in all on 2 labels, as a second person decided on 2 of" in told
     assert "kappa" not in told
     assert "says" not in told.replace("kim says right, root says wrong", "")
     assert len(labels(schema.open_dataset(name).load_saved_view("disagreements"))) == 1

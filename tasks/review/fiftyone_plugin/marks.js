@@ -14,7 +14,7 @@
   const MOST_PX = 2048; // of a mask on the layer, however far somebody has zoomed in
 
   // A decided label's mask: a tint under which the picture can still be judged, and its rim.
-  function renderedMask(bitmap, w, h, colour) {
+  function renderedMask(bitmap, w, h, colour, rim, tint) {
     const shrink = Math.min(1, MOST_PX / w, MOST_PX / h);
     const size = [w, h].map((one) => Math.max(1, Math.round(one * shrink)));
     const solid = new OffscreenCanvas(...size), fill = solid.getContext("2d");
@@ -23,23 +23,27 @@
     fill.fillStyle = colour;
     fill.fillRect(0, 0, ...size);
     const whole = new OffscreenCanvas(...size), brush = whole.getContext("2d");
-    for (const [dx, dy] of [[2, 0], [-2, 0], [0, 2], [0, -2]]) brush.drawImage(solid, dx, dy);
+    for (const [dx, dy] of [[rim, 0], [-rim, 0], [0, rim], [0, -rim]]) brush.drawImage(solid, dx, dy);
     brush.globalCompositeOperation = "destination-out";
     brush.drawImage(solid, 0, 0);
     brush.globalCompositeOperation = "source-over";
-    brush.globalAlpha = 0.3;
+    brush.globalAlpha = tint;
     brush.drawImage(solid, 0, 0);
     return whole;
   }
 
   const rendered = new WeakMap(); // by the mask's bitmap: rendering takes longer than painting
 
-  function paintTint(pen, bitmap, box, decision) {
-    const look = LOOKS[decision], [, , w, h] = box;
-    if (!look || !bitmap?.width || !(w > 0 && h > 0)) return;
-    const key = `${w} ${h} ${decision}`;
-    if (rendered.get(bitmap)?.key !== key) rendered.set(bitmap, { key, canvas: renderedMask(bitmap, w, h, look.colour) });
+  function paintMask(pen, bitmap, box, colour, rim, tint) {
+    const [, , w, h] = box;
+    if (!bitmap?.width || !(w > 0 && h > 0)) return;
+    const key = `${w} ${h} ${colour}`;
+    if (rendered.get(bitmap)?.key !== key) rendered.set(bitmap, { key, canvas: renderedMask(bitmap, w, h, colour, rim, tint) });
     pen.drawImage(rendered.get(bitmap).canvas, ...box);
+  }
+
+  function paintTint(pen, bitmap, box, decision) {
+    if (LOOKS[decision]) paintMask(pen, bitmap, box, LOOKS[decision].colour, 2, 0.3);
   }
 
   // A decided label: besides its tint a solid box, and a mark in the middle; dots until the decision is
@@ -119,5 +123,5 @@
     pen.restore();
   }
 
-  Object.assign(review, { paintOther, paintTint, paintMark, paintFocus, paintTile });
+  Object.assign(review, { paintMask, paintOther, paintTint, paintMark, paintFocus, paintTile });
 })();

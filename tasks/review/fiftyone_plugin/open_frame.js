@@ -98,10 +98,9 @@
 
   const selectedLabels = () => fiftyone.selectedLabels(open.looker);
 
-  // What a machine label has become: another mask, perhaps, than the one it had.
+  // What a machine label has become: another mask, perhaps, than the one it had; one together with others it was merged with.
   function correctionOf(label) {
-    const shown = fiftyone.drawnLabels(open.looker, "reviewed");
-    return shown.find((one) => one.sources?.length === 1 && one.sources[0] === label.id) ?? label;
+    return fiftyone.drawnLabels(open.looker, "reviewed").find((one) => one.sources?.includes(label.id)) ?? label;
   }
 
   // Reviewed labels whose machine labels are not drawn: the queue has no decided labels any more when
@@ -154,21 +153,23 @@
     fiftyone.adapt(looker);
     const pen = layer(container);
     const decided = labelsInReach().map((label) => [label, decisionOf(label), correctionOf(label)]).filter(([, one]) => one);
+    const results = new Map(decided.map((one) => [one[2].id, one])); // of merged labels one
     if (fiftyone.drawnLabels(looker, FIELD).length) {
       const others = decided.filter(([label, , shown]) => shown !== label).map(([label]) => label.id);
       fiftyone.leaveOut(new Set(others), new Set(decided.map(([, , shown]) => shown.id)), looker);
     }
-    for (const [, decision, shown] of decided) {
+    for (const [, decision, shown] of results.values()) {
       review.paintTint(pen, shown.mask?.bitmap, boxOnPage(shown), decision);
     }
     const focus = focused(), named = focus && correctionOf(focus).id;
     fiftyone.paintNames(pen, looker, ({ id }) => id !== named);
-    for (const [label, decision, shown] of decided) {
+    for (const [label, decision, shown] of results.values()) {
       review.paintMark(pen, boxOnPage(shown), decision, open.claims.get(label.id)?.written ?? true);
     }
     // With labels selected, keys act on those.
     if (focus && !selectedLabels().length) review.paintFocus(pen, boxOnPage(correctionOf(focus)));
     paintOthers(pen, focus);
+    if (focus) review.paintOpinions(pen, focus.id);
     fiftyone.paintNames(pen, looker, ({ id }) => id === named);
     describe(focus);
     container.dataset.reviewSample = looker.sample?._id ?? looker.sample?.id ?? "";

@@ -165,6 +165,7 @@
   const review = window.autolabelReview;
   const foo = window.__foo__, { state: fos } = review.fiftyone;
   const SOON_MS = [300, 1500, 5000]; // a view with nothing in it draws nothing that would tell
+  let hasPanel = false; // "Review progress" is a tab beside the grid from the beginning
   let arranged = ""; // the view that it was done for: what somebody moves in it stays
 
   // Groups as the dataset has them, of fields that are there; other fields keep the groups they are in.
@@ -194,6 +195,10 @@
       const groups = await review.strip.refresh();
       if (!groups?.length) return;
       arranged = view;
+      if (!hasPanel && !review.fiftyone.frameIsOpen()) {
+        hasPanel = true; // whoever closes it has it closed
+        foo.executeOperator("@voxel51/operators/open_panel", { name: "review_progress", isActive: false });
+      }
       const fields = await Promise.all(
         groups.flatMap(({ paths }) => paths).map(async (path) => [path, await snapshot.getPromise(fos.field(path))]),
       );

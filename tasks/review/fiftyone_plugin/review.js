@@ -19,7 +19,7 @@
   // FiftyOne counts the labels beside an open frame by the view, which has none of those decided since.
   element("style", "", document.head, "[data-cy=modal] [data-cy^=entry-count] { display: none }");
   const PARTS = [
-    "/autolabel/click_page.js", "dialogs.js", "fiftyone_private.js", "marks.js", "strip.js", "open_frame.js",
+    "/autolabel/click_page.js", "dialogs.js", "fiftyone_private.js", "marks.js", "opinions.js", "strip.js", "open_frame.js",
     "redraw.js", "repair.js", "keys.js",
   ];
   for (const part of PARTS) {

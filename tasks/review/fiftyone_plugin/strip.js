@@ -12,7 +12,7 @@
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
   const MOST_PLACES = 5;
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
-  const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, empty: "", elsewhere: "", last: "", followed: 0, next: "" };
+  const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", followed: 0, next: "" };
   let bar = null, buttons = [], asked; // for which view
 
   // Parts of the strip that change, by name.
@@ -83,21 +83,24 @@
     bar[name].style.display = text ? "" : "none";
   }
 
-  // A button for each of two who disagree: their class and mask hold then. Else one that leads to followed masks.
-  function offerMore(said) {
+  // A button for each of two who disagree, in the colour of that person's outline: their class and mask hold then. Else
+  // one that leads to followed masks.
+  function offerMore(id, said) {
     const rows = Object.entries(said).map(([who, verdict]) => [`take ${who}'s: ${verdict}`, "take", { who }]);
     if (!rows.length && standing.followed) rows.push([`show the followed masks: ${standing.followed}`, "show_followed", {}]);
-    const all = JSON.stringify(rows);
+    const all = JSON.stringify([id, rows]);
     if (bar.take.dataset.of === all) return;
     bar.take.dataset.of = all;
     bar.take.replaceChildren();
     for (const [text, act, params] of rows) {
-      const button = element("button", `${BUTTON};max-width:16em;${CUT}`, bar.take, text);
+      const colour = review.colourOf(params.who, said);
+      const button = element("button", `${BUTTON};max-width:16em;${CUT};color:${colour};border-color:${colour}`, bar.take, text);
       button.addEventListener("click", () => {
         button.blur();
         review.act(act, params);
       });
     }
+    review.fetchOpinions(id, said);
   }
 
   // What the frame shows now: the label that a key acts on, what was decided on it, or how many are selected.
@@ -112,7 +115,8 @@
     set("label", selected ? `${selected} selected` : label?.label ?? "");
     set("risk", label?.risk && !selected ? `risk ${percent(label.risk)}` : "", "how likely the label is wrong");
     bar.risk.style.background = label?.risk > 0.5 ? "#fca5a5" : label?.risk > 0.2 ? "#fde047" : "#86efac";
-    offerMore((!selected && standing.said[label?.id]) || {});
+    const disputed = !selected && standing.said[label?.id];
+    offerMore(disputed ? label.id : "", disputed || {});
     const doubts = reasons.length || verdict || !label?.risk ? inWords(reasons) : ["no single reason stands out"];
     const lacks = label && !selected && !label.mask && !label.mask_path ? "no mask yet: C makes one" : "";
     const said = [verdict, lacks, ...doubts].filter(Boolean).join(", ");
@@ -147,13 +151,12 @@
   // Above the grid: what is left, and how to begin.
   function guide() {
     review.hide("guide");
-    const { empty, elsewhere, queue, next } = standing;
+    const { about, where, queue, next } = standing;
     if (!(left() || next) || !viewNow()) return; // FiftyOne has its stages there
     const how = "click the first picture, then A accepts, R rejects (for ticked tiles: Shift+A, Shift+R); ? tells all keys";
-    const who = standing.who ? `${standing.who}: ` : "";
-    const what = elsewhere ? ` in the view '${elsewhere}'` : `: ${how}`;
-    const todo = left() ? `${left()} of ${queue.length} decisions left${what}` : next;
-    review.show("guide", who + (empty ? `${empty}; ${todo}` : todo));
+    const todo = left() ? `${left()} of ${queue.length} decisions left in ${where}` : next;
+    const said = about ? [about, todo] : [todo, ...(left() ? [how] : [])];
+    review.show("guide", [standing.who, said.join("; ")].filter(Boolean).join(": "));
   }
 
   // What was said is of another view.
