@@ -461,27 +461,33 @@ def refuse_changed_labels(dataset: Any, frames: Sequence[Chosen]) -> None:
     }
     ids = [sample_id(frame.frame_key) for frame in frames]
     stored = {
-        (where, label["_id"]): label
-        for sample in sample_collection(dataset).find({"_id": {"$in": ids}}, fields)
+        (where, label["_id"]): (label, sample)
+        for sample in sample_collection(dataset).find(
+            {"_id": {"$in": ids}}, {**fields, LOG_FIELD: 1}
+        )
         for where in (MACHINE_FIELD, REVIEWED_FIELD)
         for label in detections_of(sample, where)
     }
     for where, label in (one for frame in frames for one in frame.labels):
-        now = stored.get((where, label["_id"]))
+        now, sample = stored.get((where, label["_id"]), (None, {}))
         if now is None:
             raise AutolabelError(
                 f"{label.get('label')}: gone by now, by another page or person; press the key again"
             )
         if _state(now) != _state(label):
-            raise AutolabelError(decided_by_now(label.get("label"), now))
+            raise AutolabelError(decided_by_now(label.get("label"), now, sample))
 
 
-def decided_by_now(name: object, stored: Mapping[str, Any]) -> str:
-    """Say that somebody else has decided on a label."""
-    return (
-        f"{name}: {stored.get('decision') or 'undecided'} by now, by another page or person; that "
-        "is shown from now on"
-    )
+def decided_by_now(name: object, stored: Mapping[str, Any], sample: Mapping[str, Any]) -> str:
+    """Say that somebody else, or another page, has decided on a label of a sample."""
+    who = deciders(sample).get(str(stored["_id"])) or stored.get("reviewer") or "another person"
+    decision = stored.get("decision") or "undecided"
+    return f"{name}: {decision} by now, by {who}; that is shown from now on"
+
+
+def deciders(sample: Mapping[str, Any]) -> dict[str, str]:
+    """Return who has decided on machine labels of a sample: label id -> name."""
+    return {label: one["by"] for one in standing_entries(sample) for label in one["decisions"]}
 
 
 def _state(label: Mapping[str, Any]) -> tuple[object, object]:

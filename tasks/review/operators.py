@@ -39,16 +39,16 @@ from tasks.review.events import (
     NOTHING_HERE,
     Event,
     decided_by_now,
+    deciders,
     last_act,
     redo,
     reviewer,
-    standing_entries,
     undo,
 )
 from tasks.review.export import export_reviews
 from tasks.review.follow_from import begin, held
 from tasks.review.mask_repair import Clicked, mend, open_label, take, take_drawn, warm_up
-from tasks.review.opinions import hidden_labels, second_opinions_given
+from tasks.review.opinions import second_opinions_given
 from tasks.review.queue import (
     CONTROL,
     DISAGREEMENTS,
@@ -67,10 +67,10 @@ from tasks.review.queue import (
     sequence_view,
     show_disagreements,
     spread,
+    unseen_labels,
 )  # fmt: skip
 from tasks.review.relabel import request_relabel, sent_back, submit_relabel
 from tasks.review.stats import (
-    NO_CONTROL,
     decisions_plot,
     rates_plot,
     review_stats,
@@ -144,7 +144,7 @@ def labels_as_stored(dataset: Any, wanted: Mapping[Any, Collection[str]]) -> dic
 
 def _change(sample: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:
     # Also after an opinion, or an undo, nobody sees what the other has decided.
-    unseen = hidden_labels(sample, Share.of_this_process().is_second(str(sample["frame_key"])))
+    unseen = unseen_labels(sample)
     found = {
         MACHINE_FIELD: [
             {**one, "decision": unseen.get(str(one["_id"]), one.get("decision"))}
@@ -182,7 +182,13 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         """Count everything again."""
         stats = review_stats(ctx.dataset)
         ctx.panel.set_state("summary", summary(stats))
-        ctx.panel.set_state("disagreements", stats.open_disagreements)
+        differ = counted(stats.open_disagreements, "disagreement")
+        views = [
+            ("Needs review", stats.queue.view, stats.labels),
+            ("Control sample", CONTROL, stats.control_size),
+            (differ, DISAGREEMENTS, stats.open_disagreements),
+        ]
+        ctx.panel.set_state("views", [[label, view] for label, view, count in views if count])
         reasons = {_WORDS.get(name, name): rate for name, rate in stats.by_reason.items()}
         plots = {
             "decisions": decisions_plot(stats),
@@ -196,45 +202,25 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
 
     on_load = on_change_dataset = refresh
 
-    def open_queue(self, ctx: Any) -> None:
-        """Show what needs review."""
-        _show(ctx, Share.of_this_process().named(NEEDS_REVIEW))
-
-    def open_disagreements(self, ctx: Any) -> None:
-        """Show the labels on which two reviewers differ."""
-        show_disagreements(ctx.dataset, second_opinions_given(ctx.dataset))
-        _show(ctx, DISAGREEMENTS)
-
-    def open_control(self, ctx: Any) -> None:
-        """Show the control sample."""
-        if ctx.dataset.has_saved_view(CONTROL):
-            _show(ctx, CONTROL)
-        else:
-            ctx.ops.notify(NO_CONTROL, variant="info")
+    def open(self, ctx: Any) -> None:
+        """Show the view of a button on the grid, which the panel may lie over."""
+        if ctx.params["view"] == DISAGREEMENTS:
+            show_disagreements(ctx.dataset, second_opinions_given(ctx.dataset))
+        ctx.ops.set_view(name=ctx.params["view"])
+        ctx.ops.open_panel("Samples")
 
     def render(self, ctx: Any) -> Any:
         """Lay the panel out."""
         panel = types.Object()
         buttons = panel.h_stack("buttons", gap=2)
-        buttons.btn("queue", label="Needs review", on_click=self.open_queue, variant="contained")
-        buttons.btn(
-            "control", label="Control sample", on_click=self.open_control, variant="outlined"
-        )
-        if count := ctx.panel.get_state("disagreements"):
-            label = counted(count, "disagreement")
-            buttons.btn("differ", label=label, on_click=self.open_disagreements, variant="outlined")
+        for row, (label, view) in enumerate(ctx.panel.get_state("views") or ()):
+            buttons.btn(f"view_{row}", label=label, on_click=self.open, params={"view": view})
         buttons.btn("refresh", label="Count again", on_click=self.refresh, variant="outlined")
         panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
         for name in _TITLES:
             layout = ctx.panel.get_state(f"layout_{name}") or {}
             panel.plot(name, layout=layout, config={"displayModeBar": False})
         return types.Property(panel, view=types.GridView(orientation="vertical", gap=3, pad=3))
-
-
-def _show(ctx: Any, view: str) -> None:
-    """Show a view on the grid, which the panel may lie over."""
-    ctx.ops.set_view(name=view)
-    ctx.ops.open_panel("Samples")
 
 
 _TITLES = {
@@ -377,7 +363,7 @@ def _selected_frames(ctx: Any) -> list[str]:
 
 
 def _focused(ctx: Any, blind: bool) -> list[Chosen]:
-    """Find the label with the focus; the page says which decision it shows there, in which view.
+    """Find the label with the focus; the page says which decision it shows there.
 
     Another decision on a label is one on what the last one made of it. A second opinion is on what
     the machine made, whatever somebody else has decided.
@@ -385,11 +371,14 @@ def _focused(ctx: Any, blind: bool) -> list[Chosen]:
     focus = ctx.params["focus"]
     chosen = choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
     shown = focus.get("decision")
-    if blind or str(focus.get("view")).startswith(SECOND_OPINIONS.replace(" ", "-")):
+    wanted = {"_id": sample_id(chosen[0].frame_key)}
+    sample = sample_collection(ctx.dataset).find_one(wanted, {"frame_key": 1, LOG_FIELD: 1})
+    # Keys do not say which view is open, and also in others somebody may have decided meanwhile.
+    if blind or unseen_labels(sample).get(focus["label_id"]) == (shown or ""):
         return [replace(one, blind=True) for one in chosen]
     for field, label in (one for frame in chosen for one in frame.labels):
         if field == MACHINE_FIELD and shown is not None and (label.get("decision") or "") != shown:
-            raise AutolabelError(decided_by_now(label.get("label"), label))
+            raise AutolabelError(decided_by_now(label.get("label"), label, sample))
     return [as_corrected(ctx.dataset, frame) for frame in chosen] if shown else chosen
 
 
@@ -621,10 +610,9 @@ def _around(ctx: Any) -> Answer:
     """Return who has decided on a frame's labels, and all of these, whatever the view shows."""
     wanted = {"_id": ObjectId(ctx.params["sample_id"])}
     sample = sample_collection(_dataset_of(ctx)).find_one(wanted, {LOG_FIELD: 1, **_PLACES}) or {}
-    entries = standing_entries(sample)
     labels = detections_of(sample, MACHINE_FIELD)
     return {
-        "by": {label: entry["by"] for entry in entries for label in entry["decisions"]},
+        "by": deciders(sample),
         "labels": [{**one, "id": str(one.pop("_id"))} for one in labels],
     }
 

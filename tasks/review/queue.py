@@ -49,7 +49,7 @@ from tasks.review.events import (
     reviewer,
     standing_entries,
 )
-from tasks.review.opinions import Opinions, said_by_others, second_opinions_given
+from tasks.review.opinions import Opinions, hidden_labels, said_by_others, second_opinions_given
 from tasks.risk.compute_risk import DESCRIPTIONS, WORDS, sequence_risk
 from tasks.risk.geometry import shared_box_areas
 from tasks.wording import counted
@@ -230,21 +230,6 @@ def _doubts(sample: Mapping[str, Any]) -> list[Doubt]:
     ]  # fmt: skip
 
 
-def count_labels(dataset: Any, objects: Collection[str]) -> int:
-    """Count the labels that objects have in all frames, those of a label that was never linked too.
-
-    Reads the frames that have them through an index.
-    """
-    counted = sample_collection(dataset).aggregate([
-        {"$match": {OBJECT_PATH: {"$in": sorted(objects)}}},
-        {"$unwind": f"${_INNER}"},
-        {"$match": {OBJECT_PATH: {"$in": sorted(objects)}}},
-        {"$group": {"_id": f"${OBJECT_PATH}", "labels": {"$sum": 1}}},
-    ])  # fmt: skip
-    linked = {one["_id"]: int(one["labels"]) for one in counted}
-    return sum(linked.get(name, 1) for name in objects)
-
-
 _DECIDE: Mapping[str, Callable[[Any, Sequence[Chosen]], list[Event]]] = {
     ACCEPTED: accept, REJECTED: reject, DELETED: delete,
 }  # fmt: skip
@@ -341,7 +326,6 @@ class Queue:
     Attributes:
         decisions: how many labels are in "needs review", one of each object.
         frames: on how many frames.
-        labels: how many labels these objects have in all frames.
         threshold: their lowest risk.
         control: how many labels the control sample has.
         second: how many labels of another reviewer wait for this one's opinion.
@@ -350,7 +334,6 @@ class Queue:
 
     decisions: int
     frames: int
-    labels: int
     threshold: float
     control: int
     second: int = 0
@@ -362,8 +345,7 @@ class Queue:
             return f"nothing to decide{more}"
         return (
             f"{counted(self.decisions, 'decision')} on {counted(self.frames, 'frame')}, one for "
-            f"each object ({counted(self.labels, 'label')} in all frames), all with a risk of at "
-            f"least {self.threshold:.2f}{more}"
+            f"each object, all with a risk of at least {self.threshold:.2f}{more}"
         )
 
 
@@ -497,9 +479,8 @@ def build_queue(
         dataset.info[QUEUES] = dataset.info.get(QUEUES, {}) | mine | {CONTROL: drawn}
         dataset.save()
     show_disagreements(dataset, second_opinions_given(dataset))
-    labels = count_labels(dataset, {one.object_name for one in doubts})
     frames = len(set(wanted.values()))
-    return Queue(len(doubts), frames, labels, threshold, len(drawn), len(second))
+    return Queue(len(doubts), frames, threshold, len(drawn), len(second))
 
 
 def show_disagreements(dataset: Any, opinions: Sequence[Opinions]) -> int:
@@ -541,6 +522,12 @@ def second_opinions(dataset: Any, share: Share) -> dict[str, str]:
             elif name in waiting and share.is_second(key):
                 best[doubt.object_name] = max(doubt, best.get(doubt.object_name, doubt))
     return _in_order([one for name, one in best.items() if name not in closed])
+
+
+def unseen_labels(sample: Mapping[str, Any]) -> dict[str, str]:
+    """Find labels whose decision the reviewer of this process does not see -> what is shown."""
+    is_second = Share.of_this_process().is_second(str(sample["frame_key"]))
+    return hidden_labels(sample, is_second)
 
 
 _DECISION_PATH = f"{_INNER}.decision"

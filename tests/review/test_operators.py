@@ -9,7 +9,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset import layout, schema
 from tasks.dataset.database import DatabaseAwayError
 from tasks.review.actions import accept, choose, fix_class, reject
-from tasks.review.events import read_events, show_again
+from tasks.review.events import read_events, reviewer, show_again
 from tasks.review.queue import everything
 from tests.review.reviewed import ask, context, pick
 
@@ -144,7 +144,7 @@ def test_of_two_processes_that_decide_at_once_one_is_refused(name: str, out: Any
     done = [decide_with("delete", name, focus, both), told.get(timeout=60)]
     other.join(60)
     (refused,) = [one["message"] for one in done if not one["ok"]]
-    assert "by now, by another page or person" in refused
+    assert f"by now, by {reviewer()}; that is shown" in refused
     labels_of(dataset)
     assert len(dataset.first().review_log) == len(read_events(str(out), name)) == 1
 

@@ -80,14 +80,14 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     monkeypatch.setenv(DOUBLE_VARIABLE, "0.5")
     decide = [("accept", first, {}), ("fix_class", second, {"class_name": "tram"})]
     decide += [("accept", one, {}) for one in (*rest, mended)]
-    hidden = {"decision": "", "view": "second-opinions-2-of-2"}
+    hidden = {"decision": ""}  # keys do not say which view is open
     for act, (label, frame), more in decide:
         focus = {"sample_id": frame, "label_id": label, **hidden}
         done = ask(dataset, act, focus=focus, current_sample=frame, **more)
         assert done["ok"], done
     focus = {"sample_id": first[1], "label_id": first[0], **hidden, "decision": "accepted"}
     assert ask(dataset, "reject", focus=focus)["ok"], "on second thoughts"
-    accept_last = {"sample_id": mended[1], "label_id": mended[0], **hidden}
+    accept_last = {"sample_id": mended[1], "label_id": mended[0], "decision": "accepted"}
     assert ask(dataset, "accept", focus=accept_last)["ok"]
     for act, shown_now in (("undo", "accepted"), ("undo", "accepted"), ("redo", "rejected")):
         (change,) = ask(dataset, act)["samples"].values()

@@ -266,7 +266,7 @@
   // written: if it is refused, its label is open still.
   async function decide(act, label, more) {
     const frame = review.openId();
-    const focus = { sample_id: frame, label_id: label.id, decision: review.decisionOf(label), view: review.strip.viewNow() };
+    const focus = { sample_id: frame, label_id: label.id, decision: review.decisionOf(label) };
     const { decision } = ACTS[act], { class_name } = more;
     const isDone = () => frameIsOpen() && !review.undecided().length && review.openId() === frame;
     review.claim(label.id, decision, false);

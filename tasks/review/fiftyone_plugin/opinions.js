@@ -1,32 +1,29 @@
 // Where two reviewers disagree on a label: the mask of each, as an outline in the colour of that person's button.
 (function () {
   const review = window.autolabelReview;
-  const COLOURS = ["#38bdf8", "#f472b6"]; // of the two, by name
-  const RIMS = [5, 2]; // px: where both have the same rim, both colours are seen
+  const LOOKS = [["#38bdf8", 5], ["#f472b6", 2]]; // of the two, by name; px: where both have one rim, both are seen
   let held = { id: "", masks: [] };
 
-  const colourOf = (who, said) => COLOURS[Object.keys(said).indexOf(who)];
+  const lookOf = (who, said) => LOOKS[Object.keys(said).indexOf(who)] ?? [];
 
-  // Asks for the masks of a label, of the two who have said something of it; there is none of who rejects it.
+  // Asks for the masks that the two who have said something of a label hold it to have; who rejects it has none.
   async function fetchOpinions(id, said) {
-    const now = { id, masks: [] };
-    held = now;
+    held = { id, masks: [] };
     const found = id && await review.send("opinions", { sample_id: review.openId(), label_id: id }).catch(() => null);
-    for (const who of Object.keys(said)) {
-      const { bounding_box, href } = found?.[who] ?? {};
-      if (!href) continue;
-      const bitmap = await createImageBitmap(await (await fetch(href)).blob());
-      now.masks.push({ bounding_box, bitmap, colour: colourOf(who, said) });
-    }
-    if (held === now) review.paint();
+    const masks = Object.keys(said).filter((who) => found?.[who]?.href).map(async (who) => {
+      const bitmap = await createImageBitmap(await (await fetch(found[who].href)).blob());
+      return { ...found[who], bitmap, look: lookOf(who, said) };
+    });
+    const shown = await Promise.all(masks);
+    if (held.id === id) held.masks = shown;
+    review.paint();
   }
 
   function paintOpinions(pen, id) {
-    if (held.id !== id) return;
-    held.masks.forEach(({ bounding_box, bitmap, colour }, row) => {
-      review.paintMask(pen, bitmap, review.boxOnPage({ bounding_box }), colour, RIMS[row], 0);
-    });
+    for (const { bounding_box, bitmap, look } of held.id === id ? held.masks : []) {
+      review.paintMask(pen, bitmap, review.boxOnPage({ bounding_box }), ...look, 0);
+    }
   }
 
-  Object.assign(review, { colourOf, fetchOpinions, paintOpinions });
+  Object.assign(review, { colourOf: (who, said) => lookOf(who, said)[0], fetchOpinions, paintOpinions });
 })();
