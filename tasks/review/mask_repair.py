@@ -234,12 +234,12 @@ def take_drawn(dataset: Any, sample_ids: Sequence[str]) -> tuple[list[Event], st
             where = str(sample["_id"]), str(label["_id"])
             frame = _frame_with(dataset, *where)
             try:
-                if label.get("mask"):
-                    event = confirming(frame, "add", EDITED, lambda _: DRAWN)
-                    events += decide(dataset, [frame], [event])
-                else:
-                    box = window_of(label["bounding_box"], frame.size_hw)
-                    events += take(dataset, Clicked(*where, version_of(label), (), box))
+                box = window_of(label["bounding_box"], frame.size_hw)
+                by_hand = [confirming(frame, "add", EDITED, lambda _: DRAWN)]
+                events += (
+                    decide(dataset, [frame], by_hand) if label.get("mask")
+                    else take(dataset, Clicked(*where, version_of(label), (), box))
+                )  # fmt: skip
             except AutolabelError as error:
                 wrong = f"the box '{label.get('label')}' has no mask yet, C makes one: {error}"
     return events, wrong

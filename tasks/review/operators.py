@@ -200,7 +200,12 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
             ctx.panel.set_data(name, plot)
             ctx.panel.set_state(f"layout_{name}", _layout(name, plot))
 
-    on_load = on_change_dataset = refresh
+    on_load = on_change_dataset = on_change_view = on_change_selected = refresh
+
+    def on_change_current_sample(self, ctx: Any) -> None:
+        """Count again once a frame is closed."""
+        if not ctx.current_sample:
+            self.refresh(ctx)
 
     def open(self, ctx: Any) -> None:
         """Show the view of a button on the grid, which the panel may lie over."""
@@ -219,25 +224,27 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
         for name in _TITLES:
             layout = ctx.panel.get_state(f"layout_{name}") or {}
-            panel.plot(name, layout=layout, config={"displayModeBar": False})
+            # The wheel scrolls the panel.
+            config = {"displayModeBar": False, "scrollZoom": False}
+            panel.plot(name, layout=layout, config=config)
         return types.Property(panel, view=types.GridView(orientation="vertical", gap=3, pad=3))
 
 
 _TITLES = {
     "decisions": "Decisions", "by_class": "Error rate by class (labels decided)",
     "by_reason": "Error rate by reason (labels decided)",
-    "by_sequence": "Risk of the sequences that are open",
+    "by_sequence": "Riskiest sequences that are open",
 }  # fmt: skip
 
 
 def _layout(name: str, plot: list[dict[str, Any]]) -> dict[str, Any]:
-    is_rate = name in {"by_class", "by_reason"}
+    is_rate, rows = name in {"by_class", "by_reason"}, len(plot[0]["y"])
     axis: dict[str, Any] = {"tickformat": ".0%"} if is_rate else {}
     if name == "decisions" and max(plot[0]["x"], default=0) < WHOLE_UP_TO:
         axis = {"dtick": 1}
     # The least margin: FiftyOne gives long names the room that they need.
     return {
-        "title": {"text": _TITLES[name], "font": {"size": 14}}, "height": 340 if is_rate else 260,
+        "title": {"text": _TITLES[name], "font": {"size": 14}}, "height": max(260, 70 + 24 * rows),
         "bargap": 0.3, "margin": {"l": 150, "r": 20, "t": 40, "b": 30}, "showlegend": False,
         "xaxis": axis, "yaxis": {"dtick": 1, **shown_names(plot)},
     }  # fmt: skip

@@ -21,7 +21,7 @@ import numpy as np
 from sam2_core.types import AutolabelError
 from tasks.dataset.documents import detections_of
 from tasks.dataset.layout import sample_collection
-from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, dataset_lock
+from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, STATUS_FIELD, dataset_lock
 from tasks.review.events import (
     ACCEPTED,
     OPEN_RISK,
@@ -222,7 +222,7 @@ class Stats:
     """State of a review.
 
     Attributes:
-        frames, frames_done: frames, and those marked as done.
+        frames, frames_done: frames, and those marked as done or without a label left to decide.
         labels: machine labels.
         decisions: how many labels by decision, "relabel" for those that wait to be made again.
         disagreement: decided labels that were wrong.
@@ -274,16 +274,20 @@ def review_stats(dataset: Any) -> Stats:
     of, wrong = Counter[tuple[str, str]](), Counter[tuple[str, str]]()  # by kind and name
     drawn = control_labels(dataset)
     by_reviewer = Counter[str]()
+    done = 0
     acts: list[Mapping[str, Any]] = []
     fields = [f"{MACHINE_FIELD}.detections.{name}" for name in _OF_LABELS]
     with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
-    for sample in collection.find(with_log, dict.fromkeys([LOG_FIELD, *fields], 1)):
+    for sample in collection.find(with_log, dict.fromkeys([LOG_FIELD, STATUS_FIELD, *fields], 1)):
         own = [
             one for one in standing_entries(sample) if one["action"] not in {"relabeled", "done"}
         ]
         acts += own
         people = {(one["by"], label) for one in own for label in said(one)}
-        for label in detections_of(sample, MACHINE_FIELD):
+        labels = detections_of(sample, MACHINE_FIELD)
+        left = [one for one in labels if one.get("decision") in {"", None, RELABEL}]
+        done += sample.get(STATUS_FIELD) == DONE or (bool(labels) and not left)
+        for label in labels:
             decision = label.get("decision") or ""
             decisions[decision] += 1
             kinds = [("any", ""), ("class", label["label"])]
@@ -304,7 +308,7 @@ def review_stats(dataset: Any) -> Stats:
     sent = {"$match": {"relabel": {"$nin": ["", None]}}}
     return Stats(
         collection.count_documents({}),
-        collection.count_documents({"review_status": DONE}),
+        done,
         _sums(collection, None, {"$sum": "$instances"}).get(None, 0),
         dict(decisions),
         rates("any").get("", Rate(0, 0)),
@@ -437,7 +441,8 @@ def summary(stats: Stats) -> str:
         "|---|---|",
         f"| Decided in the control sample: random labels that nobody else reviews | {control} |",
         f"| Labels decided | {_of(stats.decided, stats.labels)} |",
-        f"| Frames done | **{stats.frames_done:,}** of {stats.frames:,} |",
+        "| Frames done: all labels decided, or marked as done | "
+        f"**{stats.frames_done:,}** of {stats.frames:,} |",
         f"| Agreement with the machine | {agreed} |",
         f"| Speed | {speed} |",
         f"| Decisions by | {plain(decided_by(stats))} |",
@@ -466,9 +471,9 @@ def decisions_plot(stats: Stats) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def rates_plot(rates: Mapping[str, Rate], most: int = 12) -> list[dict[str, Any]]:
+def rates_plot(rates: Mapping[str, Rate]) -> list[dict[str, Any]]:
     """Bars of error rates with their confidence intervals, the highest on top."""
-    chosen = sorted(rates.items(), key=lambda one: one[1].share)[-most:]
+    chosen = sorted(rates.items(), key=lambda one: one[1].share)
     bounds = [rate.interval for _, rate in chosen]
     shares = [rate.share for _, rate in chosen]
     return [

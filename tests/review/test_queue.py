@@ -180,7 +180,7 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     axis = shown_names(risks_plot({"car": 1, f"long{'-' * 196}class": 2}))
     assert axis["tickvals"][0] == f"long{'-' * 196}class"
     assert axis["ticktext"] == [f"long{'-' * 13}…{'-' * 13}class", "car"]
-    reasons = rates_plot({one: Rate(1, 9999) for one in WORDS.values()}, most=99)
+    reasons = rates_plot({one: Rate(1, 9999) for one in WORDS.values()})
     assert "…" not in "".join(shown_names(reasons)["ticktext"])
 
 

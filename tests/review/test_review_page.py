@@ -147,7 +147,16 @@ def the_strip(page: Any, size: int) -> None:
              (f"1 of {size} · {size} left", ""))  # fmt: skip
     page.keyboard.press("?")
     keys = page.get_by_test_id("all-keys").inner_text()
-    assert "repeat the last decision on its whole object" in keys
+    for words in (
+        "repeat the last decision on its whole object",
+        "reject: there is no such object, or its mask is of no use",
+        "delete: the object is there, and another label has it already",
+        "on labels: accepted, rejected, corrected, merged, deleted, sent back, being written",
+        "on a tile: 2 of the 5 labels",
+    ):
+        assert words in keys
+    reject = page.get_by_test_id("strip-reject").get_attribute("title")
+    assert "no such object" in reject
     page.keyboard.press("a")
     assert not page.get_by_test_id("all-keys").count(), "closed, and nothing decided"
     page.keyboard.press("f")
@@ -179,6 +188,26 @@ def mark_is_seen_before_the_next_frame(page: Any) -> None:
     assert page.evaluate("() => window.seen") >= 390
 
 
+def finished_frames_are_passed_by(page: Any) -> None:
+    """Finish the next frame, then the open one: the one after both is opened."""
+
+    def finish() -> str:
+        opened = review_state(page)["reviewSample"]
+        while review_state(page)["reviewSample"] == opened:
+            press(page, "a")
+        return review_state(page)["reviewSample"]
+
+    first = review_state(page)["reviewSample"]
+    press(page, "Shift+ArrowRight")
+    third = finish()
+    press(page, "Shift+ArrowLeft")
+    said = part(page, "reasons")
+    assert said == "every label of this frame is decided: Shift+→, Shift+← lead on"
+    press(page, "Shift+ArrowLeft")
+    assert review_state(page)["reviewSample"] == first
+    assert finish() == third
+
+
 def marks_on_the_grid(page: Any, link: str) -> None:
     """Tiles of frames and of labels; a batch keeps the page where it is."""
     page.get_by_test_id("strip-next").click()
@@ -186,6 +215,7 @@ def marks_on_the_grid(page: Any, link: str) -> None:
     page.get_by_test_id("modal").wait_for(state="detached")
     tile = page.locator("[data-cy=looker]").first
     wait_for(lambda: coloured(page, tile, GREEN) > 300, True)
+    assert "how many are decided" in tile.locator("canvas").first.get_attribute("title")
     open_view(page, link)
     page.mouse.move(VIEWPORT["width"] / 2, VIEWPORT["height"] / 2)
     page.mouse.wheel(0, 500)
@@ -215,6 +245,9 @@ def numbers_agree(page: Any, name: str) -> None:
     share = f"{done} of {whole} ({done / whole:.1%}), {whole - done} left"
     page.get_by_text(share).wait_for()
     page.get_by_text(f"{done} of {2 * FRAMES} ").wait_for()
+    rows = everything(schema.open_dataset(name)).values("detections.detections.decision")
+    frames = page.locator("tr", has_text="Frames done").inner_text()
+    assert frames.endswith(f"{sum(map(all, rows))} of {FRAMES}")
     panel = page.get_by_test_id("panel-container").last.bounding_box()
     boxes = [
         page.get_by_role("button", name=one).bounding_box()
@@ -224,6 +257,17 @@ def numbers_agree(page: Any, name: str) -> None:
         assert left["x"] + left["width"] + 8 <= right["x"]
     assert boxes[0]["x"] >= panel["x"] + 8
     assert boxes[-1]["x"] + boxes[-1]["width"] <= panel["x"] + panel["width"]
+    select_tile(page, 5)
+    press(page, "Shift+A")
+    page.get_by_text(f"{done + 1} of {whole} ").wait_for()  # without a click on "Count again"
+    plot = page.locator(".js-plotly-plot").nth(1)
+    plot.scroll_into_view_if_needed()
+    place, shown = plot.bounding_box(), "(one) => JSON.stringify(one.layout.xaxis.range)"
+    axis = plot.evaluate(shown)
+    page.mouse.move(place["x"] + place["width"] * 0.6, place["y"] + place["height"] / 2)
+    page.mouse.wheel(0, -150)
+    wait_for(lambda: plot.bounding_box()["y"] > place["y"], True)
+    assert plot.evaluate(shown) == axis, "the wheel scrolls and does not zoom"
     page.locator(".ytick").first.wait_for(state="attached")
     assert panel["x"] <= page.evaluate(LEFT_OF_NAMES) < boxes[-1]["x"], "no name is cut"
 
@@ -258,6 +302,7 @@ def test_the_review_page_tells_what_to_do(name: str) -> None:
         nothing_that_nobody_needs(page, opened.detections.detections[0].bounding_box)
         mark_is_seen_before_the_next_frame(page)
         page.wait_for_function("() => !window.autolabelReview.busy()")
+        finished_frames_are_passed_by(page)
         marks_on_the_grid(page, app.link(name, view="label-by-label"))
         numbers_agree(page, name)
         page.get_by_role("button", name="Control sample").click()
@@ -265,6 +310,13 @@ def test_the_review_page_tells_what_to_do(name: str) -> None:
         page.locator("[data-cy=looker]").first.wait_for()
         open_view(page, app.link(name, view="sent-back"))
         page.get_by_text("the view 'sent back' (labels made again) is empty; ").wait_for()
+        page.get_by_test_id("saved-views-btn-selection-clear").click()
+        page.get_by_test_id("saved-views-selection").click()
+        page.get_by_test_id("saved-views-sent-back-selection-option").wait_for()
+        crashes = page.get_by_test_id("saved-views-unsaved-view-selection-option")
+        assert crashes.count()
+        assert not crashes.is_visible()
+        page.keyboard.press("Escape")
         merged_labels_are_one(page, name, app.link)
         app.process.terminate()
         page.get_by_text(f"autolabel review {name}").wait_for()
@@ -292,7 +344,7 @@ def test_an_undo_of_many_frames_stays_in_the_view(street: str) -> None:
         open_first_sample(page)
         for key in ("a", "a", "Shift+ArrowLeft"):
             press(page, key)
-        left = "every label of this frame is decided; left: 3, 4 of 4 (Shift+←, Shift+→)"
+        left = "every label of this frame is decided: Shift+→, Shift+← lead on"
         wait_for(lambda: part(page, "reasons"), left)
         page.once("dialog", lambda question: question.accept())
         press(page, "Shift+E")

@@ -21,7 +21,7 @@
     merge: { key: "M", label: "Merge", icon: "merge", onLabels: true, told: "the selected labels become one" },
     delete: {
       key: "D", label: "Delete", icon: "delete", decision: "deleted",
-      told: "superfluous, such as a second label of an object",
+      told: "the object is there, and another label has it already",
     },
     spread: { key: "O", label: "Repeat the last decision on its whole object", icon: "layers" },
     follow: {
@@ -52,7 +52,9 @@
     [["+", "−", "wheel"], "zoom"],
     [["Z"], "zoom to the label under the mouse"],
     [["Escape"], "zoom out again; then select nothing; then close the frame"],
-    [["Annotate"], "the tab beside the picture: draw an object that has no label"],
+    [["Annotate"], "the tab beside the picture: draw a box around an object that has no label"],
+    [["✓ ✗ ✎ ∪ − ↻ …"], "on labels: accepted, rejected, corrected, merged, deleted, sent back, being written"],
+    [["2 of 5"], "on a tile: 2 of the 5 labels that the view shows are decided; with ✓ all of the frame, which is done"],
   ];
   const PROMPTS = [["box", "the box as it is"], ["wider box", "a box 10% wider"], ["tighter box", "a box 10% tighter"]];
   const THEN = "It is made at once if `autolabel up` runs, else by `autolabel review relabel`. You decide on the new one then.";
@@ -238,7 +240,7 @@
     }
     const opens = done?.focus || done?.frame; // what the message is about
     if (done?.message && !opens) review.tell(done.message, done.ok ? "done" : "wrong");
-    if (done?.ok) review.strip.refresh();
+    if (done?.ok) review.strip.refresh(act === "send_to_relabel" ? done.message : "");
     if (!done?.ok || !Object.keys(done.samples ?? {}).length) return done;
     // The App asks for all buttons anew when a selection changes.
     if (review.selectedLabels().length) foo.executeOperator("@voxel51/operators/clear_selected_labels", {});
@@ -258,8 +260,14 @@
       await show(frame || review.openId(), focus, step);
     } else if (samples[review.openId()] && !review.undecided().length) {
       await pause(SEEN_MS);
-      await turn({ step: 1 });
+      await toNext();
     }
+  }
+
+  // Frames without anything to decide are passed by.
+  async function toNext() {
+    const isDone = () => frameIsOpen() && review.labels().length && !review.undecided().length;
+    while (isDone() && await turn({ step: 1, skips: true }));
   }
 
   // Shows a decision; after the last one of a frame the next frame opens, once it was seen and is
@@ -277,7 +285,7 @@
     if (queue.length >= MOST_WAITING) await review.during(WRITING, writing);
     if (!isDone()) return;
     await Promise.all([pause(SEEN_MS), review.during(WRITING, writing)]);
-    if (isDone()) await turn({ step: 1 });
+    if (isDone()) await toNext();
   }
 
   function write(decision) {
@@ -302,9 +310,11 @@
       for (const one of change.labels.detections ?? []) {
         review.claim(one._id, one.decision ?? "", true);
         review.strip.note(one._id, one.decision);
+        review.open.over.delete(one._id);
         delete review.open.by[one._id];
       }
       if (change.values.review_status) review.open.status.set(id, change.values.review_status);
+      review.open.over.delete(id);
       (changes[id] ??= []).push(change);
     }
     if (review.strip.isFinished()) review.strip.refresh(); // it says what comes next
@@ -346,7 +356,7 @@
 
   // Opens another frame; returns when it is drawn.
   async function turn(params) {
-    if (await reachable()) await review.during("loading the frame: keys rest until it is there", load(params));
+    return (await reachable()) && review.during("loading the frame: keys rest until it is there", load(params));
   }
 
   async function load(params) {
@@ -358,10 +368,11 @@
       const looker = review.open.looker;
       if (looker !== before && looker && review.fiftyone.isReady(looker) && !review.waits(review.openId())) {
         prepared ||= performance.now();
-        if (review.labels().length || performance.now() - prepared > EMPTY_MS) return;
+        if (review.labels().length || performance.now() - prepared > EMPTY_MS) return true;
       }
       await pause(20);
     }
+    return false;
   }
 
   // Shows a frame, or the tile of a label, with the focus on the label.
@@ -417,10 +428,10 @@
     review.strip.help([...acts, ...MORE_KEYS]);
   }
 
-  const begin = (act) => () => start(act);
+  const begin = (key, text, act) => [key, text, () => start(act), ACTS[act].told];
   review.offer([
-    ["⇧Z", "undo", begin("undo")], ["A", "accept", begin("accept")], ["R", "reject", begin("reject")],
-    ["F", "class", begin("fix_class")], ["C", "repair", begin("repair")],
+    begin("⇧Z", "undo", "undo"), begin("A", "accept", "accept"), begin("R", "reject", "reject"),
+    begin("F", "class", "fix_class"), begin("C", "repair", "repair"),
     ["⇧N", "next", () => alone(MOVES.N)], ["?", "all keys", help],
   ]);
 
@@ -433,14 +444,14 @@
   });
 
   // Buttons do what the keys do.
-  for (const [act, { key, label, icon }] of Object.entries(ACTS)) {
+  for (const [act, { key, label, icon, told }] of Object.entries(ACTS)) {
     const { Button, Placement, Places } = foo.types;
     class Press extends foo.Operator {
       get config() {
         return new foo.OperatorConfig({ name: `press_${act}`, label, unlisted: true });
       }
       async resolvePlacement() {
-        const text = key ? `${label} (Shift+${key})` : label;
+        const text = `${label}${key ? ` (Shift+${key})` : ""}${told ? `: ${told}` : ""}`;
         const place = key ? Places.SAMPLES_VIEWER_ACTIONS : Places.SAMPLES_GRID_SECONDARY_ACTIONS;
         return new Placement(place, new Button({ label: text, icon: `/assets/${icon}.svg`, prompt: false }));
       }

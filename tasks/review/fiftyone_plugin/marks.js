@@ -69,13 +69,13 @@
   }
 
   // A tile of the grid: marks, and how many of its labels are decided, or that it is confirmed as empty.
-  function paintTile(pen, [width], marked, isEmpty) {
+  function paintTile(pen, width, marked, isEmpty, isAll) {
     const decided = marked.filter(([, decision]) => decision), density = window.devicePixelRatio || 1;
     if (!decided.length && !isEmpty) return;
     pen.save();
     pen.setTransform(density, 0, 0, density, 0, 0);
     for (const [box, decision] of decided) paintMark(pen, box, decision, true);
-    const isDone = decided.length === marked.length;
+    const isDone = isAll && marked.every(([, decision]) => decision && decision !== "relabel");
     const text = isEmpty ? "empty ✓" : `${decided.length} of ${marked.length}${isDone ? " ✓" : ""}`;
     pen.font = "bold 13px sans-serif";
     pen.textAlign = "center";
@@ -123,5 +123,8 @@
     pen.restore();
   }
 
-  Object.assign(review, { paintMask, paintOther, paintTint, paintMark, paintFocus, paintTile });
+  // A decision in words, with its mark before it.
+  const markOf = (decision) => (decision ? `${LOOKS[decision]?.mark ?? ""} ${decision === "relabel" ? "sent back" : decision}` : "");
+
+  Object.assign(review, { markOf, paintMask, paintOther, paintTint, paintMark, paintFocus, paintTile });
 })();

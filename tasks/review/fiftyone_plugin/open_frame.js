@@ -9,11 +9,11 @@
   const ABOUT_TWO = ["overlap", "duplicate"]; // reasons
   // `claims` are decisions that FiftyOne's labels do not have yet, by label id: what a key has just
   // decided, and what the server has written. `decided` keeps those that are written, for the grid, and
-  // `status` that of their frames by sample id. `by` says who has decided on labels of the frame before it was
+  // `status` that of their frames by sample id, `over` are tiles without anything left. `by` says who has decided on labels of the frame before it was
   // opened, `others` are all its labels, those too that the view leaves out.
   const open = {
     looker: null, dataset: "", focus: null, next: null, kept: null, last: [], emptySince: null, drawn: 0, by: {}, others: [],
-    claims: new Map(), decided: new Map(), status: new Map(),
+    claims: new Map(), decided: new Map(), status: new Map(), over: new Set(),
   };
 
   // Labels of the machine that FiftyOne draws now, riskiest first: view and filters are applied. It
@@ -124,7 +124,8 @@
 
   function verdictOn(label) {
     const decision = decisionOf(label), by = [label.id, ...(label.sources ?? [])].map((id) => open.by[id]).find(Boolean);
-    return decision && by && !open.claims.has(label.id) ? `${decision} by ${by}` : decision;
+    const told = review.markOf(decision);
+    return decision && by && !open.claims.has(label.id) ? `${told} by ${by}` : told;
   }
 
   // What the label with the focus covers, or seems to be once more, where the view leaves it out.
@@ -175,6 +176,7 @@
     container.dataset.reviewSample = looker.sample?._id ?? looker.sample?.id ?? "";
     container.dataset.reviewFocus = focus?.id ?? "";
     container.dataset.reviewOpen = undecided().length;
+    open.over[labels().length && !undecided().length ? "add" : "delete"](tileId());
     container.dataset.reviewDrawn = ++open.drawn;
   }
 
@@ -240,7 +242,9 @@
     const { id, instances, review_status, reviewed } = looker.sample;
     const isDone = (open.status.get(id) ?? review_status) === "done";
     const isEmpty = isDone && instances === 0 && !reviewed?.detections?.length;
-    review.paintTile(looker.ctx, [looker.canvas.clientWidth, looker.canvas.clientHeight], marked, isEmpty);
+    const isAll = !(instances > marked.length); // of the frame
+    looker.canvas.title = marked.some(([, one]) => one) ? "labels that this view shows, and how many are decided; ? tells the marks" : "";
+    review.paintTile(looker.ctx, looker.canvas.clientWidth, marked, isEmpty, isAll);
   }
 
   const isKnown = ({ id }) => open.decided.has(id) || review.strip.isDisputed(id);

@@ -113,16 +113,16 @@
   }
 
   // Finds a frame along FiftyOne's arrows, one way and then the other, so that they go on working there.
-  async function frameOf(way, id, step, now) {
+  async function find(way, isIt, step, now) {
     let at = now;
     const on = ["hasNext", "next"], back = ["hasPrevious", "previous"];
     for (const [isThere, go] of step > 0 ? [on, back] : [back, on]) {
       for (let tried = 0; way && at && at[isThere] !== false && tried < SEARCHED; tried += 1) {
         at = await way[go](1).catch(() => null);
-        if (at?.id === id) return at;
+        if (at && isIt(at.id)) return at;
       }
     }
-    return { id };
+    return null;
   }
 
   // Goes to a frame, or to the one that FiftyOne's own arrows would go to.
@@ -133,11 +133,17 @@
     useHooks() {
       return { show: fos.useSetExpandedSample() };
     }
-    async execute({ hooks, params: { to, step = 1 }, state }) {
+    // `skips`: to one that may have something to decide.
+    async execute({ hooks, params: { to, step = 1, skips }, state }) {
       const way = fos.modalNavigation.get();
       const now = await state.snapshot.getPromise(fos.modalSelector);
-      if (to) {
-        await hooks.show(await frameOf(way, to, step, now));
+      if (skips) {
+        const at = await find(way, (id) => !review.open.over.has(id), step, now);
+        if (at) await hooks.show(at);
+        else await find(way, (id) => id === now.id, step, now); // where FiftyOne's arrows go on
+        return { turned: Boolean(at) };
+      } else if (to) {
+        await hooks.show((await find(way, (id) => id === to, step, now)) ?? { id: to });
       } else if (!way || !now || now[step > 0 ? "hasNext" : "hasPrevious"] === false) {
         review.tell(step > 0 ? "this was the last frame" : "this was the first frame");
         return { turned: false };

@@ -16,6 +16,8 @@
   element("style", "", document.head, 'a[href^="https://voxel51.com/why-upgrade"] { display: none }');
   // FiftyOne shows tooltips above buttons, those at the top of an open frame off the page.
   element("style", "", document.head, '[class^="_tooltip_"][style*="top: -"] { margin-top: 72px }');
+  // FiftyOne 1.22 breaks when this entry of its list of views is chosen: the × beside the list leaves a view.
+  element("style", "", document.head, "[data-cy=saved-views-unsaved-view-selection-option] { display: none !important }");
   // FiftyOne counts the labels beside an open frame by the view, which has none of those decided since.
   element("style", "", document.head, "[data-cy=modal] [data-cy^=entry-count] { display: none }");
   const PARTS = [

@@ -10,7 +10,6 @@
   const BUTTON = "font:13px sans-serif;color:#f3f4f6;background:#374151;border:1px solid #6b7280;border-radius:6px;" +
     "padding:3px 6px;cursor:pointer;flex:none";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
-  const MOST_PLACES = 5;
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
   const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", followed: 0, next: "" };
   let bar = null, buttons = [], asked; // for which view
@@ -32,10 +31,11 @@
     part("reasons", "white-space:normal;line-height:16px;max-height:32px;overflow:hidden;flex:1 1 0;min-width:0");
     part("last", `color:#9ca3af;max-width:14em;${CUT};flex:none`);
     part("who", `color:#9ca3af;max-width:10em;${CUT};flex:none`);
-    for (const [key, text, act] of buttons) {
+    for (const [key, text, act, told = ""] of buttons) {
       const button = element("button", BUTTON, bar);
       element("span", KEY, button, key);
       button.append(` ${text}`);
+      button.title = told;
       button.dataset.cy = `strip-${text.replaceAll(" ", "-")}`;
       button.addEventListener("click", () => {
         button.blur(); // else the space bar would press it again
@@ -64,16 +64,9 @@
     return at ? `${at} of ${all} · ${left() ? `${left()} left` : "all decided"}` : "not in the queue";
   }
 
-  // Places in the queue that are left, on other frames.
-  function skipped() {
-    const places = standing.queue.flatMap((id, row) => (standing.decided.has(id) ? [] : [row + 1]));
-    const more = places.length > MOST_PLACES ? ", …" : "";
-    return places.length ? `; left: ${places.slice(0, MOST_PLACES).join(", ")}${more} of ${standing.queue.length} (Shift+←, Shift+→)` : "";
-  }
-
   // What there is to do on a frame without a label to decide.
   function nothingLeft(labels) {
-    if (labels.length) return standing.next || `every label of this frame is decided${skipped()}`;
+    if (labels.length) return standing.next || "every label of this frame is decided: Shift+→, Shift+← lead on";
     return review.isDone() ? "confirmed: nothing is here" : "no labels: Shift+X confirms that nothing is here";
   }
 
@@ -121,7 +114,8 @@
     const lacks = label && !selected && !label.mask && !label.mask_path ? "no mask yet: C makes one" : "";
     const said = [verdict, lacks, ...doubts].filter(Boolean).join(", ");
     const told = reasons.map((one) => `${inWords([one])}: ${standing.told[one] ?? ""}`).join("\n");
-    set("reasons", label || selected ? said : nothingLeft(labels), told);
+    const all = `keys act on all ${selected}; Shift+M makes one of them`;
+    set("reasons", selected ? all : label ? said : nothingLeft(labels), told);
     bar.reasons.style.display = ""; // takes what room is left
     set("last", standing.last);
     set("who", standing.who ? `as ${standing.who}` : "", "the reviewer of this App: its decisions carry this name");
@@ -135,12 +129,12 @@
 
   const viewNow = () => new URL(location.href).searchParams.get("view");
 
-  // Asks the server how far the queue is; returns the groups of the sidebar.
-  async function refresh() {
+  // Asks the server how far the queue is, and what was done last unless that is given; returns the groups of the sidebar.
+  async function refresh(last = "") {
     asked = viewNow();
     const found = await review.ask("standing");
     if (!found?.ok) return [];
-    Object.assign(standing, found, { decided: new Set(found.decided) });
+    Object.assign(standing, found, { decided: new Set(found.decided) }, last && { last });
     standing.place = new Map(found.queue.map((id, row) => [id, row + 1]));
     guide();
     review.paint();
@@ -161,7 +155,9 @@
 
   // What was said is of another view.
   function leaveView() {
-    if (asked !== viewNow()) review.hide("guide");
+    if (asked === viewNow()) return;
+    review.hide("guide");
+    review.open.over.clear();
   }
 
   // A label has or has lost a decision; `last` says which.
