@@ -200,12 +200,8 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
             ctx.panel.set_data(name, plot)
             ctx.panel.set_state(f"layout_{name}", _layout(name, plot))
 
-    on_load = on_change_dataset = on_change_view = on_change_selected = refresh
-
-    def on_change_current_sample(self, ctx: Any) -> None:
-        """Count again once a frame is closed."""
-        if not ctx.current_sample:
-            self.refresh(ctx)
+    on_load = on_change_dataset = on_change_view = refresh
+    on_change_selected = on_change_current_sample = refresh  # decisions were made, perhaps
 
     def open(self, ctx: Any) -> None:
         """Show the view of a button on the grid, which the panel may lie over."""

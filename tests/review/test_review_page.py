@@ -257,8 +257,10 @@ def numbers_agree(page: Any, name: str) -> None:
         assert left["x"] + left["width"] + 8 <= right["x"]
     assert boxes[0]["x"] >= panel["x"] + 8
     assert boxes[-1]["x"] + boxes[-1]["width"] <= panel["x"] + panel["width"]
+    page.get_by_text("Samples", exact=True).first.click()
     select_tile(page, 5)
     press(page, "Shift+A")
+    page.get_by_text("Review progress").first.click()
     page.get_by_text(f"{done + 1} of {whole} ").wait_for()  # without a click on "Count again"
     plot = page.locator(".js-plotly-plot").nth(1)
     plot.scroll_into_view_if_needed()
