@@ -176,13 +176,13 @@ def _of_folder(report: Mapping[str, Any], target: str) -> Iterator[str]:
 def _of_dataset(report: Mapping[str, Any]) -> Iterator[str]:
     """Say what people have to do with an export."""
     from tasks.dataset.schema import open_dataset
-    from tasks.review.opinions import unsettled
+    from tasks.review.opinions import second_opinions_given, unsettled
 
     yield (
         f"of dataset {report['dataset']}, with its decisions if there are any; labels in "
         f"{report['source']}"
     )
-    if count := unsettled(open_dataset(report["dataset"])):
+    if count := unsettled(second_opinions_given(open_dataset(report["dataset"]))):
         yield f"{counted(count, 'disagreement')} of reviewers open: what stands is used"
     if count := report["frames_without_labels"]:
         confirmed = len(report["confirmed_empty"])

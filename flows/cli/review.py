@@ -28,7 +28,7 @@ from tasks.review.app import DEFAULT_PORT, App, open_in_browser, run_app
 from tasks.review.events import REVIEWER_VARIABLE, show_again
 from tasks.review.events import reviewer as signed_by
 from tasks.review.export import export_reviews
-from tasks.review.opinions import unsettled
+from tasks.review.opinions import second_opinions_given, unsettled
 from tasks.review.queue import (
     CONTROL,
     DISAGREEMENTS,
@@ -210,7 +210,7 @@ def export(dataset: str, out: str | None, as_json: bool) -> None:
     click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
     if report.set_aside_uri:
         click.echo(f"not in them: {report.set_aside.text()}\n  {report.set_aside_uri}")
-    if count := unsettled(open_dataset(dataset)):
+    if count := unsettled(second_opinions_given(open_dataset(dataset))):
         click.echo(f"{counted(count, 'disagreement')} open: what stands is written")
 
 

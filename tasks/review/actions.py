@@ -116,13 +116,14 @@ def as_corrected(dataset: Any, frame: Chosen) -> Chosen:
         for one in detections_of(sample, REVIEWED_FIELD)
         for source in one.get("sources") or ()
     }
-    labels = (
+    labels = [
         (REVIEWED_FIELD, made[str(label["_id"])])
         if field == MACHINE_FIELD and str(label["_id"]) in made
         else (field, label)
         for field, label in frame.labels
-    )
-    return replace(frame, labels=tuple(labels))
+    ]
+    once = {label["_id"]: (field, label) for field, label in labels}  # several may be merged
+    return replace(frame, labels=tuple(once.values()))
 
 
 def refuse_changed(dataset: Any, ids: Sequence[Any]) -> None:
@@ -324,8 +325,8 @@ def confirming(
     changes: dict[str, Any] = {}
     for field, label in frame.labels:
         identity, sources = _identity(field, label), sources_of(field, label)
-        confirmed = field == REVIEWED_FIELD and decision == ACCEPTED
-        now = (label.get("decision") if confirmed else "") or decision
+        confirmed = (field, decision) == (REVIEWED_FIELD, ACCEPTED) and label.get("decision")
+        now = confirmed or decision
         values = to_values(label, frame.size_hw, id=identity, sources=sources, decision=now,
                            reviewer=by, reviewed_at=at)  # fmt: skip
         upserts.append(values | change(label))

@@ -48,7 +48,7 @@ from tasks.review.events import (
 from tasks.review.export import export_reviews
 from tasks.review.follow_from import begin, held
 from tasks.review.mask_repair import Clicked, mend, open_label, take, take_drawn, warm_up
-from tasks.review.opinions import second_opinions_given
+from tasks.review.opinions import second_opinions_given, unsettled
 from tasks.review.queue import (
     CONTROL,
     DISAGREEMENTS,
@@ -182,11 +182,11 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         """Count everything again."""
         stats = review_stats(ctx.dataset)
         ctx.panel.set_state("summary", summary(stats))
-        differ = counted(stats.open_disagreements, "disagreement")
+        differing = unsettled(stats.opinions)
         views = [
             ("Needs review", stats.queue.view, stats.labels),
             ("Control sample", CONTROL, stats.control_size),
-            (differ, DISAGREEMENTS, stats.open_disagreements),
+            (counted(differing, "disagreement"), DISAGREEMENTS, differing),
         ]
         ctx.panel.set_state("views", [[label, view] for label, view, count in views if count])
         reasons = {_WORDS.get(name, name): rate for name, rate in stats.by_reason.items()}
@@ -368,8 +368,7 @@ def _selected_frames(ctx: Any) -> list[str]:
 def _focused(ctx: Any, blind: bool) -> list[Chosen]:
     """Find the label with the focus; the page says which decision it shows there.
 
-    Another decision on a label is one on what the last one made of it. A second opinion is on what
-    the machine made, whatever somebody else has decided.
+    A second opinion is on what the machine made, whatever somebody else has decided.
     """
     focus = ctx.params["focus"]
     chosen = choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
@@ -382,7 +381,7 @@ def _focused(ctx: Any, blind: bool) -> list[Chosen]:
     for field, label in (one for frame in chosen for one in frame.labels):
         if field == MACHINE_FIELD and shown is not None and (label.get("decision") or "") != shown:
             raise AutolabelError(decided_by_now(label.get("label"), label, sample))
-    return [as_corrected(ctx.dataset, frame) for frame in chosen] if shown else chosen
+    return chosen
 
 
 def _undecided(ctx: Any, frames: Sequence[str]) -> list[str]:
@@ -404,7 +403,7 @@ def _decided(
     """Make the act of a decision that needs nothing but the labels."""
 
     def act(ctx: Any) -> Done:
-        chosen = chosen_labels(ctx)
+        chosen = _as_decided(ctx)
         return Done(f"{verb} {_count(chosen)}", decide(ctx.dataset, chosen))
 
     return act
@@ -418,8 +417,13 @@ SAID = {
 }  # fmt: skip
 
 
+def _as_decided(ctx: Any) -> list[Chosen]:
+    """Find what a decision is about: what the last one made of a label, if that is seen."""
+    return [one if one.blind else as_corrected(ctx.dataset, one) for one in chosen_labels(ctx)]
+
+
 def _fix_class(ctx: Any) -> Done:
-    chosen = chosen_labels(ctx)
+    chosen = _as_decided(ctx)
     name = str(ctx.params.get("class_name") or "")
     events = actions.fix_class(ctx.dataset, chosen, name)
     return Done(f"{_count(chosen)} now of class {name}", events)
@@ -668,12 +672,12 @@ def _opinions(ctx: Any) -> Answer:
         if label in one["sources"]
     }
     return {
-        who: {"bounding_box": one["bounding_box"], **drawn(mask_of(one, size_hw), 0, 0, _SOLID)}
+        who: {
+            "bounding_box": one["bounding_box"],
+            **drawn(mask_of(one, size_hw), 0, 0, (0, 0, 0, 255)),
+        }
         for who, (size_hw, one) in made.items()
     }
-
-
-_SOLID = (0, 0, 0, 255)
 
 
 def _repair_open(ctx: Any) -> Answer:

@@ -6,7 +6,7 @@ the decision, which stands until somebody settles the disagreement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,24 +35,6 @@ def said_by_others(sample: Mapping[str, Any]) -> tuple[set[str], set[str]]:
         if entry["by"] == me or entry.get("second_opinion"):
             closed |= said(entry).keys()
     return {label for label, what in last.items() if what in SECONDED} - closed, closed
-
-
-def hidden_labels(sample: Mapping[str, Any], is_second: bool) -> dict[str, str]:
-    """Find labels whose decision this reviewer does not see -> what is shown of them.
-
-    Args:
-        sample: a frame with its log.
-        is_second: whether this reviewer decides on the frame after somebody else.
-
-    Returns:
-        The reviewer's own opinion, if nobody has decided since; "" where none is given yet.
-
-    """
-    mine = dict[str, str]()
-    for entry in standing_entries(sample):
-        mine = {label: what for label, what in mine.items() if label not in entry["decisions"]}
-        mine |= entry.get("opinions") or {} if entry["by"] == reviewer() else {}
-    return dict.fromkeys(said_by_others(sample)[0] if is_second else (), "") | mine
 
 
 @dataclass(frozen=True)
@@ -123,9 +105,9 @@ def second_opinions_given(dataset: Any) -> list[Opinions]:
     return sorted(found.values(), key=lambda one: (one.frame_key, one.label_id))
 
 
-def unsettled(dataset: Any) -> int:
-    """Count the open disagreements of a dataset."""
-    return sum(one.is_open for one in second_opinions_given(dataset))
+def unsettled(opinions: Iterable[Opinions]) -> int:
+    """Count open disagreements."""
+    return sum(one.is_open for one in opinions)
 
 
 def _verdict(decision: str, changed: str) -> str:

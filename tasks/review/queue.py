@@ -49,7 +49,7 @@ from tasks.review.events import (
     reviewer,
     standing_entries,
 )
-from tasks.review.opinions import Opinions, hidden_labels, said_by_others, second_opinions_given
+from tasks.review.opinions import Opinions, said_by_others, second_opinions_given
 from tasks.risk.compute_risk import DESCRIPTIONS, WORDS, sequence_risk
 from tasks.risk.geometry import shared_box_areas
 from tasks.wording import counted
@@ -525,9 +525,16 @@ def second_opinions(dataset: Any, share: Share) -> dict[str, str]:
 
 
 def unseen_labels(sample: Mapping[str, Any]) -> dict[str, str]:
-    """Find labels whose decision the reviewer of this process does not see -> what is shown."""
+    """Find labels whose decision the reviewer of this process does not see -> what is shown.
+
+    That is the reviewer's own opinion, if nobody has decided since; "" where none is given yet.
+    """
     is_second = Share.of_this_process().is_second(str(sample["frame_key"]))
-    return hidden_labels(sample, is_second)
+    mine = dict[str, str]()
+    for entry in standing_entries(sample):
+        mine = {label: what for label, what in mine.items() if label not in entry["decisions"]}
+        mine |= entry.get("opinions") or {} if entry["by"] == reviewer() else {}
+    return dict.fromkeys(said_by_others(sample)[0] if is_second else (), "") | mine
 
 
 _DECISION_PATH = f"{_INNER}.decision"

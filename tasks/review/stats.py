@@ -32,7 +32,7 @@ from tasks.review.events import (
     standing_entries,
     storage_of,
 )
-from tasks.review.opinions import Opinions, second_opinions_given
+from tasks.review.opinions import Opinions, second_opinions_given, unsettled
 from tasks.review.queue import (
     Standing,
     control_labels,
@@ -257,11 +257,6 @@ class Stats:
     opinions: Sequence[Opinions]
 
     @property
-    def open_disagreements(self) -> int:
-        """How many disagreements nobody has settled."""
-        return sum(one.is_open for one in self.opinions)
-
-    @property
     def decided(self) -> int:
         """Labels with a decision that stands."""
         return sum(count for name, count in self.decisions.items() if name != RELABEL)
@@ -447,7 +442,7 @@ def summary(stats: Stats) -> str:
         f"| Speed | {speed} |",
         f"| Decisions by | {plain(decided_by(stats))} |",
         f"| Agreement of reviewers | {plain(pairs) or 'nobody has given a second opinion yet'} |",
-        f"| Disagreements that nobody has settled | {stats.open_disagreements} |",
+        f"| Disagreements that nobody has settled | {unsettled(stats.opinions)} |",
         f"| Frames sent back | {relabel} |",
     ]
     if stats.set_aside.frames:

@@ -8,7 +8,7 @@ import pytest
 from sam2_core.types import AutolabelError
 from tasks.dataset import layout, schema
 from tasks.dataset.database import DatabaseAwayError
-from tasks.review.actions import accept, choose, fix_class, reject
+from tasks.review.actions import accept, choose, fix_class, merge, reject
 from tasks.review.events import read_events, reviewer, show_again
 from tasks.review.queue import everything
 from tests.review.reviewed import ask, context, pick
@@ -43,6 +43,13 @@ def test_acts_are_about_patches_as_about_frames(name: str, way: str) -> None:
     assert ask(dataset, "accept", view=patches, **selected)["ok"]
     wanted = {second.id} if way == "open" else {first.id, second.id}
     assert {one.id for one in labels_of(dataset) if one.decision} == wanted
+    merge(*pick(name, 0, 3, 4))
+    tiles = [one.id for one in labels_of(dataset)[3:]]
+    patches = everything(dataset).to_patches("detections")
+    for act in ("fix_class", "accept"):
+        assert ask(dataset, act, view=patches, selected=tiles, class_name="tram")["ok"]
+    (made,) = (one for one in dataset.first().reviewed.detections if one.sources == sorted(tiles))
+    assert (made.label, made.decision) == ("tram", "corrected"), "what they were merged into stays"
     patches = everything(dataset).to_patches("reviewed")
     (tile,) = [one for one in patches if second.id in one.reviewed.sources]
     assert ask(dataset, "reject", view=patches, selected=[tile.id])["ok"]
