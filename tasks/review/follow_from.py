@@ -119,11 +119,10 @@ class Following:
             return "no other frame: this camera has no more of this sequence"
         if not events:
             return f"no new mask on {counted(self.frames, 'frame')}: {why}"
-        left = f"; none where {why}" if why else ""
         start = self.so_far()["start"] or 0
         ahead = sum((event.frame.get("frame_number") or 0) > start for event in events)
-        back = len(events) - ahead
-        return f"masks on {counted(ahead, 'frame')} ahead, {back} back, as corrected{left}"
+        told = f"masks on {counted(ahead, 'frame')} ahead, {len(events) - ahead} back, as corrected"
+        return f"{told}; none where {why}" if why else told
 
     def _object_of(self, label: Mapping[str, Any]) -> set[str]:
         """Names of the object that a label, or those that it was made of, shows."""

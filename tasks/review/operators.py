@@ -707,14 +707,12 @@ def _drawn(ctx: Any) -> Done:
     """Record what was drawn in the tab Annotate; the last label of it has the focus then."""
     frames = frames_of(ctx.view, ctx.params["sample_ids"]).values()
     events, wrong = take_drawn(ctx.dataset, list(frames))
-    if not events:
-        if wrong:
-            raise AutolabelError(wrong)
-        return Done("")
-    made = [one for event in events for one in event.upserts]
-    names = ", ".join(one["label"] for one in made)
-    told = f"added {names}: F fixes the class, C the mask, Shift+T follows it"
-    return Done(wrong or told, events, made[-1]["id"], str(sample_id(events[-1].frame_key)))
+    if wrong and not events:
+        raise AutolabelError(wrong)
+    names = ", ".join(one["label"] for event in events for one in event.upserts)
+    told = f"added {names}: F fixes the class, C the mask, Shift+T follows it" if names else ""
+    where = [(event.upserts[-1]["id"], str(sample_id(event.frame_key))) for event in events]
+    return Done(wrong or told, events, *(where or [("", "")])[-1])
 
 
 def _dataset_of(ctx: Any) -> Any:

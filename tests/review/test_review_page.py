@@ -324,6 +324,26 @@ def test_the_review_page_tells_what_to_do(name: str) -> None:
         page.get_by_text(f"autolabel review {name}").wait_for()
 
 
+def test_empty_frames_are_confirmed_one_by_one_and_taken_back(tester: None, tmp_path: Path) -> None:
+    frames = [picture_with(tmp_path, 0, [(100, 100, 360, 360)], ("car",), 0.3)]
+    for row in (1, 2, 3):
+        one = picture_with(tmp_path, row, [], (), 0.3)
+        boxes = replace(one.boxes, xyxy_px=np.zeros((0, 4), np.float32))
+        frames.append(replace(one, boxes=boxes))
+    name = f"empty-{uuid.uuid4().hex[:8]}"
+    build_queue(load_run(name, tmp_path / "out", frames), 40)
+    with run_app() as app, browser_page() as page:
+        open_view(page, app.link(name, view="no-labels"))
+        open_first_sample(page)
+        seen = [review_state(page)["reviewSample"]]
+        for key in ("Shift+X", "Shift+X", "Shift+ArrowLeft", "Shift+Z"):
+            press(page, key)
+            seen.append(review_state(page)["reviewSample"])
+        first, second, third, back, undone = seen
+        assert len({first, second, third}) == 3
+        assert (back, undone) == (second, second)
+
+
 def test_an_undo_of_many_frames_stays_in_the_view(street: str) -> None:
     """FiftyOne has no page for a frame that its view does not show."""
     with run_app() as app, browser_page() as page:

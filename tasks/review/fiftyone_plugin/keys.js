@@ -258,7 +258,7 @@
     if (!frameIsOpen()) return;
     if (focus || (frame && frame !== review.openId())) {
       await show(frame || review.openId(), focus, step);
-    } else if (samples[review.openId()] && !review.undecided().length) {
+    } else if (samples[review.openId()] && review.isOver()) {
       await pause(SEEN_MS);
       await toNext();
     }
@@ -266,8 +266,7 @@
 
   // Frames without anything to decide are passed by.
   async function toNext() {
-    const isDone = () => frameIsOpen() && review.labels().length && !review.undecided().length;
-    while (isDone() && await turn({ step: 1, skips: true }));
+    while (await turn({ step: 1, skips: true }) && review.isOver());
   }
 
   // Shows a decision; after the last one of a frame the next frame opens, once it was seen and is
@@ -276,7 +275,7 @@
     const frame = review.openId();
     const focus = { sample_id: frame, label_id: label.id, decision: review.decisionOf(label) };
     const { decision } = ACTS[act], { class_name } = more;
-    const isDone = () => frameIsOpen() && !review.undecided().length && review.openId() === frame;
+    const isDone = () => review.isOver() && review.openId() === frame;
     review.claim(label.id, decision, false);
     const reclassed = class_name && `class corrected: ${review.correctionOf(label).label} → ${class_name}`;
     review.strip.note(label.id, decision, reclassed || `${decision}: ${label.label}`);

@@ -176,7 +176,7 @@
     container.dataset.reviewSample = looker.sample?._id ?? looker.sample?.id ?? "";
     container.dataset.reviewFocus = focus?.id ?? "";
     container.dataset.reviewOpen = undecided().length;
-    open.over[labels().length && !undecided().length ? "add" : "delete"](tileId());
+    open.over[isOver() ? "add" : "delete"](tileId());
     container.dataset.reviewDrawn = ++open.drawn;
   }
 
@@ -188,6 +188,9 @@
 
   // Somebody has marked the frame as done.
   const isDone = () => (open.status.get(openId()) ?? open.looker?.sample?.review_status) === "done";
+
+  // A frame is open whose labels are all decided; one without any is marked as done.
+  const isOver = () => fiftyone.frameIsOpen() && (isDone() || labels().length > 0) && !undecided().length;
 
   // In a view of patches every tile is a label of its own, and the arrows lead from tile to tile.
   function isPatch() {
@@ -257,7 +260,7 @@
   }
 
   Object.assign(review, {
-    open, openId, hiddenLabels, isDone, isPatch, tileId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn, focusNext,
+    open, openId, hiddenLabels, isDone, isOver, isPatch, tileId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn, focusNext,
     moveFocus, paint, selectedLabels, correctionOf, markTiles,
   });
 })();
