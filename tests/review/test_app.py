@@ -113,8 +113,11 @@ def decides_with_keys(
     first = review_state(page)["reviewSample"]
     for row in (0, 1):
         click_label(page, places[row], SIZE_HW)
+    (x, y, _, h), (right, low, more, deep) = places[:2]
+    both = [[x, min(y, low), right + more - x, max(y + h, low + deep) - min(y, low)]]
+    apart = [label_pixels(page, one, SIZE_HW) for one in both]
     press(page, "Shift+M")
-    assert looks(page, before, places) == ["merged", "merged", ""]
+    assert looks(page, apart, both) == ["merged"], "one label, where two were"
     press(page, "Shift+Z")
     assert looks(page, before, places) == decisions(name) == ["", "", ""]
     click_label(page, places[0], SIZE_HW)
