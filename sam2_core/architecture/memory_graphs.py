@@ -207,7 +207,7 @@ class MemoryDecoder(nn.Module):
         points: Tensor,
         labels: Tensor,
         mask_input: Tensor | None,
-        has_mask: Tensor,
+        has_mask: Tensor | None,
         ambiguous: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Decode one prompt for each object.
@@ -220,7 +220,7 @@ class MemoryDecoder(nn.Module):
             points: float32 (O, K, 2) in model pixels; two paddings where an object is tracked.
             labels: int32 (O, K).
             mask_input: float32 (O, 1, G, G) logits to refine; None where no object has any.
-            has_mask: bool (O,), whether to.
+            has_mask: bool (O,), whether to; None where `mask_input` is.
             ambiguous: bool (O,): the best of three masks (tracking, one click), not the single one.
 
         Returns:
@@ -232,7 +232,7 @@ class MemoryDecoder(nn.Module):
         few, position = lean.tokens, lean._position().to(conditioned.dtype)
         prompt = few.prompt(points, labels)
         image, dense = conditioned.index_select(0, conditioned_index), lean.empty
-        if mask_input is not None:
+        if mask_input is not None and has_mask is not None:
             prompted = few.encoder.dense(mask_input).flatten(2).transpose(1, 2)
             prompted = prompted.to(conditioned.dtype)
             dense = torch.where(has_mask[:, None, None], prompted, lean.empty)
@@ -252,6 +252,19 @@ class MemoryDecoder(nn.Module):
         pointer = torch.where(present, self.pointer(token), self.no_pointer.to(token.dtype))
         chosen = torch.where(present[:, :, None], chosen, ABSENT_LOGIT)
         return chosen.float(), chosen_iou.float(), score.float(), pointer.float()
+
+
+class Unrefined(nn.Module):
+    """A `MemoryDecoder` of prompts without masks."""
+
+    def __init__(self, decoder: MemoryDecoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Decode conditioned maps, their index, fine features, points, labels and `ambiguous`."""
+        found: tuple[Tensor, ...] = self.decoder(*inputs[:-1], None, None, inputs[-1])
+        return found
 
 
 class MaskPrompt(nn.Module):
@@ -292,19 +305,43 @@ class MaskPrompt(nn.Module):
         return conditioned, logits, self.downsample(masks[:, None])
 
 
+class Shifted(nn.Module):
+    """A convolution of one channel each, as the sum of its input's shifted and weighted copies."""
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.side = conv.kernel_size[0]
+        weight, bias = conv.weight.detach().flatten(1).t(), conv.bias.detach()
+        self.register_buffer("weight", weight[:, :, None, None].clone())
+        self.register_buffer("bias", bias[:, None, None].clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(O, w, E, E) -> the same."""
+        height, width = x.shape[2:]
+        padded = F.pad(x, [self.side // 2] * 4)
+        total = self.bias
+        for place, weight in enumerate(self.weight):
+            row, column = divmod(place, self.side)
+            total = total + padded[:, :, row : row + height, column : column + width] * weight
+        return total
+
+
 class Remember(nn.Module):
     """Memory encoder.
 
     Args:
         model: the image path, in float32; unchanged.
         memory: its memory, in float32; unchanged.
+        fused: convolutions of one channel each in a form that a compiler joins with what is around.
 
     """
 
-    def __init__(self, model: Sam2, memory: Memory) -> None:
+    def __init__(self, model: Sam2, memory: Memory, *, fused: bool = False) -> None:
         super().__init__()
         self.size, self.cells = model.preset.image_size, model.preset.embedding_grid
         self.encoder = copy.deepcopy(memory.memory_encoder)
+        for layer in self.encoder.fuser["layers"] if fused else ():
+            layer.dwconv = Shifted(layer.dwconv)
         self.register_buffer("no_memory", model.no_mem_embed.detach().reshape(-1).clone())
         self.register_buffer("absent", memory.no_obj_embed_spatial.detach().clone())
 

@@ -194,7 +194,7 @@ class Captured:
         mode = "thread_local"  # other threads may take page-locked memory meanwhile
         with torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode=mode):
             outputs = function(*inputs)
-        self.outputs: Tensors = tuple(outputs)
+        self.outputs: Tensors = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
 
 class Bucket(NamedTuple):
@@ -205,29 +205,25 @@ class Bucket(NamedTuple):
     inputs: Callable[[], Tensors]
 
 
-class Buckets:
-    """A model's captured modules, each made when it is first needed; on the device's thread.
+class Graphs:
+    """Captured modules, each made when it is first needed; on the device's thread.
 
     Args:
-        modules: of the model.
+        device: of the modules.
         folder: where the compiler keeps what it makes, a part of the cache folder.
         about: what a compiled size depends on beside PyTorch, this code and the device.
-        sizes: side of the encoder's input in pixels, and its numbers of images.
         stream: what is captured is captured on it.
 
     """
 
     def __init__(
-        self, modules: Modules, folder: Path, about: Mapping[str, str],
-        sizes: tuple[int, tuple[int, ...]], stream: torch.cuda.Stream,
+        self, device: torch.device, folder: Path, about: Mapping[str, str],
+        stream: torch.cuda.Stream,
     ) -> None:  # fmt: skip
-        self._modules, self._folder = modules, folder
-        self._device = device = next(modules.encoder.parameters()).device
-        self._size, self.image_buckets = sizes
+        self._device, self._folder = device, folder
         self._stream, self._pool = stream, torch.cuda.graph_pool_handle()
-        on_gpu = device.type == "cuda"
         facts = [torch.__version__, torch.version.cuda, mask_code("torch"), sorted(about.items())]
-        facts.append(torch.cuda.get_device_name(device) if on_gpu else "cpu")
+        facts.append(torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu")
         self._facts = hashlib.sha256(repr(facts).encode()).hexdigest()[:20]
         self.captured: dict[tuple[str, int, int], Captured] = {}
 
@@ -243,31 +239,6 @@ class Buckets:
     def warm(self, bucket: Bucket) -> Tensors | None:
         """Capture what was compiled before, on this machine; its outputs, None where it was not."""
         return self.made(bucket).outputs if self._file(bucket).exists() else None
-
-    def encoder(self, images: int) -> Bucket:
-        """Return the encoder for at least so many images."""
-        images = bucket_for(images, self.image_buckets)
-        shape = (images, 3, self._size, self._size)
-        zeros = partial(torch.zeros, shape, device=self._device)
-        return Bucket(("encoder", images, 0), self._modules.encoder, lambda: (zeros(),))
-
-    def decoder(self, features: Features, prompts: int) -> Bucket:
-        """Return the decoder for features of so many images and at least so many boxes."""
-        images = bucket_for(features.batch, self.image_buckets)
-        prompts = bucket_for(prompts, BOX_BUCKETS)
-
-        def inputs() -> Tensors:
-            zeros: Callable[..., Any] = partial(torch.zeros, device=self._device)
-            return (
-                *(zeros((images, *part.shape[1:]), dtype=part.dtype) for part in features.data),
-                zeros((prompts, len(BOX_LABELS), 2), dtype=torch.float32),
-                torch.tensor([BOX_LABELS] * prompts, dtype=torch.int32, device=self._device),
-                zeros(prompts, dtype=torch.int64),
-            )
-
-        modules = self._modules
-        decoder = modules.decoder_single if images == 1 else modules.decoder
-        return Bucket(("decoder", images, prompts), decoder, inputs)
 
     def _file(self, bucket: Bucket) -> Path:
         """Return the empty file that says that a size was compiled before."""
@@ -338,6 +309,52 @@ class Buckets:
             raise DeviceLostError(
                 f"PyTorch cannot go on after a capture that failed: {first_line(error)}"
             ) from error
+
+
+class Buckets(Graphs):
+    """A model's captured modules.
+
+    Args:
+        modules: of the model.
+        folder: as in `Graphs`.
+        about: as in `Graphs`.
+        sizes: side of the encoder's input in pixels, and its numbers of images.
+        stream: as in `Graphs`.
+
+    """
+
+    def __init__(
+        self, modules: Modules, folder: Path, about: Mapping[str, str],
+        sizes: tuple[int, tuple[int, ...]], stream: torch.cuda.Stream,
+    ) -> None:  # fmt: skip
+        super().__init__(next(modules.encoder.parameters()).device, folder, about, stream)
+        self._modules = modules
+        self._size, self.image_buckets = sizes
+
+    def encoder(self, images: int) -> Bucket:
+        """Return the encoder for at least so many images."""
+        images = bucket_for(images, self.image_buckets)
+        shape = (images, 3, self._size, self._size)
+        zeros = partial(torch.zeros, shape, device=self._device)
+        return Bucket(("encoder", images, 0), self._modules.encoder, lambda: (zeros(),))
+
+    def decoder(self, features: Features, prompts: int) -> Bucket:
+        """Return the decoder for features of so many images and at least so many boxes."""
+        images = bucket_for(features.batch, self.image_buckets)
+        prompts = bucket_for(prompts, BOX_BUCKETS)
+
+        def inputs() -> Tensors:
+            zeros: Callable[..., Any] = partial(torch.zeros, device=self._device)
+            return (
+                *(zeros((images, *part.shape[1:]), dtype=part.dtype) for part in features.data),
+                zeros((prompts, len(BOX_LABELS), 2), dtype=torch.float32),
+                torch.tensor([BOX_LABELS] * prompts, dtype=torch.int32, device=self._device),
+                zeros(prompts, dtype=torch.int64),
+            )
+
+        modules = self._modules
+        decoder = modules.decoder_single if images == 1 else modules.decoder
+        return Bucket(("decoder", images, prompts), decoder, inputs)
 
 
 def _raise_of_device(error: BaseException) -> None:

@@ -12,12 +12,33 @@ import torch
 
 from sam2_core.architecture import Memory, Sam2, cast
 from sam2_core.architecture.lean_encoder import LeanEncoder
-from sam2_core.architecture.memory_graphs import MaskPrompt, MemoryDecoder, Recall, Remember
+from sam2_core.architecture.memory_graphs import (
+    MaskPrompt,
+    MemoryDecoder,
+    Recall,
+    Remember,
+    Unrefined,
+)
 from sam2_core.backends.device_owner import DEVICE_OWNER
 from sam2_core.backends.follow_backends import FollowBackend
 from sam2_core.backends.torch_backend import TorchPixels
-from sam2_core.backends.torch_compiled import Captured, out_of_memory
+from sam2_core.backends.torch_compiled import Bucket, Graphs, Tensors, out_of_memory
+from sam2_core.batching import bucket_for
+from sam2_core.cache import cache_folder
+from sam2_core.decisive_code import following_modules, source_digest
 from sam2_core.types import FEATURES, FloatArray, ImageArray
+
+OBJECT_BUCKETS = (4, 8, 16)
+TRACKED_POINTS, BOX_POINTS = 2, 3  # of an object's prompt, padding included
+# Inputs of what a GPU records, in order.
+RECORDED = {
+    "encoder": ("image",),
+    "memory_decoder": (
+        "conditioned", "conditioned_index", "high_res_s0", "high_res_s1", "points", "labels",
+        "ambiguous",
+    ),
+    "memory_encoder": ("embedding", "logits", "object_score", "prompted"),
+}  # fmt: skip
 
 Result = TypeVar("Result")
 
@@ -39,16 +60,17 @@ class TorchFollowBackend(FollowBackend):
         self, model: Sam2, memory: Memory, device: str = "cpu", precision: str = "fp32"
     ) -> None:
         self._device = device
+        self._graphs: Graphs | None = None
         self.image_size, self.width = model.preset.image_size, model.preset.width
         if device == "cuda":
-            self.objects_at_once, self.device = 16, torch.cuda.get_device_name()
+            self.objects_at_once, self.device = OBJECT_BUCKETS[-1], torch.cuda.get_device_name()
         dtype = torch.float16 if precision == "fp16" else torch.float32
         modules: dict[str, Any] = {
             "encoder": LeanEncoder(model, fused=True),
             "memory_attention": Recall(model, memory, fused=True),
             "memory_decoder": MemoryDecoder(model, memory),
             "memory_mask": MaskPrompt(model, memory),
-            "memory_encoder": Remember(model, memory),
+            "memory_encoder": Remember(model, memory, fused=device == "cuda"),
         }
         # Copies: they share modules with the model, which a cast would change for others, too.
         modules = {name: copy.deepcopy(module).eval() for name, module in modules.items()}
@@ -56,42 +78,53 @@ class TorchFollowBackend(FollowBackend):
             lambda: {name: cast(one, dtype).to(device) for name, one in modules.items()}
         )
         self._pixels = TorchPixels(torch.device(device))
-        self._captured: Captured | None = None
+        if device == "cuda":
+            about = {
+                "preset": repr(model.preset), "precision": precision,
+                "code": source_digest(following_modules()),
+            }  # fmt: skip
+            folder = cache_folder() / "torch"
+            self._graphs = self.together(
+                lambda: Graphs(torch.device(device), folder, about, torch.cuda.Stream())
+            )
 
     def together(self, work: Callable[[], Result]) -> Result:
         """Run on the thread that a GPU belongs to; memory that runs out is the machine's error."""
 
         def guarded() -> Result:
             try:
-                with torch.inference_mode():
+                with torch.no_grad():  # as the image path is compiled
                     return work()
             except torch.OutOfMemoryError as error:
+                if self._graphs:
+                    self._graphs.release()
                 raise out_of_memory(error) from error
 
         return DEVICE_OWNER.run(guarded) if self._device == "cuda" else guarded()
 
     def encode(self, image: ImageArray) -> dict[str, Any]:
         """Encode; a GPU resizes the image, and repeats what it recorded the first time."""
-        on_gpu = self._device == "cuda"
-        given = self._pixels.given(image, self.image_size, cuts=on_gpu)
+        graphs = self._graphs
+        given = self._pixels.given(image, self.image_size, cuts=graphs is not None)
 
         def work() -> Any:
             planes = self._pixels.squares([given], self.image_size)
-            if not on_gpu:
+            if graphs is None:
                 return self._modules["encoder"](planes)
-            if self._captured is None:
-                inputs, stream = (planes.clone(),), torch.cuda.Stream()
-                self._captured = Captured(self._modules["encoder"], inputs, stream, None)
-            self._captured.inputs[0].copy_(planes)
-            self._captured.graph.replay()
-            return self._captured.outputs
+            bucket = Bucket(("encoder", 1, 0), self._modules["encoder"], lambda: (planes.clone(),))
+            return self._repeated(bucket, {"image": planes})
 
         return dict(zip(FEATURES, self.together(work), strict=True))
 
     def run(self, graph: str, inputs: Mapping[str, Any]) -> Sequence[Any]:
-        """Run a module."""
+        """Run a module; a GPU repeats what it recorded for so many objects and such prompts."""
 
         def work() -> Any:
+            bucket = self._bucket(graph, inputs) if self._graphs else None
+            if self._graphs and bucket:
+                count = len(inputs["object_score" if graph == "memory_encoder" else "points"])
+                made = self._repeated(bucket, inputs)
+                return tuple(one[:count].clone() for one in made)
             tensors = {
                 name: None if value is None else torch.as_tensor(value, device=self._device)
                 for name, value in inputs.items()
@@ -100,6 +133,48 @@ class TorchFollowBackend(FollowBackend):
 
         outputs = self.together(work)
         return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    def _bucket(self, graph: str, inputs: Mapping[str, Any]) -> Bucket | None:
+        """Return what is recorded for at least so many objects, None where nothing is."""
+        if graph == "memory_encoder":
+            points, objects = 0, len(inputs["object_score"])
+        elif graph == "memory_decoder" and inputs["mask_input"] is None:
+            points, objects = inputs["points"].shape[1], len(inputs["points"])
+            one_map = len(inputs["conditioned"]) == 1
+            if points != TRACKED_POINTS and not (points == BOX_POINTS and one_map):
+                return None
+        else:
+            return None
+        objects = bucket_for(objects, OBJECT_BUCKETS)
+        maps = objects if points == TRACKED_POINTS else 1
+
+        def examples() -> Tensors:
+            """Return the frame's features, which are always there, and room for the objects'."""
+            given = {name: torch.as_tensor(inputs[name]) for name in RECORDED[graph]}
+            rows = {"conditioned": maps}
+            return tuple(
+                one if name in FEATURES
+                else torch.zeros(
+                    rows.get(name, objects), *one.shape[1:], dtype=one.dtype, device=self._device
+                )
+                for name, one in given.items()
+            )  # fmt: skip
+
+        module = self._modules[graph]
+        if points:
+            module = Unrefined(module)
+        return Bucket((graph, objects, points), module, examples)
+
+    def _repeated(self, bucket: Bucket, inputs: Mapping[str, Any]) -> Tensors:
+        """Replay what was recorded; rows behind those given are whatever they were."""
+        assert self._graphs  # noqa: S101 - for the type checker
+        recorded = self._graphs.made(bucket)
+        for target, name in zip(recorded.inputs, RECORDED[bucket.key[0]], strict=True):
+            value = torch.as_tensor(inputs[name])
+            if target.data_ptr() != value.data_ptr():
+                target[: len(value)].copy_(value, non_blocking=True)
+        recorded.graph.replay()
+        return recorded.outputs
 
     def recall(self, *remembered: Any) -> Any:
         """Condition on as much as each object has."""

@@ -25,8 +25,10 @@ from lab.tools.follow_with_meta import (  # noqa: E402
     weights,
 )
 from sam2_core.architecture import build_memory, random_memory, random_weights  # noqa: E402
-from sam2_core.architecture.memory_graphs import ABSENT_LOGIT, Recall  # noqa: E402
+from sam2_core.architecture.memory_graphs import ABSENT_LOGIT, Recall, Shifted  # noqa: E402
+from sam2_core.backends import torch_compiled  # noqa: E402
 from sam2_core.backends.follow_backends import OnnxFollowBackend  # noqa: E402
+from sam2_core.backends.torch_compiled import Graphs  # noqa: E402
 from sam2_core.backends.torch_follow import TorchFollowBackend  # noqa: E402
 from sam2_core.follow import Follower, FollowRules  # noqa: E402
 from sam2_core.load import load_follow_backend, memory_sha256, resolve_weights  # noqa: E402
@@ -37,6 +39,7 @@ from sam2_core.types import AutolabelError  # noqa: E402
 from tasks.masks.model import Segmenters, choose_model  # noqa: E402
 from tests.planted_graphs import FAULTS, as_exported, micro_with_memory  # noqa: E402
 from tests.sam2_core.recorded_reference import DATA  # noqa: E402
+from tests.sam2_core.test_torch_compiled import HostGraph  # noqa: E402
 
 FRAMES, COARSE = 20, "coordinates in half precision"
 
@@ -82,6 +85,27 @@ def test_masks_are_those_of_metas_video_predictor(backend):
     for key, present in there.items():
         assert bool((ours[key] > ABSENT_LOGIT).any()) == present
         np.testing.assert_allclose(ours[key], theirs[key], atol=0.02)
+
+
+def test_what_a_gpu_records_for_so_many_objects_gives_the_same_masks(tmp_path, monkeypatch):
+    """Recorded on a CPU: rows that are padded, and inputs that stay where they are."""
+    monkeypatch.setattr(torch_compiled, "Captured", HostGraph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch, "compile", lambda module, dynamic: module)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    plain, recorded = (TorchFollowBackend(*weights(MICRO)) for _ in range(2))
+    recorded._graphs = Graphs(torch.device("cpu"), tmp_path, {}, None)
+    frames, asked = video(MICRO, FRAMES), prompts(FRAMES)
+    expected, found = (our_masks(backend, frames, asked) for backend in (plain, recorded))
+    assert compared(found, expected).min() == 1
+    keys = {key for key in recorded._graphs.captured if key[0] != "encoder"}
+    assert {("memory_encoder", 4, 0), ("memory_decoder", 4, 2)} <= keys
+
+
+def test_a_convolution_of_one_channel_each_is_a_sum_of_shifted_copies():
+    conv = torch.nn.Conv2d(6, 6, 7, padding=3, groups=6)
+    x = torch.rand(2, 6, 9, 11)
+    torch.testing.assert_close(Shifted(conv)(x), conv(x))
 
 
 def test_halves_give_nearly_the_same_masks():

@@ -32,10 +32,14 @@ class HostGraph:
 
     def __init__(self, function, inputs, stream, pool):
         self.function, self.inputs, self.graph = function, inputs, self
-        self.outputs = tuple(output.clone() for output in function(*inputs))
+        self.outputs = tuple(output.clone() for output in self.made())
+
+    def made(self):
+        outputs = self.function(*self.inputs)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def replay(self):
-        for output, now in zip(self.outputs, self.function(*self.inputs), strict=True):
+        for output, now in zip(self.outputs, self.made(), strict=True):
             output.copy_(now)
 
 
