@@ -306,24 +306,46 @@ class MaskPrompt(nn.Module):
 
 
 class Shifted(nn.Module):
-    """A convolution of one channel each, as the sum of its input's shifted and weighted copies."""
+    """A convolution of one channel, as the sum of its shifted and weighted copies.
+
+    A compiler joins it with what is around; a library's kernel takes 25 times as long.
+    """
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
-        self.side = conv.kernel_size[0]
+        self.side, self.stride = conv.kernel_size[0], conv.stride[0]
         weight, bias = conv.weight.detach().flatten(1).t(), conv.bias.detach()
         self.register_buffer("weight", weight[:, :, None, None].clone())
         self.register_buffer("bias", bias[:, None, None].clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """(O, w, E, E) -> the same."""
-        height, width = x.shape[2:]
+        """(O, 1, S, S) -> (O, w, S / stride, S / stride)."""
+        size = x.shape[2]
         padded = F.pad(x, [self.side // 2] * 4)
         total = self.bias
         for place, weight in enumerate(self.weight):
             row, column = divmod(place, self.side)
-            total = total + padded[:, :, row : row + height, column : column + width] * weight
+            part = padded[
+                :, :, row : row + size : self.stride, column : column + size : self.stride
+            ]
+            total = total + part * weight
         return total
+
+
+class Depthwise(nn.Module):
+    """A convolution of each channel by itself, on a GPU in halves by a kernel of our own."""
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(O, w, E, E) -> the same."""
+        if not (x.is_cuda and x.dtype == torch.float16):
+            return self.conv(x)
+        from sam2_core.architecture import memory_kernels
+
+        return memory_kernels.depthwise(x, self.conv.weight, self.conv.bias)
 
 
 class Remember(nn.Module):
@@ -332,7 +354,7 @@ class Remember(nn.Module):
     Args:
         model: the image path, in float32; unchanged.
         memory: its memory, in float32; unchanged.
-        fused: convolutions of one channel each in a form that a compiler joins with what is around.
+        fused: convolutions of single channels as a GPU likes them, for a compiler.
 
     """
 
@@ -340,8 +362,11 @@ class Remember(nn.Module):
         super().__init__()
         self.size, self.cells = model.preset.image_size, model.preset.embedding_grid
         self.encoder = copy.deepcopy(memory.memory_encoder)
-        for layer in self.encoder.fuser["layers"] if fused else ():
-            layer.dwconv = Shifted(layer.dwconv)
+        if fused:
+            downsample = self.encoder.mask_downsampler["encoder"]
+            downsample[0] = Shifted(downsample[0])
+            for layer in self.encoder.fuser["layers"]:
+                layer.dwconv = Depthwise(layer.dwconv)
         self.register_buffer("no_memory", model.no_mem_embed.detach().reshape(-1).clone())
         self.register_buffer("absent", memory.no_obj_embed_spatial.detach().clone())
 

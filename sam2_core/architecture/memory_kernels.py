@@ -1,7 +1,8 @@
-"""Memory attention's two products that PyTorch has no fast kernel for, in Triton, for halves.
+"""What SAM 2's memory needs and PyTorch has no fast kernel for, in Triton, for halves.
 
-Objects remember unequal numbers of frames: their keys lie one behind the other, unpadded. Values
-are narrower than keys (64 to 256 in the published sizes), which PyTorch's kernels do not take.
+Attention's two products, and the memory encoder's convolution of each channel by itself. Objects
+remember unequal numbers of frames: their keys lie one behind the other, unpadded. Values are
+narrower than keys (64 to 256 in the published sizes), which PyTorch's kernels do not take.
 """
 
 from __future__ import annotations
@@ -125,5 +126,36 @@ def attended(q: Tensor, k: Tensor, v: Tensor, ends: Tensor) -> Tensor:
     _attended[(triton.cdiv(cells, shape["rows_each"]), count)](
         q, k, v, ends, out, scale, cells, q.stride(0) if len(q) > 1 else 0,
         wide=q.shape[2], narrow=v.shape[1], **shape,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _weighted(  # type: ignore[no-untyped-def]
+    x, weight, bias, out, height, width, channels, side: tl.constexpr, cells_each: tl.constexpr,
+):  # fmt: skip
+    plane, channel = tl.program_id(0), tl.program_id(0) % channels
+    cell = tl.program_id(1) * cells_each + tl.arange(0, cells_each)
+    there = cell < height * width
+    own_row, own_column = cell // width, cell % width
+    total = tl.zeros((cells_each,), tl.float32) + tl.load(bias + channel).to(tl.float32)
+    for place in tl.static_range(side * side):
+        row = own_row + place // side - side // 2
+        column = own_column + place % side - side // 2
+        inside = there & (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        value = tl.load(x + plane * height * width + row * width + column, inside, 0.0)
+        factor = tl.load(weight + channel * side * side + place)
+        total += value.to(tl.float32) * factor.to(tl.float32)
+    tl.store(out + plane * height * width + cell, total.to(out.dtype.element_ty), there)
+
+
+def depthwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Convolve each channel of (O, w, E, E), halves, with its own weights (w, 1, k, k)."""
+    x = x.contiguous()
+    objects, channels, height, width = x.shape
+    out, cells_each = torch.empty_like(x), 1024
+    _weighted[(objects * channels, triton.cdiv(height * width, cells_each))](
+        x, weight, bias, out, height, width, channels, side=weight.shape[-1],
+        cells_each=cells_each,
     )  # fmt: skip
     return out

@@ -198,11 +198,26 @@ class Captured:
 
 
 class Bucket(NamedTuple):
-    """A module and the sizes that it is captured for: its name, images and boxes."""
+    """A module and the sizes that it is captured for.
+
+    Attributes:
+        key: its name and two sizes, of images and boxes or of prompts and objects.
+        module: it.
+        inputs: makes inputs of these sizes.
+        any_rows: compiled once for all lengths, two at least, of those inputs that are longer than
+            one; captured for each.
+
+    """
 
     key: tuple[str, int, int]
     module: torch.nn.Module
     inputs: Callable[[], Tensors]
+    any_rows: bool = False
+
+    @property
+    def name(self) -> str:
+        """What is compiled."""
+        return "-".join(map(str, self.key[:2] if self.any_rows else self.key))
 
 
 class Graphs:
@@ -226,6 +241,7 @@ class Graphs:
         facts.append(torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu")
         self._facts = hashlib.sha256(repr(facts).encode()).hexdigest()[:20]
         self.captured: dict[tuple[str, int, int], Captured] = {}
+        self._functions: dict[str, Callable[..., Tensors]] = {}
 
     def release(self) -> None:
         """Give memory back; what is captured afterwards gets memory of its own.
@@ -242,7 +258,7 @@ class Graphs:
 
     def _file(self, bucket: Bucket) -> Path:
         """Return the empty file that says that a size was compiled before."""
-        return self._folder / f"{'-'.join(map(str, bucket.key))}-{self._facts}.compiled"
+        return self._folder / f"{bucket.name}-{self._facts}.compiled"
 
     def made(self, bucket: Bucket) -> Captured:
         """Return a module for its sizes, compiled and captured the first time."""
@@ -261,9 +277,17 @@ class Graphs:
             torch.OutOfMemoryError: the device's memory does not suffice.
 
         """
+        if bucket.any_rows:
+            for one in examples:
+                if len(one) > 1:
+                    torch._dynamo.mark_dynamic(one, 0)
+        compiled, name = self._file(bucket), bucket.name
+        if name in self._functions:
+            return self._functions[name]
         self._prepare_compiler()
-        function: Callable[..., Tensors] = torch.compile(bucket.module, dynamic=False)
-        compiled, name = self._file(bucket), "-".join(map(str, bucket.key))
+        self._functions[name] = function = torch.compile(
+            bucket.module, dynamic=None if bucket.any_rows else False
+        )
         waiting = partial(logger.warning, "waiting for another process, which compiles the model")
         try:
             if compiled.exists():

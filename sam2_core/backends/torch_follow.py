@@ -28,7 +28,7 @@ from sam2_core.cache import cache_folder
 from sam2_core.decisive_code import following_modules, source_digest
 from sam2_core.types import FEATURES, FloatArray, ImageArray
 
-OBJECT_BUCKETS = (4, 8, 16)
+OBJECT_BUCKETS = (2, 4, 8, 12, 16, 24, 32)
 TRACKED_POINTS, BOX_POINTS = 2, 3  # of an object's prompt, padding included
 # Inputs of what a GPU records, in order.
 RECORDED = {
@@ -163,7 +163,7 @@ class TorchFollowBackend(FollowBackend):
         module = self._modules[graph]
         if points:
             module = Unrefined(module)
-        return Bucket((graph, objects, points), module, examples)
+        return Bucket((graph, points, objects), module, examples, any_rows=True)
 
     def _repeated(self, bucket: Bucket, inputs: Mapping[str, Any]) -> Tensors:
         """Replay what was recorded; rows behind those given are whatever they were."""
