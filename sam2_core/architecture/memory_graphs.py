@@ -305,31 +305,20 @@ class MaskPrompt(nn.Module):
         return conditioned, logits, self.downsample(masks[:, None])
 
 
-class Shifted(nn.Module):
-    """A convolution of one channel, as the sum of its shifted and weighted copies.
+class Downsampled(nn.Module):
+    """A convolution of few channels, normalised, GELU; on a GPU in halves one kernel of our own."""
 
-    A compiler joins it with what is around; a library's kernel takes 25 times as long.
-    """
-
-    def __init__(self, conv: nn.Conv2d) -> None:
+    def __init__(self, *steps: nn.Module) -> None:
         super().__init__()
-        self.side, self.stride = conv.kernel_size[0], conv.stride[0]
-        weight, bias = conv.weight.detach().flatten(1).t(), conv.bias.detach()
-        self.register_buffer("weight", weight[:, :, None, None].clone())
-        self.register_buffer("bias", bias[:, None, None].clone())
+        self.steps = nn.Sequential(*steps)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(O, 1, S, S) -> (O, w, S / stride, S / stride)."""
-        size = x.shape[2]
-        padded = F.pad(x, [self.side // 2] * 4)
-        total = self.bias
-        for place, weight in enumerate(self.weight):
-            row, column = divmod(place, self.side)
-            part = padded[
-                :, :, row : row + size : self.stride, column : column + size : self.stride
-            ]
-            total = total + part * weight
-        return total
+        """(O, c, S, S) -> (O, w, S / 2, S / 2)."""
+        if not (x.is_cuda and x.dtype == torch.float16):
+            return self.steps(x)
+        from sam2_core.architecture import memory_kernels
+
+        return memory_kernels.downsampled(x, self.steps[0], self.steps[1])
 
 
 class Depthwise(nn.Module):
@@ -354,7 +343,7 @@ class Remember(nn.Module):
     Args:
         model: the image path, in float32; unchanged.
         memory: its memory, in float32; unchanged.
-        fused: convolutions of single channels as a GPU likes them, for a compiler.
+        fused: with kernels of our own on a GPU.
 
     """
 
@@ -363,8 +352,9 @@ class Remember(nn.Module):
         self.size, self.cells = model.preset.image_size, model.preset.embedding_grid
         self.encoder = copy.deepcopy(memory.memory_encoder)
         if fused:
-            downsample = self.encoder.mask_downsampler["encoder"]
-            downsample[0] = Shifted(downsample[0])
+            steps = self.encoder.mask_downsampler["encoder"]
+            some = Downsampled(*steps[:3]), Downsampled(*steps[3:6]), *steps[6:]
+            self.encoder.mask_downsampler["encoder"] = nn.Sequential(*some)
             for layer in self.encoder.fuser["layers"]:
                 layer.dwconv = Depthwise(layer.dwconv)
         self.register_buffer("no_memory", model.no_mem_embed.detach().reshape(-1).clone())

@@ -1,8 +1,9 @@
 """What SAM 2's memory needs and PyTorch has no fast kernel for, in Triton, for halves.
 
-Attention's two products, and the memory encoder's convolution of each channel by itself. Objects
-remember unequal numbers of frames: their keys lie one behind the other, unpadded. Values are
-narrower than keys (64 to 256 in the published sizes), which PyTorch's kernels do not take.
+Attention's two products, and those of the memory encoder's convolutions that have few channels or
+take each channel by itself. Objects remember unequal numbers of frames: their keys lie one behind
+the other, unpadded. Values are narrower than keys (64 to 256 in the published sizes), which
+PyTorch's kernels do not take.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import functools
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 import triton
 import triton.language as tl
 from torch import Tensor, nn
+
+from sam2_core.architecture.hiera import LayerNorm2d
 
 
 @triton.jit
@@ -132,30 +136,68 @@ def attended(q: Tensor, k: Tensor, v: Tensor, ends: Tensor) -> Tensor:
 
 @triton.jit
 def _weighted(  # type: ignore[no-untyped-def]
-    x, weight, bias, out, height, width, channels, side: tl.constexpr, cells_each: tl.constexpr,
+    x, weight, bias, out, size, channels, side: tl.constexpr, cells_each: tl.constexpr,
 ):  # fmt: skip
     plane, channel = tl.program_id(0), tl.program_id(0) % channels
     cell = tl.program_id(1) * cells_each + tl.arange(0, cells_each)
-    there = cell < height * width
-    own_row, own_column = cell // width, cell % width
+    there, padded = cell < size * size, size + side - 1
+    first = x + plane * padded * padded + cell // size * padded + cell % size
     total = tl.zeros((cells_each,), tl.float32) + tl.load(bias + channel).to(tl.float32)
-    for place in tl.static_range(side * side):
-        row = own_row + place // side - side // 2
-        column = own_column + place % side - side // 2
-        inside = there & (row >= 0) & (row < height) & (column >= 0) & (column < width)
-        value = tl.load(x + plane * height * width + row * width + column, inside, 0.0)
-        factor = tl.load(weight + channel * side * side + place)
-        total += value.to(tl.float32) * factor.to(tl.float32)
-    tl.store(out + plane * height * width + cell, total.to(out.dtype.element_ty), there)
+    for row in tl.static_range(side):
+        for column in tl.static_range(side):
+            value = tl.load(first + row * padded + column, there, 0.0).to(tl.float32)
+            factor = tl.load(weight + channel * side * side + row * side + column)
+            total += value * factor.to(tl.float32)
+    tl.store(out + plane * size * size + cell, total.to(out.dtype.element_ty), there)
 
 
 def depthwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Convolve each channel of (O, w, E, E), halves, with its own weights (w, 1, k, k)."""
+    objects, channels, size, _ = x.shape
+    side, out, cells_each = weight.shape[-1], x.new_empty(x.shape), 1024
+    padded = F.pad(x, [side // 2] * 4).contiguous()
+    _weighted[(objects * channels, triton.cdiv(size * size, cells_each))](
+        padded, weight, bias, out, size, channels, side=side, cells_each=cells_each
+    )
+    return out
+
+
+@triton.jit
+def _downsampled(  # type: ignore[no-untyped-def]
+    x, weight, bias, scale, shift, out, size, eps,
+    narrow: tl.constexpr, wide: tl.constexpr, cells_each: tl.constexpr,
+):  # fmt: skip
+    one, half = tl.program_id(1), size // 2
+    cell = tl.program_id(0) * cells_each + tl.arange(0, cells_each)
+    there, channel = cell < half * half, tl.arange(0, wide)
+    total = tl.zeros((cells_each, wide), tl.float32)
+    total += tl.load(bias + channel).to(tl.float32)[None, :]
+    for place in tl.static_range(9 * narrow):
+        row = cell // half * 2 + place % 9 // 3 - 1
+        column = cell % half * 2 + place % 3 - 1
+        inside = there & (row >= 0) & (column >= 0)
+        at = ((one * narrow + place // 9) * size + row) * size + column
+        value = tl.load(x + at, inside, 0.0).to(tl.float32)
+        factor = tl.load(weight + channel * (9 * narrow) + place).to(tl.float32)
+        total += value[:, None] * factor[None, :]
+    centred = total - (tl.sum(total, 1) / wide)[:, None]
+    variance = tl.sum(centred * centred, 1) / wide
+    normal = centred / tl.sqrt(variance + eps)[:, None]
+    y = normal * tl.load(scale + channel).to(tl.float32)[None, :]
+    y += tl.load(shift + channel).to(tl.float32)[None, :]
+    y = 0.5 * y * (1 + tl.erf(y * 0.7071067811865476))
+    to = out + (one * wide + channel[None, :]) * (half * half) + cell[:, None]
+    tl.store(to, y.to(out.dtype.element_ty), there[:, None])
+
+
+def downsampled(x: Tensor, conv: nn.Conv2d, norm: LayerNorm2d) -> Tensor:
+    """Convolve (O, c, S, S), halves, with 3x3 and stride 2, normalise, GELU: (O, w, S/2, S/2)."""
     x = x.contiguous()
-    objects, channels, height, width = x.shape
-    out, cells_each = torch.empty_like(x), 1024
-    _weighted[(objects * channels, triton.cdiv(height * width, cells_each))](
-        x, weight, bias, out, height, width, channels, side=weight.shape[-1],
-        cells_each=cells_each,
+    objects, narrow, size, _ = x.shape
+    half, wide, cells_each = size // 2, conv.out_channels, 256
+    out = x.new_empty(objects, wide, half, half)
+    _downsampled[(triton.cdiv(half * half, cells_each), objects)](
+        x, conv.weight, conv.bias, norm.weight, norm.bias, out, size, norm.eps,
+        narrow=narrow, wide=wide, cells_each=cells_each,
     )  # fmt: skip
     return out

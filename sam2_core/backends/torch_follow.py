@@ -28,7 +28,7 @@ from sam2_core.cache import cache_folder
 from sam2_core.decisive_code import following_modules, source_digest
 from sam2_core.types import FEATURES, FloatArray, ImageArray
 
-OBJECT_BUCKETS = (2, 4, 8, 12, 16, 24, 32)
+OBJECT_BUCKETS = (2, *range(4, 33, 4))
 TRACKED_POINTS, BOX_POINTS = 2, 3  # of an object's prompt, padding included
 # Inputs of what a GPU records, in order.
 RECORDED = {

@@ -25,7 +25,7 @@ from lab.tools.follow_with_meta import (  # noqa: E402
     weights,
 )
 from sam2_core.architecture import build_memory, random_memory, random_weights  # noqa: E402
-from sam2_core.architecture.memory_graphs import ABSENT_LOGIT, Recall, Shifted  # noqa: E402
+from sam2_core.architecture.memory_graphs import ABSENT_LOGIT, Recall  # noqa: E402
 from sam2_core.backends import torch_compiled  # noqa: E402
 from sam2_core.backends.follow_backends import OnnxFollowBackend  # noqa: E402
 from sam2_core.backends.torch_compiled import Graphs  # noqa: E402
@@ -100,12 +100,6 @@ def test_what_a_gpu_records_for_so_many_objects_gives_the_same_masks(tmp_path, m
     assert compared(found, expected).min() == 1
     keys = {key for key in recorded._graphs.captured if key[0] != "encoder"}
     assert {("memory_encoder", 0, 4), ("memory_decoder", 2, 4)} <= keys
-
-
-def test_a_convolution_of_one_channel_is_a_sum_of_shifted_copies():
-    conv = torch.nn.Conv2d(1, 4, 3, stride=2, padding=1)
-    x = torch.rand(2, 1, 12, 12)
-    torch.testing.assert_close(Shifted(conv)(x), conv(x))
 
 
 def test_halves_give_nearly_the_same_masks():
