@@ -1,7 +1,5 @@
 """Sequences through the pipeline: a few at a time, and again those that failed for a while."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

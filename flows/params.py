@@ -1,7 +1,5 @@
 """Parameters of runs and backfills: all configuration of the command line and Prefect's form."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Self
 

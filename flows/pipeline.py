@@ -7,8 +7,6 @@ step to Prefect, or does it at once. Retries, outcomes and how many sequences ar
 `flows.label_sequences`.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

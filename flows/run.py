@@ -1,7 +1,5 @@
 """Runs from Python, as their commands do them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flows.cli.label import run_label

@@ -5,8 +5,6 @@ must agree among all fields of a value. Besides numpy's dtypes, `float` is any f
 `tuple` is no array but has a length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

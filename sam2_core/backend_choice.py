@@ -1,7 +1,5 @@
 """Which backends this machine can run, which of them is taken, and in which precision."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """Prompts into decoder calls, and outputs back into frames."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where models, engines and measurements are kept on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -12,8 +12,6 @@ and the less the model sees an edge between them (random walks with a prior, as 
 2006). Where no click is missed nothing changes.
 """
 
-from __future__ import annotations
-
 import base64
 import threading
 from collections import OrderedDict

@@ -6,8 +6,6 @@ machine, in any folder and under any supported Python. Tests hold the lists agai
 really imports.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import hashlib

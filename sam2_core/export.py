@@ -3,8 +3,6 @@
 Importing this needs torch and onnx.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

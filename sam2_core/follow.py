@@ -9,8 +9,6 @@ fifteen pointers: going forward the published predictor reads no others, except 
 frames before the last eight, which it never drops.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -7,8 +7,6 @@ segmented becomes a failed result; it never ends the loop. What is wrong with th
 `MachineError` comes out of it, and the frames from there on have no result.
 """
 
-from __future__ import annotations
-
 import itertools
 import queue
 import threading

@@ -1,7 +1,5 @@
 """A picture's file as the array that a segmenter takes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

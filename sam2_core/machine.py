@@ -3,8 +3,6 @@
 Every start imports this, and before NumPy: so it imports next to nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

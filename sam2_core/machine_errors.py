@@ -4,8 +4,6 @@ Only what is wrong with a frame is an answer about it. A disk that is full, a fi
 stale or a GPU that fell off its bus says nothing about the frame that happened to be at hand.
 """
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 

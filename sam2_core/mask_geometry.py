@@ -1,7 +1,5 @@
 """Masks of an image: how well two agree, classes of size, and outlines as polygons."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

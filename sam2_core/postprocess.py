@@ -13,8 +13,6 @@ Several threads encode masks at once, and every operation of NumPy hands Python'
 short ones wait for each other more than they work, so few work on long arrays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

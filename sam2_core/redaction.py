@@ -4,8 +4,6 @@ What counts as a secret: whatever stands before the host of an address, what fol
 with a name such as `X-Amz-Signature`, and the literal values of this process's environment.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

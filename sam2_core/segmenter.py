@@ -4,8 +4,6 @@ The three steps of a frame can run on different threads: `prepare` (resize, prom
 device, `run` (encode, decode) on it, `finish` (runs of the mask) behind it; `segment` does all.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Exceptions as texts that may be stored and shown: of any library, and without secrets."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

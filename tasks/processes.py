@@ -4,8 +4,6 @@ A process outlives the command that started it, or is ended by another one. By t
 that of something else: who ends a process says how to recognise it.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import contextvars

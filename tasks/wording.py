@@ -1,7 +1,5 @@
 """Words that every message shares."""
 
-from __future__ import annotations
-
 import html
 import re
 from datetime import datetime

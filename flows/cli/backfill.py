@@ -1,7 +1,5 @@
 """`autolabel backfill`: plan from storage, submit what is missing, watch it."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`autolabel cache`: lists and clears what is on this machine besides labels."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """Values and options that several commands have, and places that results are written to."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

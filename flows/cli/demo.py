@@ -1,7 +1,5 @@
 """`autolabel demo`: a first look without any data, network or GPU."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time

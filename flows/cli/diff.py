@@ -1,7 +1,5 @@
 """`autolabel diff`: what two runs over the same frames, or two engines, differ in."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

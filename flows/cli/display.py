@@ -4,8 +4,6 @@ All of it goes to stderr; stdout belongs to `--json`. Where stderr is no termina
 comes every half minute, which is what a log needs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`autolabel docs`: the pages, as a site that needs no network."""
 
-from __future__ import annotations
-
 import webbrowser
 from pathlib import Path
 

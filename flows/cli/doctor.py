@@ -1,7 +1,5 @@
 """`autolabel doctor`: what this machine has, what it lacks, and what to do."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

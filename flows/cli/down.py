@@ -1,7 +1,5 @@
 """`autolabel down`: stop what `autolabel up` started."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import click

@@ -1,7 +1,5 @@
 """`autolabel env`: what other programs need to find what `up` or `review` runs."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 

@@ -1,7 +1,5 @@
 """`autolabel evaluate`: masks and boxes against ground truth."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """`autolabel export`: labels in the formats of trainers and other tools."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator, Mapping

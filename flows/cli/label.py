@@ -1,7 +1,5 @@
 """`autolabel label`: plan, say what will be done, run the flow, say what was done."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

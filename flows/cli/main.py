@@ -1,7 +1,5 @@
 """The `autolabel` command: a lazy group, so that `--help` does not import heavy packages."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

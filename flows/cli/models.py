@@ -1,7 +1,5 @@
 """`autolabel models`: what models there are, fetch and export them, for a Triton server too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

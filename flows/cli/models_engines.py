@@ -1,7 +1,5 @@
 """`autolabel models build` and `certify`: the engines that run a model on a machine."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`autolabel nightly`: sets what every night labels, and when."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any

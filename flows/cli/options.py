@@ -1,7 +1,5 @@
 """Options of commands, made from the parameters that they fill in: each is declared once."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """`autolabel review`: the App with the labels that deserve attention first, and the way back."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

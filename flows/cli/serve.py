@@ -1,7 +1,5 @@
 """`autolabel serve`: models on a Triton server of this machine, without containers."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import json

@@ -1,7 +1,5 @@
 """`autolabel simulate`: how long a backfill would take on a fleet, what limits it, its cost."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`autolabel status`: how runs and shards are doing, and what to do."""
 
-from __future__ import annotations
-
 import sys
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """`autolabel up`: starts Prefect's server, its deployments, the database, workers and the App."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import time

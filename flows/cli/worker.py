@@ -1,7 +1,5 @@
 """`autolabel worker`: a worker for each GPU of this machine."""
 
-from __future__ import annotations
-
 import click
 
 from flows.cli.common_options import PORT, FloatRange

@@ -5,8 +5,6 @@ until `autolabel down`. Where the database is killed this one ends, and starts i
 supervisor starts this one.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

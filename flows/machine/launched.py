@@ -5,8 +5,6 @@ on a port, number 1 does nothing: while it runs, supervisord holds the port, als
 program, is started again. Workers would send a password to whoever else got the port.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -3,8 +3,6 @@
 There is a worker for each GPU that this process may use.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -10,8 +10,6 @@ Why a worker takes no work is in its note, from its flow run or from its own tes
 memory, where a full disk does not keep them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

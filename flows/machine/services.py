@@ -7,8 +7,6 @@ the next `up` never meets programs of an earlier one. `autolabel worker` has a s
 own, which ends with the command.
 """
 
-from __future__ import annotations
-
 import configparser
 import contextlib
 import os

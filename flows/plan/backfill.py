@@ -4,8 +4,6 @@ Streams: of a sequence only a few short strings stay in memory, so a hundred tho
 The plan is shown as a table on the terminal and as Markdown in Prefect.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase

@@ -3,8 +3,6 @@
 Names are recorded before any label; no sequence takes the name of another drive.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Mapping
 from functools import cached_property

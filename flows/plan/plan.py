@@ -1,7 +1,5 @@
 """A run's plan: what was found, what made it, what is there; and its summary as JSON and lines."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ because a sequence may have 10 frames or 10,000; one that is longer than a shard
 borders, so that several workers share it.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -5,8 +5,6 @@ through what they share: storage, Prefect's server, FiftyOne's database. Each of
 with a queue. Figures without an option were measured (docs/scaling.md says where).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import deque

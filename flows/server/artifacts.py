@@ -1,7 +1,5 @@
 """What a run shows on Prefect's pages: its name, how far it is, and what it leaves at its end."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

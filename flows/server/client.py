@@ -1,7 +1,5 @@
 """Prefect's client, as everything here uses it: what is wrong is said in words."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ that are, the version's own parts alone are brought up to date: entry point, des
 of parameters. And `prefect deploy` is one more start of Python, of seconds.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping
 from functools import cache

@@ -4,8 +4,6 @@ Python compiles what it imports, which takes longer than importing it, and Prefe
 migrations to an empty database.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

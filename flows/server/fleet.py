@@ -6,8 +6,6 @@ The first worker that comes writes it there, and one that does not offer the sam
 others are online. A pool of containers says it from the start.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence

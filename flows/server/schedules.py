@@ -4,8 +4,6 @@ A night that silently does nothing looks like a night without new drives. So eac
 for what it should have made: runs that are planned, and runs that ended well.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

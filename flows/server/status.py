@@ -1,7 +1,5 @@
 """How runs are doing: shards, failures by reason, throughput, what was given up, what to do."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

@@ -3,8 +3,6 @@
 Also the flow `load-dataset`, for labels of a run that its dataset lacks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 The layers that come first are also those of the prompt encoder and the decoder.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

@@ -4,8 +4,6 @@ What belongs to the few tokens of a prompt keeps float32 also in a half-precisio
 which of the masks is chosen, and costs next to nothing. What is as large as the image is halved.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

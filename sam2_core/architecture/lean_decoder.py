@@ -12,8 +12,6 @@ All exact up to rounding (x are the E*E image tokens of a prompt, T its tokens, 
   four), so it runs on token-major products.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

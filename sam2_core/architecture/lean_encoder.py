@@ -14,8 +14,6 @@ What differs from `Sam2.encode`, all exact up to rounding:
 - outputs are token-major, in the order in which `lean_decoder` reads them.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """The mask decoder as published: a two-way transformer, upscaling, hypernetworks and heads."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn

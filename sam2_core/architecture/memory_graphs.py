@@ -7,8 +7,6 @@ published model does not add it. What depends on the frame alone is computed onc
 as far as the first layer's self-attention.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ the other, unpadded. Values are narrower than keys (64 to 256 in the published s
 PyTorch's kernels do not take.
 """
 
-from __future__ import annotations
-
 import functools
 
 import torch

@@ -1,7 +1,5 @@
 """SAM 2's image path as one module: the reference that everything exported is compared with."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from fnmatch import fnmatch
 

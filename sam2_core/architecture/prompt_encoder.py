@@ -1,7 +1,5 @@
 """Prompts to embeddings: points and boxes (sparse), low-resolution masks (dense)."""
 
-from __future__ import annotations
-
 import math
 
 import torch

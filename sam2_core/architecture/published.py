@@ -1,7 +1,5 @@
 """The graphs as published, with the inputs and outputs of an exported model."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from sam2_core.architecture.lean_decoder import LeanDecoder

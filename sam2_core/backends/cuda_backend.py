@@ -6,8 +6,6 @@ stream, and results are waited for on the thread that needs them. What runs the 
 ONNX Runtime session (`onnxruntime_cuda`) or a TensorRT engine (`tensorrt_backend`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ An error after which the driver answers every call with the same error (a "stick
 device for the process: from then on all work is refused at once, and the process must end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator

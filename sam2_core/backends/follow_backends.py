@@ -1,7 +1,5 @@
 """The graphs that a follower runs, and those on ONNX Runtime; `torch_follow` has PyTorch's."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ONNX networks of one image at a time, such as published detectors, made to take any number."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

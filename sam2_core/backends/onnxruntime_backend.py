@@ -1,7 +1,5 @@
 """Runs an exported model with ONNX Runtime on the CPU."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

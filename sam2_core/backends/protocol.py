@@ -1,7 +1,5 @@
 """What every backend can do, and what one does that cannot do all of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -3,8 +3,6 @@
 Importing this needs TensorRT (`sam2_core.backend_choice.require_tensorrt`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Callable

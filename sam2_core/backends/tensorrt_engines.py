@@ -11,8 +11,6 @@ block of the largest size that any of them needs. Every address is fixed when an
 nothing is allocated afterwards.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -6,8 +6,6 @@ pinned memory, cut and resized there, and results copied back, on streams of the
 needs them waits for an event, so the device goes on with the next frame meanwhile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -7,8 +7,6 @@ wait for the one that compiles. A file for each size that was compiled lets a pr
 that labeling needs before its first frame.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import logging

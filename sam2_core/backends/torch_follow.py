@@ -1,7 +1,5 @@
 """What a follower runs, in PyTorch. Importing this needs torch."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar

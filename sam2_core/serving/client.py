@@ -3,8 +3,6 @@
 `Sam2Client` is for scripts and batch workers; see `async_client` for interactive tools.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ and only what is listed here can be read.
 `demo_page` is a page to try a served model: boxes and clicks on one picture.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket

@@ -3,8 +3,6 @@
 Several models lie side by side in one repository, and it may be generated where none of them runs.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence

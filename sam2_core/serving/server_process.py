@@ -1,7 +1,5 @@
 """A Triton server as a child process: started, watched, stopped; nothing of it stays behind."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.util

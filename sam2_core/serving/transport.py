@@ -3,8 +3,6 @@
 Of several servers the first in their order that answers is taken, with patience for all of them.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

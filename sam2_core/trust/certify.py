@@ -5,8 +5,6 @@ of the libraries that compute. Another driver's GPU, another ONNX Runtime or oth
 another engine, which has to prove itself anew.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import platform

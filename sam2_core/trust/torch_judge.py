@@ -4,8 +4,6 @@ It shares no code with what labels but the weights' names and the definition of 
 are resized and logits enlarged by PyTorch, whole and without batches or folded weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -8,8 +8,6 @@ moves evenly, as in CVAT, until one says that it is outside. Polygons, polylines
 stand for the box around them, and turned boxes for the upright one around.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json

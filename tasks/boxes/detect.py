@@ -7,8 +7,6 @@ them are merged: of one object the best stays, and what a tile's border cut give
 holds most of it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence

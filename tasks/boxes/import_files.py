@@ -14,8 +14,6 @@ line of a polygon (`class x1 y1 x2 y2 x3 y3 ...`) stands for the box around it. 
 and a file beside has their names.
 """
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 from collections.abc import Callable

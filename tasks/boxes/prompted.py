@@ -22,8 +22,6 @@ Outputs: `pred_boxes` (1, Q, 4), centre, width and height in fractions of the in
 `scores` (1, Q, C). It runs on the CPU, one picture at a time.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

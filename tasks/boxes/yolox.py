@@ -5,8 +5,6 @@ Input (B, 3, H, W) float32 BGR 0..255, the image at the top left and 114 around 
 grids of strides 8, 16 and 32 (YOLOX: Exceeding YOLO Series in 2021, Ge et al., and its ONNX demo).
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Sequence

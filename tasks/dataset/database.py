@@ -8,8 +8,6 @@ A database that goes away is waited for, and then left alone, in words. Labels a
 storage before the dataset shows them: what it lacks is loaded later, by the flow `load-dataset`.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -5,8 +5,6 @@ objects, so loads and decisions write documents, and reviews read them, without 
 Any other FiftyOne is refused before the first sample is touched.
 """
 
-from __future__ import annotations
-
 import datetime
 from functools import cache
 from types import SimpleNamespace

@@ -9,8 +9,6 @@ its names. So everything works as it does without this, and what nobody uses cos
 same one again, runs it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sys

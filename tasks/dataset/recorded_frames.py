@@ -5,8 +5,6 @@ Labels name their frames by address and version. A file that has changed since i
 and labels are never shown on it; one that cannot be fetched leaves labels without a picture.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

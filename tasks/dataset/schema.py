@@ -8,8 +8,6 @@ Here is also how a dataset looks in the App, and which sequences it holds alread
 document each, beside FiftyOne's own collections, so that a repeated run loads nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import hashlib

@@ -11,8 +11,6 @@ folder of indexed PNGs with a number for each object. Known layouts of those:
 Certificates are made with more pictures from here, too: the examples, and frames of a user.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import itertools

@@ -3,8 +3,6 @@
 Every instance is a record: kept in a file, summed up, compared in pairs, shown on a page.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

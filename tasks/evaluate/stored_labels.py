@@ -3,8 +3,6 @@
 Which picture of the truth a frame is, `tasks.dataset.coco_truth.images_of` tells.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

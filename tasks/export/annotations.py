@@ -6,8 +6,6 @@ string: so it is in T4's sample data, and so t4-devkit decodes it, though its do
 the two width and height.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import itertools

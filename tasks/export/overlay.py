@@ -4,8 +4,6 @@ Videos are H.264 at the frames' own times where PyAV is here, which browsers pla
 have no encoder of H.264; what they write is MPEG-4 part 2 at one rate, for players.
 """
 
-from __future__ import annotations
-
 import colorsys
 import functools
 import hashlib

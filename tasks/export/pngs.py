@@ -3,8 +3,6 @@
 Where masks overlap the higher score owns the pixel.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """What CVAT, Label Studio and FiftyOne read: masks pixel by pixel, scores, risks, decisions."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

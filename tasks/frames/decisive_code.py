@@ -3,8 +3,6 @@
 The names of the modules do not count, only what is in them. `sam2_core.decisive_code` has masks.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -9,8 +9,6 @@ sequence in what fits is named by all names from the first wildcard on. So are p
 one: those of a folder are a sequence with the folder's name.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

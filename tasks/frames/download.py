@@ -9,8 +9,6 @@ Frames that were taken out of a video or a recording lie in a folder whose name 
 them: another version of the code or of a library never gets the pixels of this one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

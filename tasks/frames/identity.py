@@ -11,8 +11,6 @@ Pictures that are no files of their own have the addresses `VIDEO#frame=NUMBER`,
 begins. No picture's own address ends so. Their versions (etags) are those of the file around them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

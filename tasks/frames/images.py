@@ -1,7 +1,5 @@
 """Image files to uint8 RGB as displayed; a damaged file is an error, never half a picture."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

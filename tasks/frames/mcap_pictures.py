@@ -11,8 +11,6 @@ file that breaks off. ROS 1's pictures have two forms that never change, so they
 little endian, strings and arrays behind their length (wiki.ros.org/ROS/TCPROS, sensor_msgs).
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

@@ -6,8 +6,6 @@ is shorter than the lengths in it breaks off. Read are the outermost parts of MP
 Matroska and WebM; a file of another form, or one whose recorder never wrote them, counts as whole.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

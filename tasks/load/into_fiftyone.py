@@ -7,8 +7,6 @@ those that the labels name, at their addresses and in their versions; nothing is
 Ground truth goes into a field of its own, and is compared with the labels inside FiftyOne.
 """
 
-from __future__ import annotations
-
 import datetime
 import os
 import time

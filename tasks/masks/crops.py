@@ -4,8 +4,6 @@ A mask is a set of runs over the image flattened column by column. Decoding one 
 image costs as much as the image; here only the runs are expanded, and painted into crops.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ of detected boxes stay as the model draws them; what memory adds comes behind th
 own, with the class of the object's last detection.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Which model labels, and the one copy of it that a run keeps warm."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field

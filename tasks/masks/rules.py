@@ -1,7 +1,5 @@
 """What may be done to masks after the model: holes and speckles, and pixels that several claim."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

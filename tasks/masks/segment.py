@@ -1,7 +1,5 @@
 """Masks for the boxes of a run of frames: one `LabeledFrame` per frame, failed ones included."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace

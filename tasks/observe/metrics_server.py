@@ -3,8 +3,6 @@
 They live as long as the flow run: counters begin at zero with each, which `rate()` understands.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """How far a run has come: steps report it, a display or a metrics exporter listens."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 

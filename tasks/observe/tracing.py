@@ -4,8 +4,6 @@ Prefect makes a span of every flow and task run, for whoever has installed a tra
 one. Where spans go is told by OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, ...).
 """
 
-from __future__ import annotations
-
 import logging
 import os
 

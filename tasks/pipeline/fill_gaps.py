@@ -1,7 +1,5 @@
 """Masks for objects that were lost for a few frames: prompted by where they must have been."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ its `frame_uri`, which may be elsewhere or in a video. Names of pictures are rel
 that holds all of them.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath

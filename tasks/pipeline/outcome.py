@@ -1,7 +1,5 @@
 """A sequence, or the part of it that a run is to label, and what became of it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -4,8 +4,6 @@ Machine labels stay as they are, apart from showing what was decided; what peopl
 is in the `reviewed` field.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

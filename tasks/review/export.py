@@ -1,7 +1,5 @@
 """Reviewed labels on their way back: a Parquet table, COCO json, and rebuilding a dataset."""
 
-from __future__ import annotations
-
 import datetime
 import io
 import json

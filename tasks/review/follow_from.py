@@ -7,8 +7,6 @@ agree with the followed mask. Others of the object get that mask, and where ther
 added.
 """
 
-from __future__ import annotations
-
 import os
 import time
 import uuid

@@ -10,8 +10,6 @@ that of its label, and `_sample_id` names the frame. Ids are led back to the fra
 The panel shows how the review goes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

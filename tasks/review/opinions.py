@@ -4,8 +4,6 @@ A second opinion is given without seeing the first, and changes nothing: it lies
 the decision, which stands until somebody settles the disagreement.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ A request is a small file under `reviews/<dataset>/relabel/`. Whoever labels nex
 deployment `relabel`, or `autolabel review relabel`) picks it up: it also works without a server.
 """
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence

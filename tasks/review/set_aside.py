@@ -9,8 +9,6 @@ others (`harvest`). A load stamps what it writes with a fingerprint and a time; 
 afterwards and is in no event was done by a person.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@ risk into the chance that a reviewer finds a label of this footage wrong. They l
 the decisions, so a load, a relabeling and a rebuild use them, too.
 """
 
-from __future__ import annotations
-
 import datetime
 import html
 from collections import Counter

@@ -3,8 +3,6 @@
 Masks are vertical segments (`tasks.masks.crops.Segments`); no mask is decoded into pixels.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

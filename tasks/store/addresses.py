@@ -5,8 +5,6 @@ refused where it is given. Credentials come from the environment. Web servers ma
 private network and send no compressed bodies.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import ipaddress

@@ -8,8 +8,6 @@ Whoever can write to storage can write any name into a file, and names become pa
 counts only when it is the one that the file lies under.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -5,8 +5,6 @@ as other labels, without a word. Ours covers the whole file and is one more entr
 key-value metadata, so that any reader of Parquet reads the file as before.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ with its last holder, where process ids would be used again. What a writer was k
 anew under another temporary name; a writer that lives has its file for seconds, so old ones go.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import logging

@@ -7,8 +7,6 @@ sequence is set aside with a report instead of killing another worker. The same 
 many runs that could not complete it, or at once where trying again is of no use.
 """
 
-from __future__ import annotations
-
 import logging
 import uuid
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Trying again where it helps: timeouts, cut connections, busy servers; never 403 or 404."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -5,8 +5,6 @@ it, would give it another name. Each command that brings a new source records it
 file names begin with the time, so that the oldest comes first.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

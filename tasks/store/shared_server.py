@@ -5,8 +5,6 @@ on `users.lock`; who can take that lock exclusively is alone. The kernel drops t
 that was killed, so none keeps the server running for ever.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

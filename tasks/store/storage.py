@@ -4,8 +4,6 @@ Any fsspec URL: a local path, s3://, http(s)://, memory://. Credentials come fro
 (AWS_* for S3, AWS_ENDPOINT_URL for another S3 server), never from a URL.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

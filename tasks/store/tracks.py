@@ -5,8 +5,6 @@ are made of the stored labels alone when the sequence is complete, and joined to
 whoever reads both. A table stays, whichever version made it: ids never change.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

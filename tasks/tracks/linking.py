@@ -9,8 +9,6 @@ frames apart, then lie on each other although the box has moved and grown, and c
 a few instructions. Gaps are frames in which a detector lost an object for a moment.
 """
 
-from __future__ import annotations
-
 import itertools
 import operator
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """Which reader a source is for: by name, or by looking at the names in it."""
 
-from __future__ import annotations
-
 from sam2_core.types import AutolabelError
 from tasks.frames.identity import FORMATS, IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
 from tasks.frames.listing import Folder, Reader

@@ -9,8 +9,6 @@ A recording is a sequence, and topics with pictures are its cameras; a rosbag2 f
 of the part of its topic that tells it from others.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import tarfile

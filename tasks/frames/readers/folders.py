@@ -14,8 +14,6 @@ pictures are listed, never the labels and disparities beside them, which are PNG
 rightImg8bit there are two cameras.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -11,8 +11,6 @@ folder; optional `sequence_id` (`sequence`, `scene`), `camera` (`channel`), `tim
 look at the file. So tables that a query made can be labeled, and the `frames` tables of our runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -9,8 +9,6 @@ Formats: nuscenes-devkit, docs/schema_nuscenes.md and schema_nuimages.md; tier4/
 docs/schema.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -1,7 +1,5 @@
 """The review plugin that FiftyOne loads from its plugin folder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tasks.review.operators import Review, ReviewProgress
