@@ -29,6 +29,7 @@ from tasks.review.export import export_reviews
 from tasks.review.opinions import second_opinions_given, unsettled
 from tasks.review.queue import (
     CONTROL,
+    DEFAULT_BUDGET,
     DISAGREEMENTS,
     DOUBLE,
     DOUBLE_VARIABLE,
@@ -46,8 +47,6 @@ from tasks.review.queue import (
 from tasks.review.relabel import relabel_dataset
 from tasks.review.set_aside import compare_files, count_set_aside
 from tasks.wording import counted
-
-DEFAULT_BUDGET = 200
 
 
 @contextlib.contextmanager
@@ -123,26 +122,32 @@ class DefaultGroup(click.Group):
 
 @click.group("review", cls=DefaultGroup)
 def command() -> None:
-    """Review labels in the FiftyOne App: `autolabel review DATASET`."""
+    """Review labels in the FiftyOne App: `autolabel review DATASET`.
+
+    A colleague joins with `autolabel review DATASET --reviewer NAME`. All options:
+    `autolabel review open --help`.
+    """
 
 
 @command.command("open")
 @click.argument("dataset")
-@click.option("--budget", type=click.IntRange(min=1), default=DEFAULT_BUDGET,
-              help="Number of decisions in the queue, one per object.")  # fmt: skip
+@click.option("--budget", type=click.IntRange(min=1),
+              help="Number of decisions in the queue, one per object. "
+              f"Default: that of the last time, at first {DEFAULT_BUDGET}.")  # fmt: skip
 @click.option("--reviewer", metavar="NAME", envvar=REVIEWER_VARIABLE,
               help="Who decides. Default: the login name.")  # fmt: skip
 @click.option("--share", metavar="N/OF", envvar=SHARE_VARIABLE,
               help="Your share of the queue: 2/3 is that of the second of three.")  # fmt: skip
 @click.option("--double", type=FloatRange(0, 1), envvar=DOUBLE_VARIABLE,
               help="Part of the frames on which you decide after others, without seeing what they "
-              f"said. Default: {DOUBLE} with --share, else none.")  # fmt: skip
+              "said; with --share of those of the share before yours. "
+              f"Default: {DOUBLE} with --share, else none.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=None,
               help="Default: 5151, or the next free port; 0 takes any.")  # fmt: skip
 @click.option("--browser/--no-browser", default=False, help="Open the address in a browser.")
 @handling(lambda number, _: sys.exit(128 + number), signal.SIGTERM, signal.SIGHUP)
 def open_(
-    dataset: str, budget: int, reviewer: str | None, share: str | None,
+    dataset: str, budget: int | None, reviewer: str | None, share: str | None,
     double: float | None,
     port: int | None, browser: bool,
 ) -> None:  # fmt: skip

@@ -567,8 +567,7 @@ def _export_reviews(ctx: Any) -> Done:
 
 
 def _refresh_queue(ctx: Any) -> Done:
-    budget = int(ctx.params.get("budget") or 200)
-    queue = build_queue(ctx.dataset, budget, share=Share.of_this_process())
+    queue = build_queue(ctx.dataset, share=Share.of_this_process())
     ctx.ops.reload_dataset()
     return Done(queue.text())
 

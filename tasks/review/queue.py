@@ -315,6 +315,7 @@ SECOND_OPINIONS, DISAGREEMENTS = "second opinions", "disagreements"
 DIFFERENCES = "before and after"
 NO_LABELS = "no labels"
 CHANGED = {MACHINE_FIELD: "changed labels", PREVIOUS_FIELD: "labels as they were"}
+DEFAULT_BUDGET = 200
 UNCHANGED = 0.02  # a pixel here or there is no difference
 CONTROL_SIZE = 60
 
@@ -413,19 +414,24 @@ def _in_order(doubts: Sequence[Doubt]) -> dict[str, str]:
 
 
 def build_queue(
-    dataset: Any, budget: int, control: int = CONTROL_SIZE, share: Share | None = None
+    dataset: Any,
+    budget: int | None = None,
+    control: int = CONTROL_SIZE,
+    share: Share | None = None,
 ) -> Queue:
     """Save the views that a review session works through; existing ones are brought up to date.
 
     Args:
         dataset: a dataset of ours.
-        budget: how many decisions somebody has time for.
+        budget: how many decisions somebody has time for; by default as many as the last time, so
+            that who joins, or orders anew, leaves the queue of the others as it is.
         control: how many labels to draw at random from the rest.
         share: of the reviewer, who then has views of the same names with `2 of 3` behind them;
             everything by default.
 
     """
     share = share or Share()
+    budget = budget or int(dataset.info.get("budget", DEFAULT_BUDGET))
     decided = decided_objects(dataset)
     parts: dict[int, list[Doubt]] = {number + 1: [] for number in range(share.of)}
     for one in riskiest_objects(dataset, decided, budget * share.of):
@@ -477,6 +483,7 @@ def build_queue(
         colour_classes(dataset, classes)
         mine = {share.named(NEEDS_REVIEW): wanted, share.named(SECOND_OPINIONS): second}
         dataset.info[QUEUES] = dataset.info.get(QUEUES, {}) | mine | {CONTROL: drawn}
+        dataset.info["budget"] = budget
         dataset.save()
     show_disagreements(dataset, second_opinions_given(dataset))
     frames = len(set(wanted.values()))

@@ -399,8 +399,8 @@ DECISION_COLOURS = {
 
 
 NO_CONTROL = (
-    "there is no control sample: the queue stands for every label; with a smaller --budget some "
-    "are left to draw from"
+    "there is no control sample: the queue has a label of every object; `autolabel review DATASET "
+    "--budget` with fewer decisions leaves some to draw from"
 )
 MOST_LETTERS = 36  # of a name beside a bar: reasons with their counts are shorter
 

@@ -95,6 +95,7 @@ def test_a_sequence_has_the_risk_of_its_riskiest_frames_until_it_is_done(name: s
     assert query.explain()["executionStats"]["totalDocsExamined"] == 0, "an index has it all"
     build_queue(dataset, 5)
     assert queue_standing(dataset).left == 5
+    assert build_queue(schema.open_dataset(dataset.name)).decisions == 5, "for whoever joins, too"
     mark_sequence(dataset, "drive")
     assert sequence_risks(dataset) == {}
     assert queue_standing(dataset).left == 0, "nobody needs to decide there"
