@@ -37,7 +37,7 @@ KINDS = st.sampled_from(("local", "memory"))
 EVERYTHING = [(kind, 0, 4) for kind in EDITS]
 EVERYTHING[2:2] = EVERYTHING[5:5] = [("rebuild", 0, 0), ("storage moves", 0, 0), ("accept", 2, 0)]
 EVERYTHING += [(kind, 0, 0) for kind in ("another model", "another name")]
-EVERYTHING += [("wrong clock", 0, 0), ("rewrite", 0, 0), ("another model", 0, 0)]
+EVERYTHING += [("rewrite", 0, 0), ("wrong clock", 0, 0), ("rewrite", 0, 0), ("another model", 0, 0)]
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,8 @@ def walk(name: str, folder: Path, where: str, changes: list[tuple[str, int, int]
             source.edit(kind, one, other)
         else:
             reviewing.act(kind, one)
-            reviewing.check()
+            if kind != "wrong clock":  # which has nobody look at the files
+                reviewing.check()
     reviewing.check_newest()
     reviewing.check_export()
 
