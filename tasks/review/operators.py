@@ -439,8 +439,10 @@ def _send_to_relabel(ctx: Any) -> Done:
     model, prompt = ctx.params.get("model") or "", ctx.params.get("prompt") or "box"
     request = request_relabel(ctx.dataset, chosen, model, prompt)
     labels = {one.frame_key: one.label_ids for one in request.frames}
-    text = f"sent {_count(chosen)}: {submit_relabel(ctx.dataset, request)}"
-    return Done(text, [sent_back(one, labels.get(one.frame_key, ())) for one in chosen])
+    return Done(
+        f"sent {_count(chosen)}: {submit_relabel(ctx.dataset, request)}",
+        [sent_back(one, labels.get(one.frame_key, ())) for one in chosen],
+    )
 
 
 def _sequence_done(ctx: Any) -> Done:

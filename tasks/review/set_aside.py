@@ -248,8 +248,6 @@ def set_aside(dataset: Any, ids: Sequence[Any], why: str, keep_all: bool = False
         How many samples are kept.
 
     """
-    from tasks.review.set_aside import harvest
-
     samples, kept = sample_collection(dataset), 0
     for start in range(0, len(ids), _BATCH):
         some = list(ids[start : start + _BATCH])

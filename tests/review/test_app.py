@@ -95,14 +95,17 @@ def class_is_above_all_marks(page: Any, place: list[float]) -> bool:
 
 
 def refused_without_the_app(page: Any, label: str) -> None:
-    """The frame stays, its last label keeps the focus, and the page says why; so does every key."""
+    """The frame and the focus stay, and every key says why; back again, the arrows are there."""
     page.context.set_offline(True)
     for key in ("Shift+D", "Shift+ArrowRight", "Shift+Z", "Shift+F"):
         press(page, key)
         page.get_by_role("alert").get_by_text("the App does not answer").wait_for()
         assert review_state(page)["reviewFocus"] == label
         assert page.get_by_test_id("class-picker").count() == 0
-    page.context.set_offline(False)
+    page.get_by_test_id("sign-away").wait_for()
+    with page.expect_navigation():  # the page is loaded anew, and the frame with it
+        page.context.set_offline(False)
+    page.get_by_test_id("nav-right-button").wait_for()
 
 
 def decides_with_keys(
@@ -159,21 +162,21 @@ def decides_with_keys(
     refused_without_the_app(page, ids[left])
     loaded = [*wanted]
     loaded[3 - left] = "not drawn"  # nothing is left of what was rejected
-    # Away for long, FiftyOne loads the frame anew when it is back.
-    wait_for(lambda: looks(page, before, places) in (wanted, loaded), True)
+    wait_for(lambda: looks(page, before, places), loaded)
     assert decisions(name) == wanted
     press(page, "Shift+D")
     assert review_state(page)["reviewSample"] != first
     press(page, "Shift+Z")
     assert review_state(page)["reviewSample"] == first, "undo goes where it was decided"
     assert review_state(page)["reviewFocus"] == ids[left]
-    assert looks(page, before, places) in (wanted, loaded)
+    assert looks(page, before, places) == loaded
     assert decisions(name) == wanted
     assert page.get_by_test_id("nav-right-button").count() == 1, "the arrows are there"
     assert picture_is_seen(page, places[0])
     open_view(page, queue)
     open_first_sample(page)
-    assert looks(page, before, places) == loaded, "decided is decided when it is opened again"
+    # Decided is decided when it is opened again.
+    wait_for(lambda: looks(page, before, places), loaded)
     return left
 
 

@@ -108,18 +108,19 @@
     return found.result;
   }
 
+  // A page outlives the App that it is of: one that is back is asked for the page anew.
+  let isAway = false;
+
   // FiftyOne puts a bare error in the place of the whole page where it asks in vain, so nothing that
   // it would ask for starts while the App is away.
-  function isThere() {
-    return fetch("/fiftyone", { cache: "no-store" }).then((answer) => answer.ok, () => false);
+  async function isThere() {
+    const there = await fetch("/fiftyone", { cache: "no-store" }).then((answer) => answer.ok, () => false);
+    if (there && isAway && !queue.length) location.reload();
+    return there && !isAway;
   }
 
-  // A page outlives the App that it is of.
-  let isAway = false;
   setInterval(async () => {
-    const there = await isThere();
-    if (there && isAway) location.reload();
-    if (there || isAway) return;
+    if ((await isThere()) || isAway) return;
     isAway = true;
     const name = decodeURIComponent(location.pathname.split("/")[2] ?? "DATASET");
     review.show("away", `The review has ended, or the connection is lost. Decisions with their mark are in storage.
@@ -165,7 +166,7 @@
       return;
     }
     const isQuick = decision && label && !selected.length;
-    if ((!isQuick || act === "fix_class") && !(await reachable())) return;
+    if ((isAway || !isQuick || act === "fix_class") && !(await reachable())) return;
     if (act === "follow") {
       await follow();
       return;
@@ -182,8 +183,7 @@
       const [selected] = review.selectedLabels();
       const shown = selected ? review.labels().find((one) => one.id === selected) : label;
       const now = shown && review.correctionOf(shown).label;
-      const names = (await ask("classes"))?.classes ?? [];
-      const rows = names.map((name) => [name, name]);
+      const rows = ((await ask("classes"))?.classes ?? []).map((name) => [name, name]);
       const class_name = await review.pick("class-picker", "Fix the class", rows, (typed) => `new class "${typed}"`, now);
       return class_name && { class_name };
     }
@@ -380,7 +380,7 @@
     if (wanted === review.tileId()) {
       review.focusOn(label);
     } else if (wanted) {
-      review.focusNext(label); // as soon as it is there
+      review.open.next = label || null; // has the focus as soon as it is there
       await turn({ to: wanted, step });
     }
   }
@@ -461,5 +461,5 @@
     foo.registerOperator(Press, PLUGIN);
   }
   const act = (name, params) => aloneAfterAll(() => run(name, { ...focusParams(), ...params }));
-  Object.assign(review, { ask, send, act, isThere, reachable, isSettled, busy: () => busy });
+  Object.assign(review, { ask, send, act, reachable, isSettled, busy: () => busy });
 })();

@@ -58,11 +58,6 @@
     paint();
   }
 
-  // A label of the frame that is opened next.
-  function focusNext(id) {
-    open.next = id || null;
-  }
-
   // Labels that a key can get to: the machine's, and reviewed ones whose machine labels are not drawn.
   function labelsInReach() {
     const drawn = labels();
@@ -219,6 +214,7 @@
         if (lacks.length) review.complain(`the review does not fit this FiftyOne, which lacks ${lacks.join(", ")}`);
         review.drawWaiting(review.openId());
         review.hide("done");
+        tiles.forEach(findArrows);
         lookAround();
       }
       paint();
@@ -234,10 +230,20 @@
     else window.__foo__.executeOperator("sam2-autolabel/attend", {});
   });
 
+  // A frame that its address has opened, as when the page is loaded anew, has no arrows: its tile behind it has.
+  let hasArrows = false;
+  function findArrows({ sample, canvas }) {
+    if (hasArrows || !fiftyone.frameIsOpen()) return;
+    const isItsTile = sample.id === tileId(), are = Boolean(fiftyone.state.modalNavigation.get());
+    hasArrows = are || isItsTile;
+    if (isItsTile && !are) canvas.click();
+  }
+
   // Tiles of the grid, with what was decided since they were loaded.
   const tiles = new Set();
   function paintTile(looker) {
     tiles.add(looker);
+    findArrows(looker);
     // Of two who disagree, none has decided.
     const marked = fiftyone.drawnLabels(looker, FIELD).map((one) => [
       fiftyone.boxOnCanvas(looker, one), open.decided.get(one.id) ?? (review.strip.isDisputed(one.id) ? "" : one.decision ?? ""),
@@ -260,7 +266,7 @@
   }
 
   Object.assign(review, {
-    open, openId, hiddenLabels, isDone, isOver, isPatch, tileId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn, focusNext,
+    open, openId, hiddenLabels, isDone, isOver, isPatch, tileId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn,
     moveFocus, paint, selectedLabels, correctionOf, markTiles,
   });
 })();

@@ -71,10 +71,6 @@
     return false;
   }
 
-  function isOf(sample, id) {
-    return sample && (sample._id === id || sample._sample_id === id);
-  }
-
   // What FiftyOne shows itself needs no claim, unless a key has claimed another decision since.
   function disclaim(change) {
     const { claims } = review.open;
@@ -99,7 +95,7 @@
       for (const [id, more] of Object.entries(params.samples)) {
         const changes = [...(waiting.get(id) ?? []), ...more];
         waiting.set(id, changes);
-        if (!looker || !isOf(modal?.sample, id)) continue;
+        if (!looker || ![modal?.sample?._id, modal?.sample?._sample_id].includes(id)) continue;
         const fresh = changes.reduce(renewed, modal.sample);
         hooks.update([[fresh._id, fresh]]);
         if (await draw(looker, fresh)) {
@@ -137,20 +133,19 @@
     async execute({ hooks, params: { to, step = 1, skips }, state }) {
       const way = fos.modalNavigation.get();
       const now = await state.snapshot.getPromise(fos.modalSelector);
+      let at = null;
       if (skips) {
-        const at = await find(way, (id) => !review.open.over.has(id), step, now);
-        if (at) await hooks.show(at);
-        else await find(way, (id) => id === now.id, step, now); // where FiftyOne's arrows go on
-        return { turned: Boolean(at) };
+        at = await find(way, (id) => !review.open.over.has(id), step, now);
+        if (!at) await find(way, (id) => id === now.id, step, now); // where FiftyOne's arrows go on
       } else if (to) {
-        await hooks.show((await find(way, (id) => id === to, step, now)) ?? { id: to });
-      } else if (!way || !now || now[step > 0 ? "hasNext" : "hasPrevious"] === false) {
-        review.tell(step > 0 ? "this was the last frame" : "this was the first frame");
-        return { turned: false };
+        at = (await find(way, (id) => id === to, step, now)) ?? { id: to };
+      } else if (way && now && now[step > 0 ? "hasNext" : "hasPrevious"] !== false) {
+        at = await (step > 0 ? way.next(1) : way.previous(1));
       } else {
-        await hooks.show(await (step > 0 ? way.next(1) : way.previous(1)));
+        review.tell(step > 0 ? "this was the last frame" : "this was the first frame");
       }
-      return { turned: true };
+      if (at) await hooks.show(at);
+      return { turned: Boolean(at) };
     }
   }
 
