@@ -84,7 +84,7 @@ class Following:
         at = [key for _, key in found].index(chosen.frame_key)
         ids = [identity for identity, _ in found]
         self._ways = {"forward": ids[at + 1 :], "backward": ids[:at][::-1]}
-        self._object = self._object_of(label)
+        self._object, self._name = self._object_of(label), str(label.get("label"))
         self._steps = self._follow()
         self.frames, self.of, self.way = 0, len(ids) - 1, "forward"
         self.made: list[tuple[Chosen, Event]] = []
@@ -99,10 +99,10 @@ class Following:
         return self.so_far() | {"done": done}
 
     def so_far(self) -> dict[str, Any]:
-        """Return which way it goes, how many of the other frames were looked at, and masks made."""
+        """Return what goes which way, how many of the other frames were looked at, masks made."""
         start = self._seed.frame.get("frame_number")
         return {"frames": self.frames, "of": self.of, "masks": len(self.made), "way": self.way,
-                "start": start}  # fmt: skip
+                "start": start, "object": self._name}  # fmt: skip
 
     def take(self) -> list[Event]:
         """Record what was found, as one act; labels that were decided on meanwhile are left out."""
@@ -116,10 +116,11 @@ class Following:
         if not self.of:
             return "no other frame: this camera has no more of this sequence"
         if not events:
-            return f"no new mask on {counted(self.frames, 'frame')}: {why}"
+            return f"no new mask of the {self._name} on {counted(self.frames, 'frame')}: {why}"
         start = self.so_far()["start"] or 0
         ahead = sum((event.frame.get("frame_number") or 0) > start for event in events)
-        told = f"masks on {counted(ahead, 'frame')} ahead, {len(events) - ahead} back, as corrected"
+        where = f"{counted(ahead, 'frame')} ahead, {len(events) - ahead} back, as corrected"
+        told = f"masks of the {self._name} on {where}"
         return f"{told}; none where {why}" if why else told
 
     def _object_of(self, label: Mapping[str, Any]) -> set[str]:

@@ -492,7 +492,7 @@ def _place_of(ctx: Any, events: Sequence[Event]) -> tuple[str, str]:
     places = [
         (str(sample_id(event.frame_key)), label)
         for event in events
-        for label in event.decisions or [""]
+        for label in _undecided_first(event) or [""]
     ]
     places.sort(key=lambda one: one[0] != str(ctx.current_sample))  # who is at one stays there
     view = ctx.view
@@ -502,8 +502,14 @@ def _place_of(ctx: Any, events: Sequence[Event]) -> tuple[str, str]:
     view = view.select(list({label if patches else frame for frame, label in places} - {""}))
     shown = set(map(str, view.values("id")))
     if not patches:
-        shown |= set(map(str, view.values(f"{MACHINE_FIELD}.detections.id", unwind=True)))
+        for field in (MACHINE_FIELD, REVIEWED_FIELD):
+            shown |= set(map(str, view.values(f"{field}.detections.id", unwind=True)))
     return next((one for one in places if (one[1] or one[0]) in shown), ("", ""))
+
+
+def _undecided_first(event: Event) -> list[str]:
+    labels = sorted(event.decisions, key=event.decisions.__getitem__)
+    return [*labels, *(one["id"] for one in event.upserts)]
 
 
 def _reverted(events: Sequence[Event]) -> str:
@@ -533,8 +539,8 @@ def _selected_or_last(ctx: Any) -> list[Chosen]:
 
 
 def _follow_begin(ctx: Any) -> Answer:
-    """Begin with the selected label, else with the one that this reviewer decided on last."""
-    chosen = _selected_or_last(ctx)
+    """Begin with the selected label, the decided one with the focus, or the one decided on last."""
+    chosen = chosen_labels(ctx) if ctx.params.get("focus") else _selected_or_last(ctx)
     if len(chosen) != 1 or len(chosen[0].labels) != 1:
         raise AutolabelError("repair or accept a mask, or select one label: its object is followed")
     return begin(ctx.dataset, chosen[0])

@@ -301,6 +301,7 @@ def a_drawn_box_becomes_a_mask(page: Any, name: str) -> None:
     strip = page.get_by_test_id("strip-place")
     place = strip.inner_text()
     assert place.endswith("1 left · 2 hidden")
+    assert "those decided before" in strip.get_attribute("title")
     page.get_by_text("Annotate", exact=True).click()
     page.get_by_test_id("detection-mode").click()
     page.get_by_text("its mask is made when you go back to Explore").wait_for()

@@ -104,8 +104,8 @@ def test_a_mask_is_carried_on_and_decisions_of_people_stay(drive, tmp_path, monk
     before = state(drive)
     done = follow(dataset)
     assert done["message"] == (
-        "masks on 3 frames ahead, 0 back, as corrected; none where the object is not seen (1), "
-        "its label agrees (1), somebody has decided (1)"
+        "masks of the tram on 3 frames ahead, 0 back, as corrected; none where the object is not "
+        "seen (1), its label agrees (1), somebody has decided (1)"
     )
     assert len(done["samples"]) == 3
     acts = [event.action for event in read_events(out, drive)]
@@ -145,13 +145,19 @@ def test_who_stops_keeps_what_is_there_and_what_others_decide_meanwhile_stays(dr
     monkeypatch.setattr("tasks.review.follow_from.STEP_S", 0.0)
     dataset = schema.open_dataset(drive)
     accept(*pick(drive, 2, 0))
-    far = ask(dataset, "follow_begin")
+    accept(*pick(drive, 2, 1))
+    assert ask(dataset, "follow_begin")["object"] == "van", "the last one"
+    sample = dataset.match({"frame_number": 2}).first()
+    focus = {"sample_id": sample.id, "label_id": sample.detections.detections[0].id}
+    far = ask(dataset, "follow_begin", focus=focus)
+    assert far["object"] == "car"
     for _ in range(2):
         ask(dataset, "follow_step", following=far["following"])
     reject(*pick(drive, 3, 0))
     done = ask(dataset, "follow_take", following=far["following"])
     assert done["message"] == (
-        "masks on 1 frame ahead, 0 back, as corrected; none where somebody has decided (1)"
+        "masks of the car on 1 frame ahead, 0 back, as corrected; none where somebody has "
+        "decided (1)"
     )
     assert sorted(reviewed(drive)) == [2, 4]
 
@@ -190,6 +196,7 @@ def test_the_key_carries_a_mask_on_says_how_far_it_is_and_one_undo_takes_it_back
         press(page, "Shift+A")
         before = state(name)
         page.keyboard.press("Shift+T")
+        page.get_by_text("following the van forward from frame 0: ").first.wait_for()
         page.get_by_text("of 29 frames").first.wait_for()
         page.wait_for_function("() => /masks so far: [1-9]/.test(document.body.innerText)")
         page.keyboard.press("Escape")

@@ -8,7 +8,7 @@ import pytest
 from sam2_core.types import AutolabelError
 from tasks.dataset import layout, schema
 from tasks.dataset.database import DatabaseAwayError
-from tasks.review.actions import accept, choose, fix_class, merge, reject
+from tasks.review.actions import accept, choose, delete, fix_class, merge, reject
 from tasks.review.events import read_events, reviewer, show_again
 from tasks.review.queue import everything
 from tests.review.reviewed import ask, context, pick
@@ -74,6 +74,20 @@ def test_what_nobody_selected_is_asked_about(name: str) -> None:
     assert done["message"] == "drive: 4 frames marked as done"
     assert [one["values"]["review_status"] for one in done["samples"].values()] == ["done"] * 4
     assert not any(one["labels"]["detections"] for one in done["samples"].values())
+
+
+def test_an_undo_leads_to_a_label_that_it_is_about(name: str) -> None:
+    from fiftyone import ViewField
+
+    dataset = schema.open_dataset(name)
+    opened = {"current_sample": dataset.first().id}
+    accept(*pick(name, 0, 0))
+    assert ask(dataset, "nothing_here", confirmed=True, **opened)["ok"]
+    assert ask(dataset, "undo", **opened)["focus"] == labels_of(dataset)[1].id, "an undecided one"
+    reviewed = dataset.first().reviewed.detections[0].id
+    delete(*pick(name, 0, 0, field="reviewed"))
+    view = everything(dataset).filter_labels("detections", ViewField("decision") == "")
+    assert ask(dataset, "undo", view=view, **opened)["focus"] == reviewed, "all that is left of it"
 
 
 @pytest.mark.parametrize("gone", [False, True])

@@ -59,6 +59,12 @@ LEFT_OF_NAMES = """() => {
   const names = [...document.querySelectorAll(".ytick")];
   return Math.min(...names.map((one) => one.getBoundingClientRect().x));
 }"""
+# How far FiftyOne has zoomed in, and how far from the middle the label with the focus is.
+ZOOMED = """() => {
+  const { open, focused, boxOnPage } = window.autolabelReview;
+  const [x, y, w, h] = boxOnPage(focused()), [, , width, height] = open.looker.state.windowBBox;
+  return [open.looker.state.scale, Math.hypot(x + w / 2 - width / 2, y + h / 2 - height / 2)];
+}"""
 LACKS = """() => {
   const { fiftyone, open } = window.autolabelReview;
   return [fiftyone.missing(open.looker), fiftyone.missing({ state: {} })];
@@ -153,6 +159,8 @@ def the_strip(page: Any, size: int) -> None:
         "delete: the object is there, and another label has it already",
         "on labels: accepted, rejected, corrected, merged, deleted, sent back, being written",
         "on a tile: 2 of the 5 labels",
+        "zoom to the selected labels, else to the one with the focus",
+        "labels of the frame that the view leaves out",
     ):
         assert words in keys
     reject = page.get_by_test_id("strip-reject").get_attribute("title")
@@ -163,6 +171,19 @@ def the_strip(page: Any, size: int) -> None:
     page.get_by_test_id("class-picker").wait_for()
     page.keyboard.press("Escape")
     assert part(page, "place") == f"1 of {size} · {size} left"
+
+
+def z_zooms_to_the_focus_and_out(page: Any) -> None:
+    """Also after the focus went on; the same key on the same label leads out again."""
+    for _ in range(2):
+        press(page, "z")
+        scale, off = page.evaluate(ZOOMED)
+        assert scale > 1.1
+        assert off < 2
+        press(page, "Shift+N")
+    press(page, "z")
+    press(page, "z")
+    assert page.evaluate(ZOOMED)[0] == 1
 
 
 def nothing_that_nobody_needs(page: Any, place: list[float]) -> None:
@@ -300,6 +321,7 @@ def test_the_review_page_tells_what_to_do(name: str) -> None:
         assert present == [], "what FiftyOne must have beyond its plugin API"
         assert {"looker.updater", "looker.state.pan"} <= set(absent)
         the_strip(page, 40)
+        z_zooms_to_the_focus_and_out(page)
         opened = dataset[review_state(page)["reviewSample"]]
         nothing_that_nobody_needs(page, opened.detections.detections[0].bounding_box)
         mark_is_seen_before_the_next_frame(page)
@@ -356,6 +378,7 @@ def test_an_undo_of_many_frames_stays_in_the_view(street: str) -> None:
             after = review_state(page)
             press(page, "Shift+O")
             assert decisions(street) == ["accepted"] * 6
+            wait_for(lambda: part(page, "last"), "the whole object: 5 more labels on 5 frames")
             press(page, "Shift+Z")
             assert decisions(street) == ["accepted"]
             assert review_state(page)["reviewFocus"] == after["reviewFocus"]
@@ -364,6 +387,16 @@ def test_an_undo_of_many_frames_stays_in_the_view(street: str) -> None:
             assert review_state(page)["reviewFocus"] == first["reviewFocus"]
         open_view(page, app.link(street, view="needs-review"))
         open_first_sample(page)
+        page.get_by_test_id("strip-place").wait_for()
+        for _ in range(2):
+            press(page, "Shift+N")
+            focus = review_state(page)["reviewFocus"]
+            page.once("dialog", lambda question: question.accept())
+            press(page, "Shift+X")
+            assert decisions(street) == ["rejected"] * 2
+            press(page, "Shift+Z")
+            assert review_state(page)["reviewFocus"] == focus, "of two labels that were undone"
+        press(page, "Shift+P")
         for key in ("a", "a", "Shift+ArrowLeft"):
             press(page, key)
         left = "every label of this frame is decided: Shift+→, Shift+← lead on"

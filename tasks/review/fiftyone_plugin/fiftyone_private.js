@@ -12,11 +12,12 @@
     useSetExpandedSample, useUpdateSamples, view,
   };
   const OF_LOOKERS = ["canvas", "ctx", "currentOverlays", "isSampleUpdating", "sample", "updateSample", "updater"];
-  const OF_STATES = ["canvasBBox", "config", "destroyed", "options", "overlaysPrepared", "pan", "scale"];
+  const OF_STATES = ["canvasBBox", "config", "destroyed", "options", "overlaysPrepared", "pan", "scale", "windowBBox"];
   const OF_OVERLAYS = [
     "containsPoint", "draw", "drawLabelText", "field", "getLabelText", "getPointInfo", "isSelected", "label",
   ];
   const MOST_LETTERS = 32; // of a name
+  const AROUND = 2; // so much larger than a label is what is seen when it is zoomed to
   const lookers = new WeakMap(); // by canvas
   let replaced = new Set(); // ids of machine labels whose correction is drawn
   let tinted = new Set(); // ids of labels whose masks are on the layer
@@ -81,6 +82,16 @@
       scale * w * canvasBBox[2],
       scale * h * canvasBBox[3],
     ];
+  }
+
+  // Shows a label with its surroundings, or all of the picture where that is what is shown.
+  function zoomTo({ state: { canvasBBox, windowBBox, ...now }, updater }, label) {
+    const [x, y, w, h] = boxOnCanvas({ state: { pan: [0, 0], scale: 1, canvasBBox } }, label);
+    const [, , width, height] = windowBBox;
+    const scale = Math.max(1, Math.min(width / w, height / h) / AROUND);
+    const pan = [width / 2 - scale * (x + w / 2), height / 2 - scale * (y + h / 2)];
+    const isShown = String([scale, pan]) === String([now.scale, now.pan]);
+    updater(isShown ? { scale: 1, pan: [0, 0] } : { scale, pan });
   }
 
   // A name without its middle where it is long.
@@ -159,7 +170,7 @@
   }
 
   review.fiftyone = {
-    state, missing, onDrawn, isAnnotating, onSaved, frameIsOpen, isThere, isReady, selectedLabels, drawAgain, hear, drawnLabels, boxOnCanvas, adapt, leaveOut,
+    state, missing, onDrawn, isAnnotating, onSaved, frameIsOpen, isThere, isReady, selectedLabels, drawAgain, hear, drawnLabels, boxOnCanvas, zoomTo, adapt, leaveOut,
     paintNames,
   };
 })();

@@ -26,7 +26,7 @@
     spread: { key: "O", label: "Repeat the last decision on its whole object", icon: "layers" },
     follow: {
       key: "T", label: "Follow from here", icon: "fast_forward",
-      told: "carries the mask that you decided on last through the drive",
+      told: "carries a mask through the drive: that of the selected label, or of the one with the focus if it is decided, else the one you decided on last",
     },
     send_to_relabel: { key: "L", label: "Send to relabel", icon: "refresh", onLabels: true },
     nothing_here: {
@@ -50,11 +50,12 @@
     [["Shift+N", "Shift+P"], "next label of the frame, label before; after the last one comes the first"],
     [["Shift+→", "Shift+←"], "next frame, frame before"],
     [["+", "−", "wheel"], "zoom"],
-    [["Z"], "zoom to the label under the mouse"],
+    [["Z"], "zoom to the selected labels, else to the one with the focus; pressed again, zoom out"],
     [["Escape"], "zoom out again; then select nothing; then close the frame"],
     [["Annotate"], "the tab beside the picture: draw a box around an object that has no label"],
     [["✓ ✗ ✎ ∪ − ↻ …"], "on labels: accepted, rejected, corrected, merged, deleted, sent back, being written"],
     [["2 of 5"], "on a tile: 2 of the 5 labels that the view shows are decided; with ✓ all of the frame, which is done"],
+    [["3 hidden"], review.strip.HIDDEN],
   ];
   const PROMPTS = [["box", "the box as it is"], ["wider box", "a box 10% wider"], ["tighter box", "a box 10% tighter"]];
   const THEN = "It is made at once if `autolabel up` runs, else by `autolabel review relabel`. You decide on the new one then.";
@@ -68,6 +69,7 @@
   let changes = {}; // written, and not in FiftyOne's caches yet: lists by sample id
   let busy = false, isDrawing = false;
   let stopFollowing = null;
+  let lastFocus = null; // id of the label that had the focus when an act on all labels of a frame began
 
   const words = (act) => act.replaceAll("_", " ");
 
@@ -168,7 +170,7 @@
     const isQuick = decision && label && !selected.length;
     if ((isAway || !isQuick || act === "fix_class") && !(await reachable())) return;
     if (act === "follow") {
-      await follow();
+      await follow(label && review.decisionOf(label) ? focusParams() : {});
       return;
     }
     const params = await answers(act, label);
@@ -204,9 +206,9 @@
   }
 
   // Follows an object step by step: a person sees how far it is, and Escape ends it there.
-  async function follow() {
+  async function follow(params) {
     await writing;
-    let far = await review.during("looking at the sequence …", ask("follow_begin"));
+    let far = await review.during("looking at the sequence …", ask("follow_begin", params));
     let stopped = false;
     const began = performance.now();
     const left = () => {
@@ -216,7 +218,7 @@
     stopFollowing = () => { stopped = true; };
     try {
       while (far?.ok && !far.done && !stopped) {
-        const how = `${far.way} from frame ${far.start}: ${far.frames} of ${far.of} frames, masks so far: ${far.masks}`;
+        const how = `the ${far.object} ${far.way} from frame ${far.start}: ${far.frames} of ${far.of} frames, masks so far: ${far.masks}`;
         review.show("wait", `following ${how}${left()} · Escape stops and keeps what is there, other keys rest`);
         const further = await ask("follow_step", { following: far.following });
         far = further && { ...far, ...further };
@@ -240,7 +242,8 @@
     }
     const opens = done?.focus || done?.frame; // what the message is about
     if (done?.message && !opens) review.tell(done.message, done.ok ? "done" : "wrong");
-    if (done?.ok) review.strip.refresh(act === "send_to_relabel" ? done.message : "");
+    if (done?.ok && act === "nothing_here") lastFocus = params.focus?.label_id;
+    if (done?.ok) review.strip.refresh(["send_to_relabel", "spread"].includes(act) ? done.message : "");
     if (!done?.ok || !Object.keys(done.samples ?? {}).length) return done;
     // The App asks for all buttons anew when a selection changes.
     if (review.selectedLabels().length) foo.executeOperator("@voxel51/operators/clear_selected_labels", {});
@@ -252,12 +255,13 @@
     return done;
   }
 
-  // The focus goes on: after an undo, to the label that is undecided again; from the last label to the
+  // The focus goes on: after an undo, to the label that is undecided again, of several to the one that had it; from the last label to the
   // next frame, once the decision was seen.
   async function goOn({ focus, frame, samples }, step) {
     if (!frameIsOpen()) return;
+    const hadIt = focus && samples[frame]?.labels.detections?.some(({ _id }) => _id === lastFocus);
     if (focus || (frame && frame !== review.openId())) {
-      await show(frame || review.openId(), focus, step);
+      await show(frame || review.openId(), hadIt ? lastFocus : focus, step);
     } else if (samples[review.openId()] && review.isOver()) {
       await pause(SEEN_MS);
       await toNext();
@@ -406,7 +410,8 @@
     const isQuestion = event.key === "?" && (review.strip.isShown() || !frameIsOpen());
     const named = BY_KEY.get(event.key.toUpperCase());
     const act = event.shiftKey || (review.strip.isShown() && ACTS[named]?.plain) ? named : null;
-    const move = event.shiftKey && frameIsOpen() ? MOVES[event.key] : null;
+    const isZoom = event.key === "z" && review.strip.isShown() && !review.selectedLabels().length && review.focused();
+    const move = isZoom ? zoom : event.shiftKey && frameIsOpen() ? MOVES[event.key] : null;
     if (!act && !move && !isQuestion) {
       // A click on a button takes the focus from the picture.
       if (target === document.body && review.strip.isShown()) review.fiftyone.hear(review.open.looker, event);
@@ -418,6 +423,10 @@
     else if (move) alone(move);
     else if (!event.repeat) start(act); // a key that is held decides once
   }, true);
+
+  function zoom() {
+    review.fiftyone.zoomTo(review.open.looker, review.correctionOf(review.focused()));
+  }
 
   function help() {
     const told = { ...ACTS, spread: { ...ACTS.spread, told: review.strip.last() } };

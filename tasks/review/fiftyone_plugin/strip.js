@@ -9,6 +9,8 @@
   const KEY = "font:bold 12px monospace;background:#f3f4f6;color:#111827;border-radius:3px;padding:1px 5px;margin-right:2px";
   const BUTTON = "font:13px sans-serif;color:#f3f4f6;background:#374151;border:1px solid #6b7280;border-radius:6px;" +
     "padding:3px 6px;cursor:pointer;flex:none";
+  const HIDDEN = "labels of the frame that the view leaves out: those decided before, and those of objects that it asks about " +
+    "in another frame or not at all; 'Open a sequence' above the grid shows all";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
   const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", followed: 0, next: "" };
@@ -103,8 +105,7 @@
     const reasons = (!selected && label?.reasons) || [];
     const isDrawn = label?.sources?.length === 0; // by somebody: its frame has a place in the queue
     const place = placeOf(label && !selected && !isDrawn ? [label] : labels), hidden = review.hiddenLabels();
-    const others = hidden ? `${hidden} more on this frame that the view does not show: × beside its name shows all` : "";
-    set("place", [place, hidden && `${hidden} hidden`].filter(Boolean).join(" · "), others || place);
+    set("place", [place, hidden && `${hidden} hidden`].filter(Boolean).join(" · "), hidden ? `${hidden} hidden: ${HIDDEN}` : place);
     set("label", selected ? `${selected} selected` : label?.label ?? "");
     set("risk", label?.risk && !selected ? `risk ${percent(label.risk)}` : "", "how likely the label is wrong");
     bar.risk.style.background = label?.risk > 0.5 ? "#fca5a5" : label?.risk > 0.2 ? "#fde047" : "#86efac";
@@ -202,7 +203,7 @@
   new MutationObserver(() => bar && !isOpen() && hide()).observe(document.body, { childList: true, subtree: true });
 
   Object.assign(review, {
-    inWords, percent, strip: { draw, last: () => standing.last, note, refresh, leaveView, help, isDisputed, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
+    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, note, refresh, leaveView, help, isDisputed, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
     offer: (row) => { buttons = row; },
   });
 })();
