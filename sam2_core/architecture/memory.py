@@ -82,10 +82,14 @@ def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return turned.to(x.dtype)
 
 
+def in_halves_on_gpu(x: Tensor) -> bool:
+    """Whether `memory_kernels` are for it."""
+    return x.is_cuda and x.dtype in {torch.float16, torch.bfloat16}
+
+
 def has_kernels(weight: Tensor) -> bool:
     """Whether kernels of `memory_kernels` take what has such weights."""
-    halves = weight.dtype in {torch.float16, torch.bfloat16}
-    return weight.is_cuda and halves and min(weight.shape) >= NARROWEST
+    return in_halves_on_gpu(weight) and min(weight.shape) >= NARROWEST
 
 
 def turned(projection: nn.Linear, x: Tensor, turns: Turns, cells: Tensor | None = None) -> Tensor:

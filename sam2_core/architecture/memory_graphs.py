@@ -25,6 +25,7 @@ from sam2_core.architecture.memory import (
     Turns,
     age_encoding,
     grid_position,
+    in_halves_on_gpu,
     sent,
 )
 from sam2_core.architecture.model import Sam2, select_mask
@@ -312,7 +313,7 @@ class Downsampled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(O, c, S, S) -> (O, w, S / 2, S / 2)."""
-        if not (x.is_cuda and x.dtype == torch.float16):
+        if not in_halves_on_gpu(x):
             return self.steps(x)
         from sam2_core.architecture import memory_kernels
 
@@ -328,7 +329,7 @@ class Depthwise(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(O, w, E, E) -> the same."""
-        if not (x.is_cuda and x.dtype == torch.float16):
+        if not in_halves_on_gpu(x):
             return self.conv(x)
         from sam2_core.architecture import memory_kernels
 

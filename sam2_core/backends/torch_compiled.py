@@ -280,25 +280,26 @@ class Graphs:
                 if len(one) > 1:
                     torch._dynamo.mark_dynamic(one, 0)
         compiled, name = self._file(bucket), bucket.name
-        if name in self._functions:
-            return self._functions[name]
-        self._prepare_compiler()
-        self._functions[name] = function = torch.compile(
+        known = self._functions.get(name)
+        if known is None:
+            self._prepare_compiler()
+        function: Callable[..., Tensors] = known or torch.compile(
             bucket.module, dynamic=None if bucket.any_rows else False
         )
         waiting = partial(logger.warning, "waiting for another process, which compiles the model")
         try:
-            if compiled.exists():
+            if known or compiled.exists():
                 function(*examples)
-                return function
-            with only_one(self._folder / f".{compiled.name}.lock", waiting):
-                if not compiled.exists():
-                    logger.warning(
-                        "compiling the mask model for this GPU (%s), up to half a minute for each "
-                        "size of its inputs; later starts load it from %s", name, self._folder,
-                    )  # fmt: skip
-                function(*examples)
-                compiled.touch()
+            else:
+                with only_one(self._folder / f".{compiled.name}.lock", waiting):
+                    if not compiled.exists():
+                        logger.warning(
+                            "compiling the mask model for this GPU (%s), up to half a minute for "
+                            "each size of its inputs; later starts load it from %s",
+                            name, self._folder,
+                        )  # fmt: skip
+                    function(*examples)
+                    compiled.touch()
         except Exception as error:
             _raise_of_device(error)
             raise MachineError(
@@ -306,6 +307,7 @@ class Graphs:
                 "needs gcc and g++, or what CC and CXX name; `autolabel cache clear torch` removes "
                 "what was compiled before)"
             ) from error
+        self._functions[name] = function  # only now: one that failed is compiled again
         return function
 
     def _prepare_compiler(self) -> None:

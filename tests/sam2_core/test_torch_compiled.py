@@ -134,8 +134,9 @@ def test_a_compiler_that_fails_is_told_from_a_lack_of_memory(
 
     monkeypatch.setattr(torch, "compile", lambda module, dynamic: compiled)
     process(backend, tmp_path)
-    with pytest.raises(kind, match=told):
-        label(backend, 1, 8)
+    for _ in range(2):  # the second time as well
+        with pytest.raises(kind, match=told):
+            label(backend, 1, 8)
     assert not list(tmp_path.glob("*.compiled"))
 
 
