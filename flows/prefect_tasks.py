@@ -32,8 +32,7 @@ def submit_step(
 
     """
     task = _task_of(stage, function, bool(name))
-    future: PrefectFuture[Any] = task.submit(name, *map(_unsearched, values))
-    return future
+    return task.submit(name, *map(_unsearched, values))
 
 
 def _unsearched(value: Any) -> Any:

@@ -157,8 +157,7 @@ def _likeness(prior: Grid, colours: Grid, axis: int) -> Grid:
     """Weigh each pair of neighbours along an axis."""
     apart = np.linalg.norm(np.diff(colours, axis=axis), axis=-1) / _COLOUR
     apart += np.abs(np.diff(prior, axis=axis)) / _EDGE
-    likeness: Grid = np.exp(-apart) + _LEAST_WEIGHT
-    return likeness
+    return np.exp(-apart) + _LEAST_WEIGHT
 
 
 NO_BOX = "no box: this model looks at the surroundings of one; drag a box around the object"

@@ -117,8 +117,7 @@ def cancel_pairs(toggles: IntArray) -> IntArray:
 
     """
     positions, times = np.unique(toggles, return_counts=True)
-    odd: IntArray = positions[times % 2 == 1]
-    return odd
+    return positions[times % 2 == 1]
 
 
 def encode_toggles(
@@ -232,8 +231,7 @@ def _crossed_row(
     def behind(pixel: IntArray) -> npt.NDArray[np.bool_]:
         weight = rows.weight[np.clip(pixel, 0, len(rows.weight) - 1)]
         value: FloatArray = before * (np.float32(1) - weight) + after * weight
-        result: npt.NDArray[np.bool_] = (value > 0) == begins
-        return result
+        return (value > 0) == begins
 
     # The guess is off by at most one pixel, where the value is zero to rounding.
     guess += (guess < last) & ~behind(guess)
@@ -241,8 +239,7 @@ def _crossed_row(
     # Above the first grid row and below the last the value is that row's.
     guess = np.where(row < 0, start, guess)
     guess = np.where(row >= cells - 1, stop, guess)
-    result: IntArray = guess + rows.shift[region]
-    return result
+    return guess + rows.shift[region]
 
 
 # Counts, areas in pixels, and which masks are not finite.

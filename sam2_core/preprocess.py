@@ -127,8 +127,7 @@ def resize_square(image: ImageArray | SquareArray, image_size: int) -> SquareArr
 
     """
     if image.dtype == np.float32 and image.shape == (image_size, image_size, 3):
-        square: SquareArray = image.view(np.float32)
-        return square
+        return image.view(np.float32)
     checked_image(image)
     planes = np.empty((3, image_size, image_size), np.float32)
     if image.shape[:2] == (image_size, image_size):

@@ -87,8 +87,7 @@ def command_line(pid: int) -> list[str]:
     with contextlib.suppress(psutil.Error, OSError):
         process = psutil.Process(pid)
         if process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE:
-            words: list[str] = process.cmdline()
-            return words
+            return process.cmdline()
     return []
 
 

@@ -61,8 +61,7 @@ class LazyGroup(click.Group):
         """Return one command, imported."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"flows.cli.{cmd_name}").command
-        return command
+        return importlib.import_module(f"flows.cli.{cmd_name}").command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a usage error may repeat a secret.

@@ -114,7 +114,7 @@ def _vignette(size_hw: tuple[int, int], strength: float) -> Bytes:
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     r2 = ((x / width - 0.5) ** 2 + (y / height - 0.5) ** 2) * 2
     fall = (255 * (1 - strength * r2**1.3)).astype(np.uint8)
-    return cv2.merge([fall] * 3)  # type: ignore[no-any-return]
+    return cv2.merge([fall] * 3)
 
 
 @cache
@@ -143,7 +143,7 @@ def _noise(size_hw: tuple[int, int], lens: Lens, rng: np.random.Generator) -> np
             )
         parts.append((np.ascontiguousarray(part), strength / 24))
     (a, u), (b, v) = parts
-    return cv2.addWeighted(a, u, b, v, 0, dtype=cv2.CV_16S)  # type: ignore[no-any-return]
+    return cv2.addWeighted(a, u, b, v, 0, dtype=cv2.CV_16S)
 
 
 def streak(length: float, angle_deg: float) -> Array:
@@ -153,7 +153,7 @@ def streak(length: float, angle_deg: float) -> Array:
     kernel[size // 2] = 1
     turn = cv2.getRotationMatrix2D((size // 2, size // 2), angle_deg, 1)
     kernel = cv2.warpAffine(kernel, turn, (size, size))
-    return kernel / kernel.sum()  # type: ignore[no-any-return]
+    return kernel / kernel.sum()
 
 
 def _rain(image: Bytes, lens: Lens, rng: np.random.Generator) -> Bytes:
@@ -166,4 +166,4 @@ def _rain(image: Bytes, lens: Lens, rng: np.random.Generator) -> Bytes:
         ends = [(int(x), int(y)), (int(x + slant * long), int(y + long))]
         cv2.line(layer, ends[0], ends[1], int(rng.integers(20, 70)), 1)
     layer = cv2.blur(layer, (2, 3))
-    return cv2.add(image, cv2.merge([layer] * 3))  # type: ignore[no-any-return]
+    return cv2.add(image, cv2.merge([layer] * 3))

@@ -83,7 +83,7 @@ def _fabric(canvas: Canvas, area: tuple[slice, slice], rng: np.random.Generator)
         y = int(rng.integers(canvas.size_hw[0] - height))
         x = int(rng.integers(canvas.size_hw[1] - width))
         patch = canvas.pixels[y : y + height, x : x + width, :3]
-        return cv2.convertScaleAbs(patch, alpha=float(rng.uniform(0.75, 1.3)))  # type: ignore[no-any-return]
+        return cv2.convertScaleAbs(patch, alpha=float(rng.uniform(0.75, 1.3)))
     if kind < 0.4:
         colour = rng.uniform(10, 245) + rng.normal(0, 30 * rng.random(), 3)
         patch = np.empty((height, width, 3), np.uint8)
@@ -113,7 +113,7 @@ def _light_over(patch: Bytes, rng: np.random.Generator) -> Bytes:
     y = np.linspace(-0.5, 0.5, height, dtype=np.float32)[:, None] * np.float32(slope[1])
     grain = _sample(noise(int(rng.integers(NOISES))), (height, width), rng).astype(np.float32)
     gain = 128 * (1 + x + y) + (grain - 128) * np.float32(rng.uniform(0, 0.8))
-    return cv2.multiply(patch, cv2.merge([cv2.convertScaleAbs(gain)] * 3), scale=1 / 128)  # type: ignore[no-any-return]
+    return cv2.multiply(patch, cv2.merge([cv2.convertScaleAbs(gain)] * 3), scale=1 / 128)
 
 
 def _sample(texture: Bytes, size_hw: tuple[int, int], rng: np.random.Generator) -> Bytes:
@@ -122,7 +122,7 @@ def _sample(texture: Bytes, size_hw: tuple[int, int], rng: np.random.Generator) 
     angle = angle if rng.random() < 0.6 else 0.0
     c, s = np.cos(angle) * scale, np.sin(angle) * scale
     move = np.array([[c, -s, rng.uniform(0, 256)], [s, c, rng.uniform(0, 256)]])
-    return cv2.warpAffine(  # type: ignore[no-any-return]
+    return cv2.warpAffine(
         texture, move, size_hw[::-1], flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
         borderMode=cv2.BORDER_REFLECT,
     )  # fmt: skip

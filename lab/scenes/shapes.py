@@ -34,7 +34,7 @@ def silhouette(rng: np.random.Generator, size_px: float) -> Bytes:
     scale = size_px / max(w * aspect, h, 1)
     size = (max(2, round(w * aspect * scale)), max(2, round(h * scale)))
     mask = cv2.resize(mask[y : y + h, x : x + w], size, interpolation=cv2.INTER_AREA)
-    return cv2.threshold(mask, 110, 255, cv2.THRESH_BINARY)[1]  # type: ignore[no-any-return]
+    return cv2.threshold(mask, 110, 255, cv2.THRESH_BINARY)[1]
 
 
 def _fill(mask: Bytes, points: Array, value: int = 255) -> None:

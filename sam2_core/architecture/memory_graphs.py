@@ -262,8 +262,7 @@ class Unrefined(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Decode conditioned maps, their index, fine features, points, labels and `ambiguous`."""
-        found: tuple[Tensor, ...] = self.decoder(*inputs[:-1], None, None, inputs[-1])
-        return found
+        return self.decoder(*inputs[:-1], None, None, inputs[-1])
 
 
 class MaskPrompt(nn.Module):

@@ -137,5 +137,4 @@ class OnnxFollowBackend(FollowBackend):
 
     def to_numpy(self, array: Any) -> npt.NDArray[Any]:
         """Return it."""
-        own: npt.NDArray[Any] = array
-        return own
+        return array

@@ -40,8 +40,7 @@ def in_batches(data: bytes) -> bytes:
             tensor.CopyFrom(onnx.numpy_helper.from_array(sizes, tensor.name))
     _repeat_constants(graph)
     del graph.value_info[:]
-    serialised: bytes = model.SerializeToString()
-    return serialised
+    return model.SerializeToString()
 
 
 def _fold_constants(graph: Any) -> None:

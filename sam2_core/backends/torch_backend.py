@@ -140,8 +140,7 @@ class TorchPixels:
         if frame.on_device is None:
             assert isinstance(frame, _PageLockedFrame)  # noqa: S101 - `given` sees to it
             frame.on_device = frame.tensor.to(self._device, non_blocking=True)
-        found: torch.Tensor = frame.on_device
-        return found
+        return frame.on_device
 
 
 Result = TypeVar("Result")
@@ -257,8 +256,7 @@ class TorchBackend(Backend):
                     gpu.release_unused()
                 raise out_of_memory(error) from error
 
-        found: Result = self._owner.run(queued)
-        return found
+        return self._owner.run(queued)
 
     def _encode_cuda(self, given: Sequence[View | torch.Tensor]) -> Tensors:
         # Beside what the device still does for others; and a stream that is never captured, because
@@ -268,8 +266,7 @@ class TorchBackend(Backend):
         self._stream.wait_stream(self._uploads)
         images.record_stream(self._stream)
         if self._graphs is None:
-            outputs: Tensors = self._modules.encoder(images)
-            return outputs
+            return self._modules.encoder(images)
         count = len(images)
         graph = self._graphs.made(self._graphs.encoder(count))
         graph.inputs[0][:count].copy_(images)

@@ -197,8 +197,7 @@ class TorchFollowBackend(FollowBackend):
             found = torch.cat([iou[:, :-1], own[:, None]], 1).cpu().numpy()
             return found[:, :-1], found[:, -1] > 0
 
-        compared: tuple[FloatArray, npt.NDArray[np.bool_]] = self.together(work)
-        return compared
+        return self.together(work)
 
     def stacked(self, arrays: Sequence[Any]) -> Any:
         """Stack tensors."""
@@ -210,5 +209,4 @@ class TorchFollowBackend(FollowBackend):
 
     def to_numpy(self, array: Any) -> npt.NDArray[Any]:
         """Copy to the host."""
-        copied: npt.NDArray[Any] = self.together(lambda: array.float().cpu().numpy())
-        return copied
+        return self.together(lambda: array.float().cpu().numpy())

@@ -144,8 +144,7 @@ class RequestTensors:
                 f"{name} is {found.shape}: the first dimension must be 1, a request is about one "
                 "image (the server batches requests by itself)"
             )
-        inner: np.ndarray[Any, Any] = found[0]
-        return inner
+        return found[0]
 
     def image_id(self) -> str:
         """Return the id of an image that was sent before, "" where none is named."""

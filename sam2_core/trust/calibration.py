@@ -163,8 +163,7 @@ def sampled(logits: Sequence[Any] | npt.NDArray[Any]) -> FloatArray:
     """Return some of the logits of whole grids (N, G, G): float32 (N, 16, 16)."""
     grids = np.stack([np.asarray(one, np.float32) for one in logits])
     step = max(grids.shape[-1] // SAMPLES, 1)
-    found: FloatArray = np.ascontiguousarray(grids[:, step // 2 :: step, step // 2 :: step])
-    return found
+    return np.ascontiguousarray(grids[:, step // 2 :: step, step // 2 :: step])
 
 
 def answers_of(rle: Sequence[bytes], low_res: LowResMasks) -> ImageAnswers:

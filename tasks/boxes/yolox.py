@@ -291,10 +291,7 @@ class Detector(AnyDetector):
         return np.concatenate(list(rows))[: len(images)]
 
     def _rows(self, session: Any, batch: FloatArray) -> FloatArray:
-        rows: FloatArray = run_session(
-            session, [self._output[0].name], {self._input[0].name: batch}
-        )[0]
-        return rows
+        return run_session(session, [self._output[0].name], {self._input[0].name: batch})[0]
 
     def _single_core(self) -> Any:
         """Return a session that uses one core, for calls beside each other."""

@@ -282,8 +282,7 @@ def timestamp_ns(stem: str) -> int | None:
     for match in reversed(list(_SECONDS_AND_FRACTION.finditer(stem))):
         seconds, fraction = int(match[1]), str(match[2] or match[3])
         if _EARLIEST_S <= seconds < _LATEST_S:
-            nanoseconds: int = seconds * 1_000_000_000 + int(fraction.ljust(9, "0"))
-            return nanoseconds
+            return seconds * 1_000_000_000 + int(fraction.ljust(9, "0"))
     date = _from_date(stem)
     for digits in reversed(_EPOCH.findall(stem)):
         is_date = date is not None and digits[:2] in {"19", "20"} and len(digits) == 17

@@ -207,5 +207,4 @@ def without_small_parts(
     if wanted is not None:
         stays[parts[wanted & mask]] = True
     stays[0] = False
-    kept: BoolArray = stays[parts]
-    return kept
+    return stays[parts]

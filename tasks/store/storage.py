@@ -176,8 +176,7 @@ def _timestamp(text: Any) -> datetime:
     except (TypeError, ValueError):
         from botocore.utils import parse_timestamp
 
-        found: datetime = parse_timestamp(text)
-        return found
+        return parse_timestamp(text)
 
 
 @contextlib.contextmanager
@@ -289,8 +288,7 @@ def read_bytes(uri: str) -> bytes:
     """
     # Without this s3fs asks for the size first, to read large files in parts: a request more.
     at_once = {"max_concurrency": 1} if is_s3(uri) else {}
-    data: bytes = ask("read", uri, lambda fs, path: fs.cat_file(path, **at_once))
-    return data
+    return ask("read", uri, lambda fs, path: fs.cat_file(path, **at_once))
 
 
 def delete(uri: str) -> None:
@@ -323,10 +321,7 @@ def s3_pages(uri: str, **options: str) -> Iterator[dict[str, Any]]:
 
     def page_at(**place: str) -> dict[str, Any]:
         wanted = {"Bucket": bucket, "Prefix": prefix} | options | place
-        page: dict[str, Any] = ask(
-            "list", uri, lambda fs, _: fs.call_s3("list_objects_v2", **wanted)
-        )
-        return page
+        return ask("list", uri, lambda fs, _: fs.call_s3("list_objects_v2", **wanted))
 
     page = page_at()
     yield page  # whoever wants no more than the first one makes one request
