@@ -10,7 +10,6 @@ stand for the box around them, and turned boxes for the upright one around.
 
 import base64
 import io
-import json
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Hashable, Iterator, Mapping
@@ -18,6 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from sam2_core.types import AutolabelError
+from tasks.boxes.coco_json import CocoImage, read_coco_json
 from tasks.boxes.imported import (
     FOUR_NUMBERS,
     NUMBER,
@@ -26,7 +26,6 @@ from tasks.boxes.imported import (
     Row,
     Rows,
     Xyxy,
-    looked_up,
     read_as,
     shown,
     size_hw_of,
@@ -45,82 +44,30 @@ def read_coco(data: bytes, where: str) -> Rows:
     """Read a COCO file.
 
     Raises:
-        AutolabelError: it is none, two images or categories have one id, or its annotations are of
-            other images.
+        AutolabelError: it is none, or does not tell what belongs together.
 
     """
-    try:
-        content = json.loads(data)
-        records, annotations = list(content["images"]), list(content["annotations"])
-        categories = list(content.get("categories") or ())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        why = "it needs the lists `images` and `annotations`"
-        why = str(error) if isinstance(error, ValueError) else why
-        raise AutolabelError(f"{where} is not COCO json: {why}") from error
-    images, nameless = _by_id(records, "file_name", where)
-    found = {key: ImageRows(_size(one)) for key, one in images.items()}
-    named, _ = _by_id(categories, "name", where)
-    names = {key: one["name"] for key, one in named.items() if isinstance(one["name"], str | int)}
-    strangers = []
-    for position, one in enumerate(annotations):
-        image = looked_up(one.get("image_id"), found) if isinstance(one, dict) else None
-        if image is None:
-            strangers.append(position)
-        else:
-            image.add(f"{where}: annotation number {position}", _coco_row, one, names)
-    if strangers and len(strangers) == len(annotations):
-        raise AutolabelError(
-            f"{where}: none of its annotations ({len(strangers)}) belongs to an image of the file"
-        )
-    notes = []
-    if strangers:
-        first = f"the first is number {strangers[0]}"
-        notes.append(f"annotations of no image of the file: {len(strangers)}, {first}")
-    if nameless:
-        notes.append(f"images of the file without an id or a file name: {nameless}")
-    by_name = ((_printable(images[key]["file_name"]), image) for key, image in found.items())
-    return Rows(tuple(by_name), tuple(notes), tuple(map(str, names.values())))
+    file = read_coco_json(data, where, CocoImage)
+    found = []
+    for image, annotations in file.images:
+        rows_of_image = ImageRows(size_hw_of(image.height, image.width))
+        for one in annotations:
+            rows_of_image.add(f"{where}: annotation {one['id']}", _coco_row, one, file.names)
+        found.append((image.file_name, rows_of_image))
+    return Rows(tuple(found), tuple(file.names.values()))
 
 
-def _by_id(records: list[Any], name: str, where: str) -> tuple[dict[Hashable, dict[str, Any]], int]:
-    """Return the records that have an id and a name, and how many have not."""
-    found: dict[Hashable, dict[str, Any]] = {}
-    nameless = 0
-    for record in records:
-        key = record.get("id") if isinstance(record, dict) else None
-        if key is None or not isinstance(key, Hashable) or record.get(name) is None:
-            nameless += 1
-            continue
-        other = found.setdefault(key, record)
-        if other[name] != record[name]:
-            raise AutolabelError(
-                f"{where}: {other[name]!r} and {record[name]!r} both have the id {record['id']!r}: "
-                "nobody can tell which of them is meant; give every one an id of its own"
-            )
-    return found, nameless
-
-
-def _size(record: Document) -> tuple[int, int] | None:
-    return size_hw_of(record.get("height"), record.get("width"))
-
-
-def _coco_row(one: Document, names: Mapping[Hashable, str | int]) -> Row:
+def _coco_row(one: Document, names: Mapping[Hashable, str]) -> Row:
     x, y, width, height = read_as(FOUR_NUMBERS, one.get("bbox"), "bbox")
     score = read_as(NUMBER, one.get("score", 1.0), "score")
     category = one.get("category_id")
-    name = looked_up(category, names)
-    if name is None or str(name) != _printable(name):  # half of a pair: no table can hold it
-        raise ValueError(f"category_id {shown(category)} is no category with a name in valid text")
+    if not isinstance(category, Hashable) or category not in names:
+        raise ValueError(f"category_id {shown(category)} is none of the file's")
     attributes = one.get("attributes")
     given = {**(attributes if isinstance(attributes, dict) else {}), **one}
     track = next((key for key in _TRACK_NAMES if given.get(key) is not None), "")
     track_id = read_as(WHOLE_NUMBER, given[track], track) if track else None
-    return Row(str(name), (x, y, x + width, y + height), score, track_id)
-
-
-def _printable(name: Any) -> str:
-    """Return a name that can be printed; one that is not is no frame's anyway."""
-    return str(name).encode(errors="replace").decode()
+    return Row(names[category], (x, y, x + width, y + height), score, track_id)
 
 
 def read_nuscenes(uri: str) -> Rows:
@@ -134,43 +81,43 @@ def read_nuscenes(uri: str) -> Rows:
 
     """
     images: dict[str, ImageRows] = {}
-    notes: list[str] = []
     for names, folder, tables in datasets(Folder(uri)):
         for table in tables:
             if f"{TABLE}.json" in (Folder(folder) / table).files:
-                notes += _read_tables(storage.join(folder, table), names, images)
+                _read_tables(storage.join(folder, table), names, images)
     if not images:
         raise AutolabelError(
             f"{storage.redact(uri)} holds no 2D boxes: no {TABLE}.json beside sample_data.json "
             "(nuImages and T4 have it, nuScenes has 3D boxes only)"
         )
-    return Rows(tuple(images.items()), tuple(notes))
+    return Rows(tuple(images.items()))
 
 
-def _read_tables(folder: str, names: tuple[str, ...], images: dict[str, ImageRows]) -> list[str]:
+def _read_tables(folder: str, names: tuple[str, ...], images: dict[str, ImageRows]) -> None:
     def table(name: str) -> Any:
         return rows(storage.join(folder, f"{name}.json"))
 
     categories = {str(one.get("token")): str(one.get("name")) for one in table("category")}
     by_token: dict[str, ImageRows] = {}
     for one in table("sample_data"):
-        size_hw, file_name = _size(one), str(one.get("filename"))
+        size_hw, file_name = (
+            size_hw_of(one.get("height"), one.get("width")),
+            str(one.get("filename")),
+        )
         if size_hw and suffix_of(file_name) in IMAGE_SUFFIXES:
             name = "/".join((*names, file_name))
             by_token[str(one.get("token"))] = images.setdefault(name, ImageRows(size_hw))
     # Of this table alone, so that another dataset beside it leaves them as they are.
     tracks: dict[str, int] = {}
-    strays = []
     for one in table(TABLE):
-        image = by_token.get(str(one.get("sample_data_token")))
-        where = f"{TABLE}.json, token {one.get('token')}"
-        if image is None:
-            strays.append(where)
-        else:
-            image.add(where, _table_row, one, image.size_hw, categories, tracks)
-    if not strays:
-        return []
-    return [f"boxes of no picture of the dataset: {len(strays)}, the first is {strays[0]}"]
+        picture, where = (
+            str(one.get("sample_data_token")),
+            f"{TABLE}.json, token {one.get('token')}",
+        )
+        if picture not in by_token:
+            raise AutolabelError(f"{folder}: {where}: sample_data.json has no such picture")
+        image = by_token[picture]
+        image.add(where, _table_row, one, image.size_hw, categories, tracks)
 
 
 def _table_row(

@@ -18,7 +18,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any
@@ -87,11 +87,6 @@ def read_as(kind: str, value: Any, name: str) -> Any:
         raise ValueError(f"{name} must be {kind}, and is {shown(value)}") from None
 
 
-def looked_up(key: Any, values: Mapping[Hashable, Any]) -> Any:
-    """Return what a file's key names, None for a key that is not there or cannot be one."""
-    return values.get(key) if isinstance(key, Hashable) else None
-
-
 def size_hw_of(height: Any, width: Any) -> tuple[int, int] | None:
     """(height, width) where a file tells; exporters that do not know write 0."""
     try:
@@ -151,13 +146,11 @@ class Rows:
 
     Attributes:
         images: their names and rows; a name may be there twice.
-        notes: what of it belongs to no image, in words.
         classes: that it declares, with boxes or without.
 
     """
 
     images: tuple[tuple[str, ImageRows], ...]
-    notes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
 
 
@@ -232,7 +225,6 @@ class ImportedBoxes:
         version: of the import as a whole: another one may hold other boxes of any frame.
         entries: all of them.
         class_counts: boxes of every class; None for text files, which are read one by one.
-        notes: what of it belongs to no image, in words.
 
     """
 
@@ -241,7 +233,6 @@ class ImportedBoxes:
     version: str
     entries: tuple[Entry, ...]
     class_counts: Mapping[str, int] | None = None
-    notes: tuple[str, ...] = ()
     # By name without extension, those that number a frame by that too, and by last folder, or "":
     # a name may be there for every drive.
     _by_name: dict[str | int, dict[str, list[Entry]]] = field(default_factory=dict, repr=False)
@@ -270,7 +261,7 @@ class ImportedBoxes:
         )  # fmt: skip
         counts = Counter(dict.fromkeys(rows.classes, 0))
         counts.update(one.label for _, image in rows.images for one in image.rows)
-        return ImportedBoxes(where, stamp, _digest(entries), entries, counts, rows.notes)
+        return ImportedBoxes(where, stamp, _digest(entries), entries, counts)
 
     def of(self, frame: FrameRef) -> Boxes | FrameFailure:
         """Boxes of a frame in the order of the file, none when the import has none for it.
@@ -531,7 +522,6 @@ class Matching:
             some = _some(unmatched[:_SHOWN], len(unmatched))
             every = counted(len(self.imported.entries), "image")
             yield f"boxes without a frame: those of {len(unmatched)} of {every} ({some})"
-        yield from self.imported.notes
 
     def as_json(self) -> dict[str, Any]:
         """Say what does not fit, as plain values."""
@@ -540,7 +530,6 @@ class Matching:
             "frames_without_boxes": self.frames_without,
             "boxes_without_frame": len(unmatched),
             "first_boxes_without_frame": unmatched[:_SHOWN],
-            "notes": list(self.imported.notes),
         }
 
 

@@ -6,13 +6,12 @@ corner is far away or no number, and reads memory that nobody wrote where runs e
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from sam2_core.arrays import freeze_arrays
 from sam2_core.types import AutolabelError, Boxes, FloatArray, IntArray
+from tasks.boxes.coco_json import CocoImage, Key, read_coco_json, wrong_value
 from tasks.boxes.imported import ImportedBoxes, entry_of
 from tasks.masks.crops import run_pairs
 from tasks.types import FrameRef
@@ -123,32 +123,18 @@ def images_of(truth: Truth) -> Callable[[FrameRef], list[TruthImage]]:
     return lambda frame: [images[entry.name] for entry in known.entries_of(frame)]
 
 
-class _Category(BaseModel):
+class _Image(CocoImage):
     id: int
-    name: Annotated[str, Field(pattern=r"\S")]
-
-
-class _Image(BaseModel):
-    id: int
-    file_name: Annotated[str, Field(min_length=1)]
     height: Annotated[int, Field(gt=0)]
     width: Annotated[int, Field(gt=0)]
 
 
-class _Owner(BaseModel):
-    image_id: int
-
-
 class _Annotation(BaseModel):
-    category_id: int
+    category_id: Key
     segmentation: Any
     bbox: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = None
     iscrowd: Annotated[int, Field(ge=0, le=1)] | None = None
     visible_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
-
-
-_Model = TypeVar("_Model", bound=BaseModel)
-_Unique = TypeVar("_Unique", _Category, _Image)
 
 
 def load_truth(path: str | Path) -> Truth:
@@ -173,77 +159,29 @@ def read_truth(path: str | Path) -> Truth:
             pictures it means.
 
     """
-    content = _content(Path(path))
     try:
-        categories = _by_id(_Category, content["categories"], "category")
-        images = _by_id(_Image, content["images"], "image")
-        annotations: dict[int, list[Any]] = {key: [] for key in images}
-        for number, one in enumerate(content["annotations"]):
-            owner = _valid(_Owner, one, f"annotation number {number}").image_id
-            if owner not in images:
-                what = one.get("id", f"number {number}")
-                raise ValueError(f"annotation {what}: image_id {owner} is no image of the file")
-            annotations[owner].append({"id": f"number {number}"} | one)
-    except ValueError as error:
-        raise AutolabelError(f"{path}: bad COCO instances json: {error}") from error
-    names = {key: one.name for key, one in categories.items()}
-    found = tuple(_truth_image(one, annotations[one.id], names) for one in images.values())
-    return Truth(found, tuple(dict.fromkeys(names.values())))
-
-
-def _content(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        file = read_coco_json(Path(path).read_bytes(), str(path), _Image)
     except FileNotFoundError:
         raise AutolabelError(f"{path}: no such file; give a COCO instances json") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise AutolabelError(f"{path}: cannot be read as json: {error}") from error
-    keys = ("images", "annotations", "categories")
-    if not isinstance(content, dict) or not all(isinstance(content.get(k), list) for k in keys):
-        what = "a list, as COCO's results are, and " if isinstance(content, list) else ""
-        raise AutolabelError(
-            f"{path}: {what}not a COCO instances json, which is an object with the lists "
-            f"{', '.join(keys)}"
-        )
-    return content
-
-
-def _valid(model: type[_Model], values: Any, what: str) -> _Model:
-    """Read an object of the json; `ValueError` says which of its values is wrong."""
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        place = "".join(f"{one}: " for one in wrong["loc"])
-        raise ValueError(f"{what}: {place}{wrong['msg']}, and is {wrong['input']!r}") from error
-
-
-def _by_id(model: type[_Unique], objects: list[Any], what: str) -> dict[int, _Unique]:
-    found: dict[int, _Unique] = {}
-    for number, values in enumerate(objects):
-        one = _valid(model, values, f"{what} number {number}")
-        if one.id in found and (model is _Image or found[one.id] != one):
-            raise ValueError(
-                f"one {what} is {found[one.id]}, another one {one}: nobody can tell which of them "
-                f"an annotation means; give every {what} an id of its own"
-            )
-        found[one.id] = one
-    return found
+    except OSError as error:
+        raise AutolabelError(f"{path}: cannot be read: {error}") from error
+    images = (_truth_image(image, annotations, file.names) for image, annotations in file.images)
+    return Truth(tuple(images), tuple(dict.fromkeys(file.names.values())))
 
 
 def _truth_image(
-    image: _Image, annotations: list[dict[str, Any]], names: Mapping[int, str]
+    image: _Image, annotations: list[dict[str, Any]], names: Mapping[int | str, str]
 ) -> TruthImage:
     size_hw = (image.height, image.width)
     rows: tuple[list[_Row], list[_Row]] = ([], [])  # objects and crowds
     unreadable = ""
     for values in annotations:
-        what = f"annotation {values['id']}"
         try:
-            annotation = _valid(_Annotation, values, what)
+            annotation = _Annotation.model_validate(values)
             rows[annotation.iscrowd or 0].append(_row(annotation, size_hw, names))
         except (ValueError, TypeError, OverflowError) as error:
-            unreadable = str(error) if str(error).startswith(what) else f"{what}: {error}"
+            why = wrong_value(error) if isinstance(error, ValidationError) else error
+            unreadable = f"annotation {values['id']}: {why}"
             rows = ([], [])
             break
     objects, crowds = rows
@@ -271,7 +209,7 @@ class _Row:
     visible_fraction: float  # NaN where unknown
 
 
-def _row(annotation: _Annotation, size_hw: tuple[int, int], names: Mapping[int, str]) -> _Row:
+def _row(annotation: _Annotation, size_hw: tuple[int, int], names: Mapping[int | str, str]) -> _Row:
     if annotation.category_id not in names:
         raise ValueError(f"category_id {annotation.category_id} is none of the file's")
     rle = to_rle(annotation.segmentation, size_hw)

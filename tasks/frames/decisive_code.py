@@ -59,6 +59,7 @@ _DETECTED = (
 )  # fmt: skip
 _IMPORTED = (
     "tasks.boxes.imported", "tasks.boxes.import_files", "tasks.boxes.annotations",
+    "tasks.boxes.coco_json",
     "tasks.pipeline.open_boxes",
 )  # fmt: skip
 

@@ -112,20 +112,20 @@ def test_object_annotations_that_do_not_fit_their_picture_are_failures(tmp_path)
     def breaks(rows):
         rows[1]["mask"]["size"] = [99, 48]
         rows[2]["category_token"] = "nothing"
-        rows.append(rows[0] | {"token": "d", "sample_data_token": "nobody"})
 
     formats.change_table(root / "v1.0-mini" / "object_ann.json", breaks)
     imported = import_boxes(str(root))
-    assert imported.notes == (
-        "boxes of no picture of the dataset: 1, the first is object_ann.json, token d",
-    )
     found = boxes_by_frame(imported, root)
     reasons = sorted(one.reason for one in found.values() if isinstance(one, FrameFailure))
     assert reasons == [
         "object_ann.json, token b: its mask is of size [99, 48], the picture 64x48",
         "object_ann.json, token c: category_token nothing is in no table",
     ]
-    (root / "v1.0-mini" / "object_ann.json").unlink()
+    table = root / "v1.0-mini" / "object_ann.json"
+    formats.change_table(table, lambda rows: rows[0].update(sample_data_token="nobody"))
+    with pytest.raises(AutolabelError, match=r"token a: sample_data\.json has no such picture"):
+        import_boxes(str(root))
+    table.unlink()
     with pytest.raises(AutolabelError, match=r"holds no 2D boxes: no object_ann\.json"):
         import_boxes(str(root))
 

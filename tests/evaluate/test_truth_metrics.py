@@ -122,21 +122,23 @@ def test_a_bad_annotation_is_named_and_costs_its_picture(tmp_path, change, messa
 @pytest.mark.parametrize(
     ("key", "content", "message"),
     [
-        ("annotations", [SOUND | {"id": 5, "image_id": 99}], "annotation 5: image_id 99 is no ima"),
-        ("annotations", [None], "annotation number 0: Input should be .*, and is None"),
-        ("images", [{"id": "img1", "file_name": "a"}], "image number 0: id: .* 'img1'"),
-        ("images", [{"id": 7, "file_name": None}], "image number 0: file_name: Input should"),
-        ("images", [{"id": 7, "file_name": "a"}], "image number 0: height: Field required"),
+        ("annotations", [SOUND | {"id": 5, "image_id": 99}],
+         "annotation 5: its image_id 99 is no image"),
+        ("annotations", [None], "annotations: 0: Input should be .*, and is None"),
+        ("images", [{"id": "img1", "file_name": "a"}], "images: 0: id: .* 'img1'"),
+        ("images", [{"id": 7, "file_name": None}], "images: 0: file_name: Input should"),
+        ("images", [{"id": 7, "file_name": "a"}], "images: 0: height: Field required"),
         ("images", [{"id": 7, "file_name": name, "height": H, "width": W} for name in "ab"],
-         "one image is id=7 file_name='a' .* another one id=7"),
-        ("categories", [{"id": 1, "name": " "}], "category number 0: name: String should match"),
-        ("categories", [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}], "one category is id=1 "),
+         "images share the id 7: "),
+        ("categories", [{"id": 1, "name": " "}], "categories: 0: name: String should match"),
+        ("categories", [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}],
+         "categories share the id 1: "),
     ],
 )  # fmt: skip
 def test_a_truth_whose_pictures_nobody_can_tell_is_refused(tmp_path, key, content, message):
     path = write_truth(tmp_path, [SOUND])
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: content}))
-    with pytest.raises(AutolabelError, match=rf"truth\.json: bad COCO instances json: {message}"):
+    with pytest.raises(AutolabelError, match=rf"truth\.json.*{message}"):
         read_truth(path)
 
 
