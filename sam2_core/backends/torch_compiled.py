@@ -280,12 +280,13 @@ class Graphs:
                 if len(one) > 1:
                     torch._dynamo.mark_dynamic(one, 0)
         compiled, name = self._file(bucket), bucket.name
-        known = self._functions.get(name)
-        if known is None:
+        known = name in self._functions  # a compiled module has no truth: `len` of it raises
+        if known:
+            function = self._functions[name]
+        else:
             self._prepare_compiler()
-        function: Callable[..., Tensors] = known or torch.compile(
-            bucket.module, dynamic=None if bucket.any_rows else False
-        )
+            dynamic = None if bucket.any_rows else False
+            function = torch.compile(bucket.module, dynamic=dynamic)
         waiting = partial(logger.warning, "waiting for another process, which compiles the model")
         try:
             if known or compiled.exists():
