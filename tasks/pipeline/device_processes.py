@@ -12,16 +12,16 @@ process of its own, so that only what kills a process fails.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
+import logging.handlers
 import multiprocessing
 import os
 import pickle
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ProcessPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
 from itertools import pairwise
@@ -33,7 +33,6 @@ from sam2_core.backend_choice import TESTED_VARIABLE, tested_backends
 from sam2_core.machine import DEVICE_PROCESSES, share_of, usable_cores
 from sam2_core.machine_errors import causes, is_machine_error
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
-from tasks.dataset.database import ensure_database
 from tasks.errors import error_text
 from tasks.observe.progress import DETECT, SEGMENT
 from tasks.pipeline.chunk import ChunkState, detect_chunk
@@ -81,23 +80,12 @@ def ready(job: Job) -> Iterator[None]:
         warm_in_background(job)
     if count or (backend != "onnxruntime-cpu" and DEVICE_PROCESSES.read() is None):
         context.loader = DeviceProcesses(max(count // 2, 1), job, with_models=False)
-        if job.params.dataset_name:
-            threading.Thread(target=_warm_loader, args=(context.loader,), daemon=True).start()
     try:
         yield
     finally:
         for processes in filter(None, (context.processes, context.loader)):
             processes.end()
         context.processes = context.loader = None
-
-
-def _warm_loader(loader: DeviceProcesses) -> None:
-    """Let processes import FiftyOne, which takes seconds; it wants to know its database first."""
-    try:
-        ensure_database()
-        loader.start()
-    except Exception as error:  # noqa: BLE001 - reported where labels are loaded
-        log.debug("the loader is not warm: %s", error)
 
 
 def warm_in_background(job: Job) -> None:
@@ -144,7 +132,7 @@ class DeviceProcesses:
     Args:
         count: how many.
         job: what their steps get first, with a context of their process.
-        with_models: whether they load its models; else FiftyOne.
+        with_models: whether they load its models.
 
     Attributes:
         lost: why the device is lost to new processes, too; None while it works.
@@ -165,9 +153,7 @@ class DeviceProcesses:
             return self._pool
 
     def run(self, step: Callable[..., Result], *values: Any) -> Result:
-        """Have a process do a step, once more if its process dies or loses the device.
-
-        Where the device has too little memory for several processes, one goes on.
+        """Have a process do a step; alone in another one if its process dies or loses the device.
 
         Args:
             step: a function of a module; it gets the job first.
@@ -179,51 +165,29 @@ class DeviceProcesses:
             Exception: whatever the step raises.
 
         """
-        while not self.lost:
-            pool = self.start()
+        if self.lost:
+            raise self.lost
+        pool = self.start()
+        try:
+            return pool.run(step, values)
+        except (ProcessDiedError, DeviceLostError) as error:
+            self._end(pool)
+            log.warning("%s: once more, in another process", error)
+        with self._alone:  # nothing else is hurt by it
+            alone = _Pool(1, self._begun_with)
             try:
-                return pool.run(step, values)
-            except CancelledError:
-                continue  # of a pool that another step has had ended
-            except (ProcessDiedError, DeviceLostError) as error:
-                self._end(pool)
-                log.warning("%s%s: once more, in another process", _subject(values), error)
-                return self._once_more(step, values)
-            except Exception as error:
-                if pool.count == 1 or not _lacks_memory(error):
-                    raise
-                self._leave_one(pool)
-        raise self.lost
-
-    def _once_more(self, step: Callable[..., Result], values: Sequence[Any]) -> Result:
-        """Do a step where nothing else can be hurt by it."""
-        with self._alone:
-            pool = _Pool(1, self._begun_with)
-            try:
-                return pool.run(step, values)
+                return alone.run(step, values)
             except DeviceLostError as error:
                 self.lost = error
                 raise
-            except Exception as error:
-                if not _lacks_memory(error):
-                    raise
             finally:
-                pool.end()
-        self._leave_one(self.start())  # it had no memory beside the others
-        return self.run(step, *values)
+                alone.end()
 
-    def _leave_one(self, pool: _Pool) -> None:
-        if pool.count > 1:
-            self.count = 1
-            log.warning("the device has too little memory for several processes: one goes on")
-            self._end(pool, wait=True)
-
-    def _end(self, pool: _Pool, *, wait: bool = False) -> None:
-        """Let a pool do no more; with `wait`, what it does now is done when this returns."""
+    def _end(self, pool: _Pool) -> None:
         with self._lock:  # the next pool has the device when this one has left it
             if self._pool is pool:
                 self._pool = None
-            pool.end(wait=wait)
+            pool.end()
 
     def end(self) -> None:
         """End all of them, whatever they do."""
@@ -235,7 +199,6 @@ class _Pool:
     """Processes that are started, and ended, together."""
 
     def __init__(self, count: int, begun_with: tuple[Job | None, bool]) -> None:
-        self.count = count
         self._executor = ProcessPoolExecutor(count, _SPAWN, _begin, begun_with)
         share = share_of(max(usable_cores() // count, 1))
         with _environment, _set(share | {TESTED_VARIABLE: ",".join(tested_backends())}):
@@ -249,12 +212,10 @@ class _Pool:
     def run(self, step: Callable[..., Result], values: Sequence[Any]) -> Result:
         try:
             result, errors, logged = self._executor.submit(_do, step, values).result()
-        except BrokenProcessPool as error:
+        except RuntimeError as error:  # the pool is broken, or was ended meanwhile
             raise self._died(error) from None
-        except RuntimeError as error:
-            raise CancelledError from error  # it was ended meanwhile
-        for name, level, text in logged:  # here, where it is known which run's it is
-            logging.getLogger(name).log(level, "%s", text)
+        for record in logged:  # here, where it is known which run's it is
+            logging.getLogger(record.name).log(record.levelno, "%s", record.getMessage())
         for one, cause in pairwise(errors):
             one.__cause__ = cause
         if errors:
@@ -270,11 +231,10 @@ class _Pool:
         how = f"ended with exit code {codes.pop()}" if codes else f"was ended: {error}"
         return ProcessDiedError(f"a process that worked on this {how}")
 
-    def end(self, *, wait: bool = False) -> None:
-        if not wait:
-            for one in self._processes:
-                one.kill()
-        self._executor.shutdown(cancel_futures=True)
+    def end(self) -> None:
+        for one in self._processes:
+            one.kill()
+        self._executor.shutdown()
 
 
 @contextlib.contextmanager
@@ -292,19 +252,8 @@ def _set(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class _Logged(logging.Handler):
-    """Keeps what is logged until it is handed to the run's process."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.lines: list[tuple[str, int, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep it, without its traceback."""
-        self.lines.append((record.name, record.levelno, record.getMessage()))
-
-
-_logged = _Logged()
+# Keeps what is logged, as it can be sent, until it is handed to the run's process.
+_logged: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
 
 
 def _begin(job: Job | None, with_models: bool) -> None:
@@ -314,18 +263,13 @@ def _begin(job: Job | None, with_models: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run's process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     redaction.install()
-    logging.getLogger().addHandler(_logged)
+    logging.getLogger().addHandler(logging.handlers.QueueHandler(_logged))
     for name in ("sam2_core", "tasks"):
         logging.getLogger(name).setLevel(logging.INFO)
     # What fails here fails again, and is told, in a step.
     _job = job
     if job and with_models:
         warm_in_background(job)
-    elif not with_models:
-        with contextlib.suppress(Exception):  # its database first
-            ensure_database()
-            importlib.import_module("tasks.load.into_fiftyone")
-            importlib.import_module("fiftyone")
 
 
 def _end_with_parent() -> None:
@@ -337,24 +281,21 @@ def _end_with_parent() -> None:
 
 def _do(
     step: Callable[..., Any], values: Sequence[Any]
-) -> tuple[Any, list[BaseException], list[tuple[str, int, str]]]:
+) -> tuple[Any, list[Exception], list[logging.LogRecord]]:
     """Do a step; return its result, or its error with the causes, and what was logged."""
-    result, errors = None, list[BaseException]()
+    result, errors = None, list[Exception]()
     try:
         result = step(_job, *values)
-    except BaseException as error:  # noqa: BLE001 - raised where the step was asked for
+    except Exception as error:  # noqa: BLE001 - raised where the step was asked for
         errors = carried(error)
-    lines, _logged.lines = _logged.lines, []
-    return result, errors, lines
+    return result, errors, [_logged.get() for _ in range(_logged.qsize())]
 
 
-def carried(error: BaseException) -> list[BaseException]:
+def carried(error: Exception) -> list[Exception]:
     """Return an error and its causes as they can be sent; what cannot is told in words."""
-    chain: list[BaseException] = []
+    chain: list[Exception] = []
     for one in causes(error):
         try:
-            if not isinstance(one, Exception):  # such as SystemExit: it ends no run
-                raise TypeError(type(one))
             chain.append(pickle.loads(pickle.dumps(one)))  # noqa: S301 - our own
         except Exception:  # noqa: BLE001 - libraries' errors want whatever they want
             kind = MachineError if is_machine_error(one) else AutolabelError
@@ -362,26 +303,6 @@ def carried(error: BaseException) -> list[BaseException]:
             for note in getattr(one, "__notes__", ()):
                 chain[-1].add_note(note)
     return chain
-
-
-def _subject(values: Sequence[Any]) -> str:
-    """Say which frames a step is about, where it is about chunks."""
-    states = values[0] if values and isinstance(values[0], (list, tuple)) else values
-    chunks = [one.chunk for one in states if hasattr(one, "chunk")]
-    if not chunks:
-        return ""
-    first, last = chunks[0].frames[0], chunks[-1].frames[-1]
-    place = "/".join(filter(None, (first.sequence_id, first.camera)))
-    return f"{place}, frames {first.index} to {last.index}: "
-
-
-def _lacks_memory(error: Exception) -> bool:
-    from sam2_core.backends.onnxruntime_backend import is_out_of_memory
-
-    return any(
-        isinstance(one, DeviceMemoryError) or (isinstance(one, Exception) and is_out_of_memory(one))
-        for one in causes(error)
-    )
 
 
 Step = Callable[[Job, Sequence[ChunkState]], list[ChunkState]]
@@ -400,6 +321,9 @@ def labeled_beside(
             states = [detect_chunk(job, one) for one in states]
         context.check()
         made = processes.run(step, states)
+    except DeviceMemoryError as error:
+        least = f"fewer processes need less: {DEVICE_PROCESSES.name}, {processes.count} now"
+        raise DeviceMemoryError(f"{error}; {least}") from error
     except (ProcessDiedError, DeviceLostError) as error:
         error.add_note(SEGMENT)
         if isinstance(error, DeviceLostError):

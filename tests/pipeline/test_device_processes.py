@@ -23,6 +23,7 @@ from tasks.pipeline.device_processes import (
     ProcessDiedError,
     ProcessKilledError,
     carried,
+    labeled_beside,
     ready,
     wanted_processes,
     warm_in_background,
@@ -32,9 +33,9 @@ from tests.conftest import REPOSITORY
 from tests.integration.cluster import wait_for
 from tests.pipeline.fateful_steps import (
     ends_always,
-    ends_and_then_lacks_memory,
     ends_once,
     is_killed,
+    lacks_memory,
     loses_the_device,
     who,
 )
@@ -130,30 +131,28 @@ def pool():
 
 
 @pytest.mark.ci
-def test_a_step_whose_process_dies_is_done_once_more_in_another(source, pool, tmp_path, caplog):
+def test_a_step_whose_process_dies_is_done_once_more_in_another(pool, tmp_path, caplog):
     processes = pool(1)
     assert processes.run(ends_once, str(tmp_path / "marker"), 5) == (5, True)
     with pytest.raises(ProcessDiedError, match="exit code 9"):
         processes.run(ends_always)
     assert processes.run(who) != os.getpid()  # what comes next is done
     assert "here is" in caplog.text  # what is logged there is heard here
-    state = ChunkState(chunk_of(job_of(source), source))
     with pytest.raises(ProcessKilledError, match=r"killed .signal 9., as the system does where"):
-        processes.run(is_killed, [state])
-    assert f"drive, frames 0 to {FRAMES - 1}: a process that worked on this was" in caplog.text
+        processes.run(is_killed)
+    assert "runs out: once more, in another process" in caplog.text
     for _ in range(2):  # new processes lose the device, too
         with pytest.raises(DeviceLostError):
             processes.run(loses_the_device)
     assert processes.lost
 
 
-@pytest.mark.ci
-def test_a_second_try_that_lacks_memory_is_done_where_one_process_has_all_of_it(pool, tmp_path):
-    processes = pool(2)
-    assert processes.run(ends_and_then_lacks_memory, str(tmp_path), 1) == 2
-    assert processes.count == 1
-    with pytest.raises(DeviceMemoryError):  # now it has no company
-        processes.run(ends_and_then_lacks_memory, str(tmp_path), 9)
+def test_a_device_without_memory_for_all_its_processes_is_told(source, pool):
+    job = job_of(source)
+    state = ChunkState(chunk_of(job, source))
+    told = f"no memory left; fewer processes need less: {DEVICE_PROCESSES.name}, 1 now"
+    with pytest.raises(DeviceMemoryError, match=told):
+        labeled_beside(pool(1), job, [state], lacks_memory)
 
 
 def test_an_error_comes_back_with_its_causes_and_one_that_cannot_be_sent_in_words():
