@@ -17,11 +17,6 @@ def plain(text: str) -> str:
     return _MARKS.sub(r"\\\g<0>", html.escape(one_line(text), quote=False))
 
 
-def from_plain(markdown: str) -> str:
-    """Return the text, on one line, that `plain` made Markdown of."""
-    return html.unescape(re.sub(r"\\(.)", r"\1", markdown))
-
-
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Return "1 frame", "2 frames", "1,000 frames"; `plural` where it is not the noun with an s."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -21,7 +21,7 @@ from flows.plan.backfill import BackfillPlan, plan_backfill, plan_rows
 from flows.plan.plan import check_writable, failure_row, unlabeled_frames
 from flows.server import runs, submit
 from flows.server.api import use_api
-from flows.server.artifacts import failed_frames, percent_done
+from flows.server.artifacts import percent_done
 from flows.server.client import ServerAwayError, asked_once
 from flows.server.fleet import UntoldError, as_here, decided
 from flows.server.runs import (
@@ -35,6 +35,7 @@ from flows.server.runs import (
 )
 from sam2_core.types import AutolabelError
 from tasks.store import storage
+from tasks.store.manifests import ListedManifest
 from tasks.store.private_files import remove_abandoned
 from tasks.store.retry import until_answered
 from tasks.wording import counted
@@ -194,30 +195,20 @@ def watch(console: Console, plan: BackfillPlan, loads: FlowRun | None = None) ->
     gone = sorted({work.sequence_id for work in plan.works} - left.names)
     remaining = left.to_label + left.quarantined + len(gone)
     of_run = list(runs_of(run_key, out_uri))
-    recent = {
-        run.id: shard_of(run) for run in of_run if run.state and run.state.timestamp >= started
-    }
     failed = [
         _failure(run)
         for run in of_run
         if run.state
         and (
-            (run.id in recent and NOT_LOADED in (run.state.message or ""))
+            (run.state.timestamp >= started and NOT_LOADED in (run.state.message or ""))
             or (remaining and (run.state.is_failed() or run.state.is_crashed()))
         )
     ] + failed_loads
-    frames = failed_frames(
-        run_key, {key: {piece.sequence_id for piece in one.pieces} for key, one in recent.items()}
-    )
-    known = {(one["sequence"], one["uri"]) for one in frames}
-    frames += [  # of earlier shards, whose sequences are complete
-        failure_row(one)
-        for one in unlabeled_frames(out_uri, left.complete)
-        if (one.sequence_id, one.uri) not in known
-    ]
+    partial = [ListedManifest(0.0, run_key, *one.key, partial=True) for one in left.works]
+    frames = unlabeled_frames(out_uri, [*left.complete, *partial])
     result = {
         "states": counts(of_run), "remaining": remaining, "gone": gone, "failed": failed,
-        "failed_frames": frames,
+        "failed_frames": [failure_row(one) for one in frames],
     }  # fmt: skip
     _say_what_is_left(console, left, result)
     return result

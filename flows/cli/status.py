@@ -13,11 +13,10 @@ from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine, storage
 from tasks.store.addresses import checked
-from tasks.store.manifests import ListedManifest, list_manifests, newest_of, read_listed
+from tasks.store.manifests import MOST_READ, ListedManifest, list_manifests, newest_of, read_listed
 from tasks.wording import counted, local_time
 
 FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
-MANIFESTS_READ = 10_000  # of a run in a folder, the newest; seconds on a disk, a minute on S3
 
 
 @click.command(short_help="Show the state of runs and shards.")
@@ -101,7 +100,7 @@ def _labeled_in(out: str) -> list[dict[str, Any]]:
 
 def _labeled_by(out: str, run_key: str, listed: list[ListedManifest]) -> dict[str, Any]:
     newest = sorted(newest_of(listed).values())
-    manifests, unreadable = read_listed(out, newest[-MANIFESTS_READ:])
+    manifests, unreadable = read_listed(out, newest[-MOST_READ:])
     to_do = [f"give its command again: {error}" for error in unreadable.values()]  # it says where
     partial = sum(one.partial for one in newest)
     if partial:
@@ -179,7 +178,7 @@ def _local(moment: str, schedule: dict[str, Any]) -> str:
 def _show(run: dict[str, Any]) -> None:
     from flows.server.runs import counted_states
 
-    click.echo(f"\nrun {run['run_key']} to {run['out']}")
+    click.echo(f"\nrun {run['run_key']} of {run['sources']} to {run['out']}")
     click.echo(f"  shards      {counted_states(run['shards'])}")
     if run["sequences_complete"] is not None:
         click.echo(f"  sequences   {run['sequences_complete']} complete")

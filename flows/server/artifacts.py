@@ -1,12 +1,11 @@
 """What a run shows on Prefect's pages: its name, how far it is, and what it leaves at its end."""
 
 import contextlib
-import json
 import re
 import shlex
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
@@ -30,7 +29,7 @@ from sam2_core.types import AutolabelError
 from tasks.observe.progress import SEGMENT, Listener
 from tasks.pipeline.run_context import RunContext
 from tasks.processes import repeating
-from tasks.wording import counted, from_plain, plain
+from tasks.wording import counted, plain
 
 LONGEST = 60
 READABLE_KEY = 24  # characters of a key that name something; Prefect shows about as many
@@ -194,41 +193,7 @@ def publish(summary: dict[str, Any]) -> None:
             {name: plain(str(one.get(name, ""))) for name in names} for one in summary["failed"]
         ]
         description = "what failed, and why"
-        create_table_artifact(rows, key=failures_key(summary["run_key"]), description=description)
-
-
-def failures_key(run_key: str) -> str:
-    """Key of the artifacts that list what failed in a run."""
-    return f"run-{run_key}-failures"
-
-
-def failed_frames(run_key: str, of: Mapping[UUID, Collection[str]]) -> list[dict[str, Any]]:
-    """Return the frames without labels that flow runs of a run have published, each once.
-
-    Each has what `label --json` says of it: `frame` is its number, the others are text.
-
-    Args:
-        run_key: of the run.
-        of: ids of the sequences to tell of, by flow run.
-
-    Raises:
-        AutolabelError: Prefect is not there.
-
-    """
-    found: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for one in _artifacts(key={"any_": [failures_key(run_key)]}):
-        sequences = of.get(one.flow_run_id, ()) if one.flow_run_id else ()
-        for row in json.loads(str(one.data)) if sequences else []:
-            told: dict[str, Any] = {name: from_plain(text) for name, text in row.items()}
-            if told["frame"] and told["sequence"] in sequences:
-                told["frame"] = int(told["frame"])  # in the table everything is text
-                found.setdefault(frame_of(told), told)
-    return sorted(found.values(), key=frame_of)
-
-
-def frame_of(row: Mapping[str, Any]) -> tuple[str, str, int]:
-    """Return which frame a row of `failed_frames` is of: sequence, camera and number."""
-    return row["sequence"], row["camera"], row["frame"]
+        create_table_artifact(rows, key=f"{key}-failures", description=description)
 
 
 def summary_markdown(summary: dict[str, Any]) -> str:

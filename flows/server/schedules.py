@@ -6,14 +6,13 @@ for what it should have made: runs that are planned, and runs that ended well.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
+from prefect.client.schemas.actions import DeploymentScheduleUpdate, DeploymentUpdate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.client.schemas.objects import DeploymentSchedule, FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
@@ -25,41 +24,19 @@ from flows.server.client import connected
 from flows.server.runs import TAG, flow_runs
 from sam2_core.types import AutolabelError
 
-# The server plans every minute, and at once what was changed a few seconds ago.
-PLANNED_WITHIN = timedelta(minutes=3)
 STARTED_WITHIN = timedelta(minutes=5)
 RUNS_READ, RUNS_TOLD = 200, 5
 _DAILY = re.compile(r"(\d+) (\d+) \* \* \*")
 
 
-@dataclass(frozen=True)
-class ScheduleStatus:
-    """A schedule of one of our deployments.
-
-    Attributes:
-        deployment: its name with the flow's, as Prefect's commands take it.
-        when: its rule.
-        on: whether runs are to be made of it.
-        timezone: its name, as "Europe/Berlin".
-        next_runs: when the next ones are planned, ISO 8601 in the schedule's time zone.
-        last_run: when the last that has begun was planned, in the same way; "" for none.
-        last_state: how that ended, or that it is running.
-        problem: why it does not do what it should; "" when it does, or is off.
-
-    """
-
-    deployment: str
-    when: str
-    on: bool
-    timezone: str = "UTC"
-    next_runs: tuple[str, ...] = ()
-    last_run: str = ""
-    last_state: str = ""
-    problem: str = ""
-
-
-def collect_schedules() -> list[ScheduleStatus]:
+def collect_schedules() -> list[dict[str, Any]]:
     """Ask Prefect for the schedules of our deployments.
+
+    Returns:
+        Of each: the `deployment`, as Prefect's commands take it; `when`, its rule; whether it is
+        `on`; and of one that is on its `timezone`, `next_runs`, when the `last_run` that has begun
+        was planned, its `last_state`, and the `problem`, "" where it does what it should. Times
+        are ISO 8601 in the schedule's time zone.
 
     Raises:
         AutolabelError: Prefect is not there.
@@ -73,38 +50,31 @@ def collect_schedules() -> list[ScheduleStatus]:
 
 def _status_of(
     client: SyncPrefectClient, deployment: DeploymentResponse, schedule: DeploymentSchedule
-) -> ScheduleStatus:
-    name = f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
-    if not schedule.active or deployment.paused:
-        return ScheduleStatus(name, _rule_text(schedule), on=False)
-    made = _scheduled_runs(deployment)
+) -> dict[str, Any]:
+    on = schedule.active and not deployment.paused
+    zone = ZoneInfo(getattr(schedule.schedule, "timezone", None) or "UTC")
+    made = _scheduled_runs(deployment) if on else []
     planned = _planned(made)
     last = next((one for one in made if one.state and not one.state.is_scheduled()), None)
-    changed = max(filter(None, (deployment.updated, schedule.updated)), default=None)
-    zone = ZoneInfo(getattr(schedule.schedule, "timezone", None) or "UTC")
-    return ScheduleStatus(
-        name,
-        _rule_text(schedule),
-        on=True,
-        timezone=zone.key,
-        next_runs=tuple(_text(one.expected_start_time, zone) for one in planned[:RUNS_TOLD]),
-        last_run=_text(last.expected_start_time, zone) if last else "",
-        last_state=(last.state_name or "") if last else "",
-        problem=_problem(planned, last, changed, deployment.work_pool_name or "", zone),
-    )
+    return {
+        "deployment": f"{client.read_flow(deployment.flow_id).name}/{deployment.name}",
+        "when": _rule_text(schedule),
+        "on": on,
+        "timezone": zone.key,
+        "next_runs": [_text(one.expected_start_time, zone) for one in planned[:RUNS_TOLD]],
+        "last_run": _text(last.expected_start_time, zone) if last else "",
+        "last_state": (last.state_name or "") if last else "",
+        "problem": _problem(planned, last, deployment.work_pool_name or "", zone) if on else "",
+    }
 
 
-def _problem(
-    planned: list[FlowRun],
-    last: FlowRun | None,
-    changed: datetime | None,
-    pool: str,
-    zone: ZoneInfo,
-) -> str:
-    now = datetime.now(UTC)
-    if not planned and (changed is None or now - changed > PLANNED_WITHIN):
-        return "Prefect has planned no run of it: look into its server's log for the reason"
-    late = [one for one in planned if now - _due(one) > STARTED_WITHIN]
+def _problem(planned: list[FlowRun], last: FlowRun | None, pool: str, zone: ZoneInfo) -> str:
+    if not planned:
+        return (
+            "Prefect has planned no run of it: it does so within a minute, else look into its "
+            "server's log for the reason"
+        )
+    late = [one for one in planned if datetime.now(UTC) - _due(one) > STARTED_WITHIN]
     if late:
         when = _text(late[0].expected_start_time, zone)
         return (
@@ -153,7 +123,7 @@ SLUG = "nightly"
 def turn_on(params: BackfillParams, cron: str, timezone: str) -> Mapping[str, Any]:
     """Give the nightly deployment its parameters, and let its schedule make runs.
 
-    Other schedules of the deployment stay as they are.
+    Schedules that somebody has made on Prefect's pages, which have no slug, go.
 
     Returns:
         The parameters that it had, plain values; empty if it had none.
@@ -173,14 +143,11 @@ def turn_on(params: BackfillParams, cron: str, timezone: str) -> Mapping[str, An
     values = {"params": params.model_dump(mode="json", exclude_none=True)}
     with connected() as client:
         found = client.read_deployment_by_name(DEPLOYMENT)
-        update = DeploymentUpdate(parameters=found.parameters | values, paused=False)
+        ours = DeploymentScheduleUpdate(schedule=rule, active=True, slug=SLUG)
+        update = DeploymentUpdate(
+            parameters=found.parameters | values, paused=False, schedules=[ours]
+        )
         client.update_deployment(found.id, update)
-        ours = [one.id for one in found.schedules if one.slug == SLUG]
-        if ours:
-            client.update_deployment_schedule(found.id, ours[0], active=True, schedule=rule)
-        else:  # somebody has removed it
-            made = DeploymentScheduleCreate(schedule=rule, active=True, slug=SLUG)
-            client.create_deployment_schedules(found.id, [made])
     before: Mapping[str, Any] = found.parameters.get("params") or {}
     return before
 

@@ -386,6 +386,9 @@ def newest_manifests(
     return read_listed(out_uri, [newest[name] for name in sorted(newest)])
 
 
+MOST_READ = 10_000  # of a run, to tell of it; seconds on a disk, a minute on S3
+
+
 def read_listed(
     out_uri: str, listed: Sequence[ListedManifest]
 ) -> tuple[list[Manifest], dict[str, IncompleteArtifactError]]:

@@ -143,7 +143,6 @@ def test_whoever_waits_goes_on_while_storage_is_away_and_says_what_went_meanwhil
     monkeypatch.setattr(backfill_run.runs, "watch", goes)
     monkeypatch.setattr(backfill_run, "plan_backfill", plan_again)
     monkeypatch.setattr(backfill_run, "runs_of", lambda *_: [])
-    monkeypatch.setattr(backfill_run, "failed_frames", lambda *_: [])
     found = backfill_run.watch(stderr_console(), plan)
     assert (away, found["gone"], found["remaining"]) == ([], ["two"], 2)
     assert not half.exists(), "a writer was killed at it long ago"

@@ -3,28 +3,26 @@
 import json
 import os
 import time
-from dataclasses import asdict
 
 import pytest
 from click.testing import CliRunner
 
 from flows.cli import status
 from flows.server.client import asked_once
-from flows.server.schedules import ScheduleStatus
 from sam2_core.types import AutolabelError
 from tests.export.labeled_runs import run_of
 
 
 def test_nights_are_told_with_their_zone(monkeypatch):
     """As `nightly` does it, in winter and in summer."""
-    schedule = ScheduleStatus(
-        "nightly/nightly", "every night at 01:00 Europe/Berlin", on=True, timezone="Europe/Berlin",
-        next_runs=("2026-11-23T01:00+01:00",), last_run="2026-08-01T01:00+02:00",
-        last_state="Completed",
-    )  # fmt: skip
+    schedule = {
+        "deployment": "nightly/nightly", "when": "every day at 01:00 Europe/Berlin", "on": True,
+        "timezone": "Europe/Berlin", "next_runs": ["2026-11-23T01:00+01:00"],
+        "last_run": "2026-08-01T01:00+02:00", "last_state": "Completed", "problem": "",
+    }  # fmt: skip
     found = {"workers_online": [], "workers_refused": {}, "label_runs": [], "runs": []}
     found["database_bytes"] = 5_000_000
-    found["schedules"] = [asdict(schedule)]
+    found["schedules"] = [schedule]
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     monkeypatch.setattr("flows.server.status.collect_status", lambda _: found)
     shown = CliRunner().invoke(status.command).output
