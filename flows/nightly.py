@@ -28,8 +28,6 @@ from tasks.store.private_files import remove_abandoned
 from tasks.wording import counted
 
 POLL_S = 20.0
-# A machine that is just starting again has its workers by then.
-WORKERS_WAIT_S = 900.0
 ROUNDS = ("nightly", "nightly-again")  # and how the progress of each is called
 
 
@@ -57,8 +55,7 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
                 message=f"its workers died {MOST_STARTS} times: not started again by itself"
             )
         deadline, out_uri = time.monotonic() + wait_hours * 3600, params.label.out
-        label = decided(params.label, wait_s=min(WORKERS_WAIT_S, wait_hours * 3600))
-        params = params.model_copy(update={"label": label})
+        params = params.model_copy(update={"label": decided(params.label)})
         began_s = math.inf  # what this night gave up before its worker died is its own
         if flow_run.run_count > 1:
             with connected() as client:

@@ -21,10 +21,10 @@ from flows.params import BackfillParams
 def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **options: Any) -> None:
     """Submit what is in SOURCE and not yet labeled in --out to GPU workers, in shards of minutes.
 
-    Nothing is submitted or labeled twice: repeat it after an interruption, or every hour. A worker
-    of pool `cpu` loads labels that are missing in the dataset. Exit code 0: submitted (with --wait:
-    all labeled and loaded); 1: some sequences or frames are not; 2: bad usage; 130: Ctrl-C ended
-    the watching, the shards go on.
+    Nothing is submitted or labeled twice: repeat it after an interruption, or every hour. Labels
+    of before that are missing in the dataset are loaded at once. Exit code 0: submitted (with
+    --wait: all labeled and loaded); 1: some sequences or frames are not; 2: bad usage; 130: Ctrl-C
+    ended the watching, the shards go on.
     """
     from flows.cli.backfill_run import run_backfill
     from flows.server.api import use_api

@@ -6,16 +6,18 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 from uuid import UUID
 
+from prefect.client.schemas.objects import State
 from rich.console import Console
 from rich.markup import escape
 
 from flows.backfill import plan_in_flight, submit_plan
 from flows.cli.display import as_typed, clock, print_table, stderr_console, telling
+from flows.load_dataset import load_dataset
 from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill, plan_rows
 from flows.plan.plan import check_writable, failure_row, unlabeled_frames
@@ -39,9 +41,6 @@ from tasks.store.manifests import ListedManifest
 from tasks.store.private_files import remove_abandoned
 from tasks.store.retry import until_answered
 from tasks.wording import counted
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
 
 POLL_S, LOAD_POLL_S = 5.0, 2.0
 NAMES_SHOWN = 20
@@ -81,9 +80,9 @@ def run_backfill(
         patterns = ", ".join(params.sequences.splitlines()[:3])
         raise AutolabelError(f"no sequence in the sources matches --sequences {patterns}")
     result |= _submit(console, plan)
-    result["not_loaded"], loads = _load_missing(console, plan, dry_run=False)
+    result["not_loaded"], result["failed"] = _load_missing(console, plan)
     if wait:
-        result |= watch(console, plan, loads)
+        result |= watch(console, plan, result["failed"])
     elif plan.shards:
         console.print("follow it: [bold]autolabel status[/]")
     return result
@@ -111,7 +110,7 @@ def _dry_plan(console: Console, params: BackfillParams) -> BackfillPlan:
     else:
         workers = len(submit.workers_online())
         try:
-            label = decided(params.label, wait_s=0)
+            label = decided(params.label)
         except UntoldError as error:
             label = as_here(params.label)
             console.print(
@@ -142,11 +141,11 @@ def _submit(console: Console, plan: BackfillPlan) -> dict[str, int]:
 
 
 def _load_missing(
-    console: Console, plan: BackfillPlan, *, dry_run: bool
-) -> tuple[list[str], FlowRun | None]:
-    """Submit a load of labeled sequences that the dataset lacks; a dry run only prints them.
+    console: Console, plan: BackfillPlan, *, dry_run: bool = False
+) -> tuple[list[str], list[dict[str, str]]]:
+    """Load labeled sequences that the dataset lacks; a dry run only prints them.
 
-    Returns their ids, of those that this machine can see, and the load's flow run.
+    Returns their ids, of those that this machine can see, and how the load failed, if it did.
     """
     label, run_key = plan.params.label, plan.stamp.run_key
     # Shards load what they label.
@@ -155,18 +154,21 @@ def _load_missing(
         lacked -= {name for name, _ in sequences_in_flight(run_key, label.out)}
     names = sorted(lacked)
     if not names or not label.dataset_name:
-        return [], None
+        return [], []
     lacks = escape(f"{label.dataset_name} lacks {counted(len(names), 'labeled sequence')}")
     if dry_run:
         console.print(f"{lacks} and would be loaded")
-        return names, None
-    run = submit.submit_load(label.dataset_name, label.out, run_key)
-    console.print(f"{lacks}: [bold]{escape(run.name)}[/] loads it")
-    return names, run
+        return names, []
+    with console.status(f"{lacks}: loading"):
+        load = load_dataset(label.dataset_name, label.out, run_key, return_state=True)
+    state = cast("State[Any]", load)
+    return names, [] if state.is_completed() else [_told("load", state)]
 
 
-def watch(console: Console, plan: BackfillPlan, loads: FlowRun | None = None) -> dict[str, Any]:
-    """Show progress until every shard of the run and `loads` have ended; then say what is left.
+def watch(
+    console: Console, plan: BackfillPlan, failed_loads: Sequence[dict[str, str]] = ()
+) -> dict[str, Any]:
+    """Show progress until every shard of the run has ended; then say what is left.
 
     Ctrl-C stops watching; the shards go on.
     """
@@ -175,12 +177,10 @@ def watch(console: Console, plan: BackfillPlan, loads: FlowRun | None = None) ->
     def warn(text: str) -> None:
         console.print(f"[yellow]{escape(text)}[/]")
 
-    left, failed_loads = plan, []
+    left = plan
     try:
         if plan.shards or plan.in_flight:
             watch_shards(console, plan, warn)
-        if loads:
-            failed_loads = _await_load(console, loads)
     except KeyboardInterrupt:
         console.print(
             "\nno longer watching; the shards continue. `autolabel status` shows them, the same "
@@ -196,14 +196,15 @@ def watch(console: Console, plan: BackfillPlan, loads: FlowRun | None = None) ->
     remaining = left.to_label + left.quarantined + len(gone)
     of_run = list(runs_of(run_key, out_uri))
     failed = [
-        _failure(run)
+        _told(run.name, run.state)
         for run in of_run
         if run.state
         and (
             (run.state.timestamp >= started and NOT_LOADED in (run.state.message or ""))
             or (remaining and (run.state.is_failed() or run.state.is_crashed()))
         )
-    ] + failed_loads
+    ]
+    failed += failed_loads
     partial = [ListedManifest(0.0, run_key, *one.key, partial=True) for one in left.works]
     frames = unlabeled_frames(out_uri, [*left.complete, *partial])
     result = {
@@ -234,20 +235,8 @@ def _say_what_is_left(console: Console, left: BackfillPlan, result: dict[str, An
         console.print(f"look at it: [bold]{escape(as_typed('review', dataset))}[/]")
 
 
-def _failure(run: FlowRun) -> dict[str, str]:
-    state, reason = (run.state.name, run.state.message) if run.state else ("", "")
-    return {"shard": run.name, "state": state or "", "reason": reason or ""}
-
-
-def _await_load(console: Console, run: FlowRun) -> list[dict[str, str]]:
-    """Wait for a load, unless no worker is there for it; return what failed."""
-    pool, workers = submit.loaders_online()
-    if not workers:
-        reason = f"no worker of pool {pool} is online: `autolabel worker --pool {pool} --count 1`"
-        return [{"shard": run.name, "state": "Scheduled", "reason": reason}]
-    with console.status(f"loading: {escape(run.name)}"):
-        run.state = submit.await_load(run.id, LOAD_POLL_S)
-    return [] if run.state.is_completed() else [_failure(run)]
+def _told(name: str, state: State[Any]) -> dict[str, str]:
+    return {"shard": name, "state": state.name or "", "reason": state.message or ""}
 
 
 def watch_shards(console: Console, plan: BackfillPlan, warn: Callable[[str], object]) -> None:

@@ -11,6 +11,7 @@ from flows.cli.common_options import json_option, print_json
 from flows.cli.options import backfill_params, label_options
 from flows.params import LabelParams
 from flows.server.api import use_api
+from sam2_core.types import AutolabelError
 from tasks.store import storage
 
 NIGHTS_SHOWN = 5
@@ -52,7 +53,7 @@ def command(at: datetime, timezone: str, as_json: bool, **options: Any) -> None:
     """
     from flows.machine.programs import CPU_POOL
     from flows.plan.names import refuse_other_names
-    from flows.server.fleet import doubt
+    from flows.server.fleet import decided
     from flows.server.schedules import plan_nights, turn_on
     from flows.server.submit import workers_online
     from tasks.dataset.schema import refuse_before_labeling
@@ -64,7 +65,11 @@ def command(at: datetime, timezone: str, as_json: bool, **options: Any) -> None:
     if params.label.dataset_name:
         refuse_before_labeling(params.label.dataset_name, params.label.out)
     refuse_other_names(params.label)
-    refusal = doubt(params.label)
+    refusal = ""
+    try:
+        decided(params.label)
+    except AutolabelError as error:
+        refusal = str(error)
     before = turn_on(params, f"{at.minute} {at.hour} * * *", timezone).get("label", {})
     instead = replaced(before, params.label)
     absent = absent_here(params.label.sources)

@@ -6,8 +6,6 @@ The first worker that comes writes it there, and one that does not offer the sam
 others are online. A pool of containers says it from the start.
 """
 
-import logging
-import time
 from collections.abc import Sequence
 
 from prefect.client.schemas.actions import WorkPoolUpdate
@@ -33,13 +31,8 @@ from sam2_core.types import AutolabelError
 from tasks.masks.model import TRITON, asked_for
 
 CPU, CUDA = "onnxruntime-cpu", "onnxruntime-cuda"
-# A worker that has just been started tests its device first.
-STARTING_S = 60.0
-LOOK_EVERY_S = 2.0
 # Of a pool's template: what its flow runs can label with, best first, + between.
 POOL_VARIABLE = "backends"
-
-log = logging.getLogger(__name__)
 
 
 class FleetError(AutolabelError):
@@ -95,12 +88,8 @@ def _unlike(pool: str, said: Sequence[str], offers: Sequence[str], others: Seque
     ])  # fmt: skip
 
 
-def decided(label: LabelParams, *, wait_s: float = STARTING_S) -> LabelParams:
+def decided(label: LabelParams) -> LabelParams:
     """Return the parameters with a backend and a precision that the pool's workers provide.
-
-    Args:
-        label: what was asked for.
-        wait_s: the longest to wait for the pool's first worker, where no backend was named.
 
     Raises:
         UntoldError: no backend was named, and the pool does not say what its workers offer.
@@ -110,14 +99,15 @@ def decided(label: LabelParams, *, wait_s: float = STARTING_S) -> LabelParams:
     # Servers run Triton's models, and plans ask them; every worker can use its processor.
     if label.backend in {TRITON, CPU}:
         return _exactly(label, label.backend)
-    pool, offers = _pool_and_offers(0 if label.backend in BEST_FIRST else wait_s)
+    pool = pool_of_shards()
+    offers = _said_by(pool)
     if not offers and label.backend in BEST_FIRST:
         return _exactly(label, label.backend)  # nobody says otherwise
     if not offers:
         raise UntoldError(
-            f"pool {pool} does not say what its workers can label with, and labels are named by "
-            "that: start a worker with `autolabel worker` (`autolabel status` says if one is "
-            f"refused), or say it with --backend, for instance --backend {CUDA}"
+            f"pool {pool.name} does not say what its workers can label with, and labels are named "
+            "by that: start the first worker with `autolabel worker` (`autolabel status` says if "
+            f"it is refused), or say it with --backend, for instance --backend {CUDA}"
         )
     asked = asked_for(label.model, label.backend)
     for one in offers:
@@ -126,7 +116,7 @@ def decided(label: LabelParams, *, wait_s: float = STARTING_S) -> LabelParams:
     # TensorRT and PyTorch are asked for by name, ONNX Runtime by the model, too.
     wanted = label.backend if label.backend in BEST_FIRST else CUDA
     raise FleetError(
-        f"the workers of pool {pool} label with {', '.join(offers)}, not with {wanted}: name "
+        f"the workers of pool {pool.name} label with {', '.join(offers)}, not with {wanted}: name "
         f"another --backend ({CPU} uses processors), or start others. {_missing(wanted)}"
     )
 
@@ -143,44 +133,10 @@ def _exactly(label: LabelParams, backend: str) -> LabelParams:
     return label.model_copy(update={"backend": backend, "precision": precision})
 
 
-def _pool_and_offers(wait_s: float) -> tuple[str, tuple[str, ...]]:
-    """Return the pool of the shards and what its workers offer; waits for the first of them."""
-    deadline, told = time.monotonic() + wait_s, False
-    while True:
-        pool = pool_of_shards()
-        offers = _said_by(pool)
-        if offers or pool.type != "process" or time.monotonic() >= deadline:
-            return pool.name, offers
-        if not told:
-            log.warning("waiting for the first worker of pool %s, to see what it offers", pool.name)
-            told = True
-        time.sleep(LOOK_EVERY_S)
-
-
 def _said_by(pool: WorkPool) -> tuple[str, ...]:
     variables = pool.base_job_template.get("variables", {}).get("properties", {})
     text = str(variables.get(POOL_VARIABLE, {}).get("default", ""))
     return tuple(one for one in text.split("+") if one in BEST_FIRST)
-
-
-def doubt(label: LabelParams) -> str:
-    """Say why a run would be refused if the pool's workers stayed as they are.
-
-    Returns:
-        The reason; "" where there is none, or none of them has come yet.
-
-    Raises:
-        UntoldError: no backend was named, and workers of the pool's kind never tell theirs.
-
-    """
-    try:
-        decided(label, wait_s=0)
-    except UntoldError:
-        if pool_of_shards().type != "process":
-            raise
-    except AutolabelError as error:  # or Prefect has no deployment of shards, as yet
-        return str(error)
-    return ""
 
 
 def refuse_unless_offered(backend: str, precision: str = "fp16") -> None:

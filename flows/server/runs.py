@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, cast
 from uuid import UUID
 
 from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, TaskRunFilter
@@ -28,6 +28,13 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
 from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_fixed,
+)
 
 from flows.params import LabelParams
 from flows.plan.shards import ShardParams
@@ -272,8 +279,6 @@ STARTED_WITHIN = timedelta(days=14)
 # A server that is restarted, or moved, is back after minutes.
 PATIENCE_S = 900.0
 
-Answer = TypeVar("Answer")
-
 
 def signs_of_life(every_s: float = SIGN_OF_LIFE_S) -> contextlib.AbstractContextManager[None]:
     """Tell Prefect now and then, while the block runs, that the current flow run lives.
@@ -310,57 +315,44 @@ def cancel_current(why: str) -> None:
             client.set_flow_run_state(context.flow_run.id, state, force=True)
 
 
-class LostRuns:
-    """Which of the runs that somebody sees again and again stand still, by the clock of who looks.
+def lost_among(
+    runs: Iterable[FlowRun], since_s: dict[tuple[UUID, object], float], now_s: float
+) -> list[tuple[FlowRun, str]]:
+    """Return the runs that are lost by now, each with the reason.
 
-    Comparing the server's times with ours would need equal clocks.
+    Comparing the server's times with ours would need equal clocks, so time counts from when a run
+    was first seen as it is.
 
     Args:
-        clock_s: seconds of a clock that runs on.
+        runs: all that may be lost, as Prefect has just told them.
+        since_s: since when they stand still; updated.
+        now_s: of the same clock.
 
     """
-
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._clock_s = clock_s
-        self._since_s: dict[tuple[object, ...], float] = {}
-
-    def forget(self) -> None:
-        """Begin anew: the server was away, and runs could not tell it anything either."""
-        self._since_s = {}
-
-    def among(self, runs: Iterable[FlowRun]) -> list[tuple[FlowRun, str]]:
-        """Return the runs that are lost by now, each with the reason.
-
-        Args:
-            runs: all that may be lost, as Prefect has just told them.
-
-        """
-        before, now_s, lost = self._since_s, self._clock_s(), []
-        self._since_s = {}
-        for run in runs:
-            state = run.state
-            if state is None or state.type.value not in LOST_AFTER_S or stays_crashed(run):
-                continue
-            seen = run.id, state.id, run.updated
-            since_s = self._since_s[seen] = before.get(seen, now_s)
-            limit_s, why = LOST_AFTER_S[state.type.value]
-            if now_s - since_s >= limit_s:
-                message = f" ({state.message})" if state.is_crashed() and state.message else ""
-                lost.append((run, why.format(now_s - since_s) + message))
-        return lost
+    before, lost = since_s.copy(), []
+    since_s.clear()
+    for run in runs:
+        seen = run.id, run.updated
+        since_s[seen] = before.get(seen, now_s)
+        state = cast("State[Any]", run.state)
+        limit_s, why = LOST_AFTER_S[state.type.value]
+        if now_s - since_s[seen] >= limit_s:
+            message = f" ({state.message})" if state.is_crashed() and state.message else ""
+            lost.append((run, why.format(now_s - since_s[seen]) + message))
+    return lost
 
 
 def looking_after(every_s: float = LOOK_EVERY_S) -> contextlib.AbstractContextManager[None]:
     """Schedule lost runs again while the block runs."""
-    lost_runs = LostRuns()
+    since_s: dict[tuple[UUID, object], float] = {}
 
     def look() -> None:
         try:
             with asked_once():
-                for run, why in lost_runs.among(_may_be_lost()):
+                for run, why in lost_among(_may_be_lost(), since_s, time.monotonic()):
                     _settle(run, why)
-        except AutolabelError:
-            lost_runs.forget()
+        except AutolabelError:  # meanwhile runs could not tell the server anything either
+            since_s.clear()
 
     return repeating(look, every_s)
 
@@ -395,43 +387,10 @@ def _may_be_lost() -> Iterator[FlowRun]:
         tags={"all_": [TAG]},
         expected_start_time={"after_": datetime.now(UTC) - STARTED_WITHIN},
     )
-    return (one for one in begun if one.deployment_id or not (one.state and one.state.is_crashed()))
-
-
-def answers(
-    ask: Callable[[], Answer], poll_s: float, tell: Callable[[str], object] = log.warning
-) -> Iterator[tuple[Answer | None, bool]]:
-    """Ask Prefect every `poll_s` seconds; yields its last answer, and whether it answers now.
-
-    Args:
-        ask: asks it.
-        poll_s: seconds between two questions.
-        tell: is told, once each, that the server is away or back.
-
-    Raises:
-        ServerAwayError: it did not answer for a quarter of an hour.
-        AutolabelError: it refuses.
-
-    """
-    answer: Answer | None = None
-    away_since: float | None = None
-    while True:
-        try:
-            with asked_once():
-                answer = ask()
-        except ServerAwayError as error:
-            if away_since is None:
-                away_since = time.monotonic()
-                tell(f"{error}. Waiting for it, {PATIENCE_S / 60:.0f} minutes at most")
-            elif time.monotonic() - away_since > PATIENCE_S:
-                raise
-        else:
-            if away_since is not None:
-                away_s = time.monotonic() - away_since
-                tell(f"Prefect's API answers again, after {away_s:.0f} s")
-                away_since = None
-        yield answer, away_since is None
-        time.sleep(poll_s)
+    for one in begun:
+        again = one.deployment_id or not (one.state and one.state.is_crashed())
+        if one.state and again and not stays_crashed(one):
+            yield one
 
 
 def watch(
@@ -439,29 +398,41 @@ def watch(
 ) -> Iterator[list[FlowRun]]:
     """Yield a run's shards that have not ended every `poll_s`, for the last time when all have.
 
-    While Prefect does not answer, what it said last is yielded.
-
     Args:
         run_key: of the run.
         out_uri: its storage; other storages may get the same run.
         poll_s: seconds between two looks.
-        tell: is told, each once, of shards that were interrupted and of a server that is away or
-            back.
+        tell: is told, each once, of shards that were interrupted and of a server that is away.
 
     Raises:
         ServerAwayError: Prefect did not answer for a quarter of an hour.
         AutolabelError: it refuses.
 
     """
+
+    def look() -> list[FlowRun]:
+        with asked_once():
+            return list(runs_of(run_key, out_uri, active_only=True))
+
+    def away(state: RetryCallState) -> None:
+        if state.outcome and state.attempt_number == 1:
+            minutes = PATIENCE_S / 60
+            tell(f"{state.outcome.exception()}. Waiting for it, {minutes:.0f} minutes at most")
+
+    patiently = Retrying(
+        retry=retry_if_exception_type(ServerAwayError), stop=stop_after_delay(PATIENCE_S),
+        wait=wait_fixed(poll_s), before_sleep=away, sleep=time.sleep, reraise=True,
+    )  # fmt: skip
     interrupted: set[tuple[UUID, int]] = set()
     with looking_after():
-        asked = answers(lambda: list(runs_of(run_key, out_uri, active_only=True)), poll_s, tell)
-        for active, is_there in asked:
-            for run in active or ():
+        while True:
+            active = patiently(look)
+            for run in active:
                 lies = run.state and (run.state.is_crashed() or run.state.name == "AwaitingRetry")
                 if run.state and lies and (run.id, run.run_count) not in interrupted:
                     interrupted.add((run.id, run.run_count))
                     tell(f"{run.name} was interrupted: {run.state.message or 'no reason given'}")
-            yield active or []
-            if is_there and not active:
+            yield active
+            if not active:
                 return
+            time.sleep(poll_s)

@@ -1,19 +1,16 @@
-"""Shards to Prefect, each submitted once, and the queues and workers that take them.
-
-Also the flow `load-dataset`, for labels of a run that its dataset lacks.
-"""
+"""Shards to Prefect, each submitted once, and the queues and workers that take them."""
 
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
-from prefect.client.schemas.objects import FlowRun, State, WorkPool
+from prefect.client.schemas.objects import WorkPool
 from prefect.concurrency.sync import concurrency
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
 from flows.params import LabelParams
 from flows.plan.shards import ShardParams
@@ -21,9 +18,6 @@ from flows.server.client import asked_once, connected
 from flows.server.runs import (
     SHARD_DEPLOYMENT,
     SHARD_TAG,
-    UNFINISHED,
-    answers,
-    flow_runs,
     run_tag,
 )
 from sam2_core.types import AutolabelError
@@ -33,7 +27,6 @@ LEASE_S, TURN_WITHIN_S = 60.0, 300.0
 # Three heartbeats, after which Prefect takes a worker that said nothing for gone.
 GONE_AFTER_S = 90
 SIGN_OFF_S = 5.0
-LOAD_DEPLOYMENT = "load-dataset/load-dataset"
 
 
 def submit(
@@ -146,18 +139,15 @@ def workers_online(pool: str | None = None) -> list[str]:
     return sorted(one.name for one in found)
 
 
-def sign_off(pool: str, workers: Sequence[str]) -> None:
-    """Let Prefect forget workers that were stopped; else they count as online for `GONE_AFTER_S`.
+def sign_off(pool: str, worker: str) -> None:
+    """Let Prefect forget a worker that was stopped; else it counts as online for `GONE_AFTER_S`.
 
     Best effort, for seconds at most: a server that is away keeps nobody from stopping.
     """
+    where = {"work_pool_name": quote(pool, safe=""), "name": quote(worker, safe="")}
+    # Those of the server: it has forgotten it already.
     with contextlib.suppress(AutolabelError), asked_once(SIGN_OFF_S), connected() as client:
-        for one in workers:
-            where = {"work_pool_name": quote(pool, safe=""), "name": quote(one, safe="")}
-            with contextlib.suppress(PrefectHTTPStatusError):  # the server has forgotten it already
-                client.request(
-                    "DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=where
-                )
+        client.request("DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=where)
 
 
 def lacked(label: LabelParams, run_key: str) -> set[str] | None:
@@ -175,44 +165,3 @@ def lacked(label: LabelParams, run_key: str) -> set[str] | None:
     except AutolabelError:
         return None
     return {one.sequence_id for one in missing} | {one.partition(": ")[0] for one in unreadable}
-
-
-def submit_load(dataset: str, out_uri: str, run_key: str) -> FlowRun:
-    """Submit a load of what a dataset lacks of a run; the one that is under way where one is.
-
-    Raises:
-        AutolabelError: Prefect is not there, or has no deployment of ours.
-
-    """
-    tags = [f"load-{run_tag(run_key)}"]
-    parameters = {"dataset": dataset, "out": out_uri, "run_key": run_key}
-    for run in flow_runs(tags={"all_": tags}, state=UNFINISHED):
-        if run.parameters == parameters and not (run.state and run.state.is_crashed()):
-            return run
-    with connected() as client:
-        deployment = client.read_deployment_by_name(LOAD_DEPLOYMENT)
-        return client.create_flow_run_from_deployment(
-            deployment.id, parameters=parameters, tags=tags, name=f"load {dataset}"
-        )
-
-
-def loaders_online() -> tuple[str, list[str]]:
-    """Return the work pool that loads, and its workers that are online."""
-    with connected() as client:
-        pool = client.read_deployment_by_name(LOAD_DEPLOYMENT).work_pool_name or ""
-    return pool, workers_online(pool)
-
-
-def await_load(run_id: UUID, poll_s: float) -> State:
-    """Wait until a load has ended; returns how.
-
-    Raises:
-        ServerAwayError: Prefect did not answer for a quarter of an hour.
-
-    """
-
-    def ask() -> State | None:
-        with connected() as client:
-            return client.read_flow_run(run_id).state
-
-    return next(state for state, _ in answers(ask, poll_s) if state and state.is_final())

@@ -189,7 +189,7 @@ def joined(worker: Worker, offers: Sequence[str]) -> Iterator[ProcessWorker]:
                 prefetch_seconds=behind_s if behind_s > 1 else None,
             )  # fmt: skip
     finally:
-        sign_off(worker.pool, [worker.name])
+        sign_off(worker.pool, worker.name)
 
 
 async def _run(

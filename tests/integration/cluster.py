@@ -130,6 +130,7 @@ class Cluster:
             **{"PREFECT_WORKER_NAME": f"w{number}"} | environment,
         )  # fmt: skip
         self.workers.append(worker)
+        wait_for(lambda: "'backends'" in str(self.get("work_pools/gpu")), 180)
         return worker
 
     def flow_run_processes(self) -> list[psutil.Process]:

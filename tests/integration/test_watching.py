@@ -155,7 +155,7 @@ def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
     console = stderr_console()
     backfill_run.watch_shards(console, plan, console.print)
     assert next(happens, None) is None
-    told = re.sub(r", after \d+ s", ", after a while", capsys.readouterr().err).splitlines()
+    told = capsys.readouterr().err.splitlines()
     far = "0 of 4 frames, 0 of 1 sequence through; shards: 1 "
     half = r"2 of 4 frames, 0 of 1 sequence through, about \d+:\d\d left; shards: 1 running"
     assert told.pop().endswith("; shards: 1 cancelling")
@@ -165,8 +165,6 @@ def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
         "drive+0 was interrupted: exited with status code -9",
         "Prefect's API does not answer (ConnectError): start one with `autolabel up`, or set "
         "PREFECT_API_URL to a running server. Waiting for it, 15 minutes at most",
-        "Prefect's API answers again, after a while",
     ]
     shown = [one.removeprefix(far) for one in told if one.startswith(far)]
-    kept = ["awaiting retry"] * 4
-    assert shown == ["pending", "running", "crashed", *kept, "awaiting retry", "running"]
+    assert shown == ["pending", "running", "crashed", "awaiting retry", "awaiting retry", "running"]

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
-from prefect.states import AwaitingRetry, Cancelling, Crashed, Pending, Running
+from prefect.states import Cancelling, Crashed, Pending, Running
 
-from flows.server.runs import MOST_STARTS, LostRuns
+from flows.server.runs import lost_among
 
 LOOK_S = 15.0
 
@@ -22,17 +22,19 @@ class Looking:
     """Somebody who looks every quarter of a minute."""
 
     def __init__(self):
-        self.now_s = 1000.0
-        self.lost_runs = LostRuns(lambda: self.now_s)
+        self.now_s, self.since_s = 1000.0, {}
+
+    def lost(self, run):
+        return lost_among([run], self.since_s, self.now_s)
 
     def until_lost(self, run, within_s=900.0, meanwhile=lambda: None):
         """Seconds until the run is lost, and why; nothing if that never happens."""
         began_s = self.now_s
-        self.lost_runs.among([run])
+        self.lost(run)
         while self.now_s - began_s < within_s:
             self.now_s += LOOK_S
             meanwhile()
-            for _, why in self.lost_runs.among([run]):
+            for _, why in self.lost(run):
                 return self.now_s - began_s, why
         return None
 
@@ -55,13 +57,6 @@ def test_what_stands_still_is_lost(state, seconds, why):
     assert Looking().until_lost(run_in(state)) == (seconds, why)
 
 
-def test_what_waits_or_died_too_often_or_long_ago_is_not_lost():
-    long_ago = datetime.now(UTC) - timedelta(days=4)
-    assert Looking().until_lost(run_in(AwaitingRetry())) is None
-    assert Looking().until_lost(run_in(Crashed(), run_count=MOST_STARTS)) is None
-    assert Looking().until_lost(run_in(Crashed(timestamp=long_ago))) is None
-
-
 def test_what_says_that_it_lives_is_not_lost():
     run = run_in(Running())
 
@@ -75,9 +70,9 @@ def test_what_says_that_it_lives_is_not_lost():
 
 def test_another_state_begins_anew():
     run, looking = run_in(Crashed()), Looking()
-    looking.lost_runs.among([run])
+    looking.lost(run)
     looking.now_s += 14
-    run.state = Crashed()  # told again
+    run.updated += timedelta(seconds=1)  # crashed again
     assert looking.until_lost(run) == (15, "its worker died")
 
 
@@ -85,5 +80,5 @@ def test_time_in_which_nobody_could_tell_anything_does_not_count():
     run, looking = run_in(Running()), Looking()
     assert looking.until_lost(run, within_s=75) is None
     looking.now_s += 3600
-    looking.lost_runs.forget()
+    looking.since_s.clear()
     assert looking.until_lost(run) == (90, "no sign of life for 90 s")
