@@ -92,11 +92,14 @@ def _advice(dataset: Any, share: Share, queue: Queue) -> Iterator[str]:
     """Say what there is besides the queue, and how more of it is had."""
     others = set(sample_collection(dataset).distinct(f"{LOG_FIELD}.by")) - {signed_by()}
     if share.of > 1:
-        yield (
-            "a frame's name says whose share it is in, so few frames make uneven shares; labels of "
-            f"others come to the view '{share.named(SECOND_OPINIONS)}' once they are decided: "
-            "press 'Order the review queue again' above the grid"
-        )
+        yield ("a frame's name says whose share it is in, so few frames make uneven shares")
+        if share.double:
+            yield (
+                f"you decide once more, without seeing what was said, on {share.double:.0%} of the "
+                f"frames of share {share.seconds}/{share.of} (--double {share.double:g}): once "
+                "decided there, 'Order the review queue again' above the grid puts their labels "
+                f"into the view '{share.named(SECOND_OPINIONS)}'"
+            )
     elif others and not share.double:
         yield (
             f"{', '.join(sorted(others))} decided here, too: with --double 1 you give second "
@@ -108,6 +111,8 @@ def _advice(dataset: Any, share: Share, queue: Queue) -> Iterator[str]:
     )
     frames = counted(everything(dataset).count(), "frame")
     yield f"{frames} in all{control if queue.control else ''}"
+    if queue.decisions and not queue.control:
+        yield stats.NO_CONTROL
 
 
 class DefaultGroup(click.Group):

@@ -51,7 +51,7 @@ OTHER_COLOURS = (
 SIDEBAR = {
     "review": ["reasons", "risk", "review_status", "relabel"],
     "labels": ["detections", "reviewed", "ground_truth", "previous"],
-    "frame": ["sequence_id", "camera", "frame_number", "instances"],
+    "frame": ["sequence_id", "camera", "frame_number"],
     "origin": ["model", "previous_model", "run_key", "frame_uri", "frame_key", "stamp"],
 }
 # What a view that shows label by label has instead of a frame's own: there a sample is a label.

@@ -10,6 +10,7 @@ that of its label, and `_sample_id` names the frame. Ids are led back to the fra
 The panel shows how the review goes.
 """
 
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,7 +51,6 @@ from tasks.review.opinions import second_opinions_given, unsettled
 from tasks.review.queue import (
     CONTROL,
     DISAGREEMENTS,
-    LABEL_BY_LABEL,
     MOST_LISTED,
     NEEDS_REVIEW,
     SECOND_OPINIONS,
@@ -216,6 +216,8 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
             buttons.btn(f"view_{row}", label=label, on_click=self.open, params={"view": view})
         buttons.btn("refresh", label="Count again", on_click=self.refresh, variant="outlined")
         panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
+        more = f"`autolabel export {shlex.quote(ctx.dataset.name)} --reviewed` in other formats"
+        panel.md(f"**Hand on:** {handing_on(ctx.dataset.name)}; {more}", name="export_text")
         for name in _TITLES:
             layout = ctx.panel.get_state(f"layout_{name}") or {}
             # The wheel scrolls the panel.
@@ -234,8 +236,8 @@ _TITLES = {
 def _layout(name: str, plot: list[dict[str, Any]]) -> dict[str, Any]:
     is_rate, rows = name in {"by_class", "by_reason"}, len(plot[0]["y"])
     axis: dict[str, Any] = {"tickformat": ".0%"} if is_rate else {}
-    if name == "decisions" and max(plot[0]["x"], default=0) < WHOLE_UP_TO:
-        axis = {"dtick": 1}
+    if name == "decisions" and max(plot[0]["x"]) < WHOLE_UP_TO:
+        axis = {"dtick": 1, "rangemode": "nonnegative"}
     # The least margin: FiftyOne gives long names the room that they need.
     return {
         "title": {"text": _TITLES[name], "font": {"size": 14}}, "height": max(260, 70 + 24 * rows),
@@ -351,7 +353,8 @@ def _chosen(ctx: Any, blind: bool) -> list[Chosen]:
     chosen = choose(ctx.dataset, frames, _undecided(ctx, frames))
     if sum(len(frame.labels) for frame in chosen) > 1 and not ctx.params.get("confirmed"):
         raise UnconfirmedError(
-            f"{_count(chosen)} on {counted(len(chosen), 'frame')}, none of them selected"
+            f"no label is selected, so it is about all {_count(chosen, 'undecided label')} that "
+            f"the view shows on {counted(len(chosen), 'frame')}. Go on?"
         )
     return chosen
 
@@ -391,8 +394,8 @@ def _undecided(ctx: Any, frames: Sequence[str]) -> list[str]:
     return [label.id for label in labels if label is not None and not label.decision]
 
 
-def _count(chosen: Sequence[Chosen]) -> str:
-    return counted(sum(len(frame.labels) for frame in chosen), "label")
+def _count(chosen: Sequence[Chosen], noun: str = "label") -> str:
+    return counted(sum(len(frame.labels) for frame in chosen), noun)
 
 
 def _decided(
@@ -604,10 +607,10 @@ def _standing(ctx: Any) -> Answer:
     said = {one.label_id: dict(zip(one.people, one.verdicts, strict=True)) for one in differing}
     followed = len(act) if act and act[0].action == "follow" else 0
     groups = ctx.dataset.app_config.sidebar_groups or ()
-    is_queue = view.replace(LABEL_BY_LABEL, NEEDS_REVIEW) == standing.view
     random = " (drawn at random from what nobody else looks at)" if view == CONTROL else ""
     return {
-        "about": "" if is_queue else _about_view(ctx), "where": f"'{standing.view}'{random}",
+        "about": "" if view == standing.view else _about_view(ctx),
+        "where": f"'{standing.view}'{random}",
         "queue": standing.label_ids, "decided": sorted(standing.decided), "said": said,
         "words": WORDS, "told": DESCRIPTIONS, "last": _in_words(act) if act else "",
         "next": "" if standing.left else _next_after(ctx.dataset, view),
@@ -641,8 +644,16 @@ def _next_after(dataset: Any, view: str) -> str:
             return f"the queue is finished; next: {counted(waiting, 'label')} in the view '{name}'"
     more = "more and for second opinions" if Share.of_this_process().double else "more"
     return (
-        "the queue is finished; the panel 'Review progress' shows how it went, 'Order the review "
-        f"queue again' above the grid asks for {more}"
+        f"the queue is finished: {handing_on(dataset.name)}; the panel 'Review progress' shows how "
+        f"it went, and 'Order the review queue again' above the grid asks for {more}"
+    )
+
+
+def handing_on(name: str) -> str:
+    """Say how decisions leave."""
+    return (
+        f"'Export reviewed labels' above the grid, or `autolabel review export {shlex.quote(name)}`"
+        ", writes the decisions as files"
     )
 
 
@@ -652,7 +663,8 @@ def _in_words(act: Sequence[Event]) -> str:
     if not noted:
         return what
     if len(noted) > 1:
-        return f"{what}: {counted(len(noted), 'label')}"
+        where = f" on {counted(len(act), 'frame')}" if len(act) > 1 else ""
+        return f"{what}: {counted(len(noted), 'label')}{where}"
     from_to = noted[0]["changed"].removeprefix("label: ").split(" -> ")
     return f"{what}: {' → '.join(from_to) if len(from_to) == 2 else noted[0]['label']}"
 

@@ -104,10 +104,15 @@ class Share:
         """Return the number of the reviewer who gets a frame."""
         return 1 + _hash("share", frame_key) % self.of
 
+    @property
+    def seconds(self) -> int:
+        """Number of the reviewer after whom this one decides."""
+        return self.number - 1 or self.of
+
     def is_second(self, frame_key: str) -> bool:
         """Whether this reviewer decides on a frame after the one who got it."""
         is_doubled = _hash("double", frame_key) < self.double * 2**64
-        return is_doubled and self.holder(frame_key) % self.of + 1 == self.number
+        return is_doubled and self.holder(frame_key) == self.seconds
 
     def named(self, view: str) -> str:
         """Name of this reviewer's view."""
@@ -312,9 +317,9 @@ def _undecided_of(
 NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
 LABEL_BY_LABEL = "label by label"
 SECOND_OPINIONS, DISAGREEMENTS = "second opinions", "disagreements"
-DIFFERENCES = "before and after"
+CHANGED_FRAMES, CHANGED_LABELS = "changed by a new model", "changed by a new model, label by label"
 NO_LABELS = "no labels"
-CHANGED = {MACHINE_FIELD: "changed labels", PREVIOUS_FIELD: "labels as they were"}
+_FORMER = {"before and after", "changed labels", "labels as they were"}  # views of older versions
 DEFAULT_BUDGET = 200
 UNCHANGED = 0.02  # a pixel here or there is no difference
 CONTROL_SIZE = 60
@@ -384,7 +389,6 @@ def queue_standing(dataset: Any, view: str = "") -> Standing:
 
     """
     queues = dataset.info.get(QUEUES, {})
-    view = view.replace(LABEL_BY_LABEL, NEEDS_REVIEW)
     view = view if view in queues else Share.of_this_process().named(NEEDS_REVIEW)
     queued: Mapping[str, str] = queues.get(view, {})
     if view == DISAGREEMENTS:
@@ -465,15 +469,16 @@ def build_queue(
         views[CONTROL] = (only_labels(dataset, drawn), text)
     unused = _unused(dataset)
     if PREVIOUS_FIELD not in unused:
-        views[DIFFERENCES] = (differences(dataset), "frames whose labels changed most")
-        for field, name in CHANGED.items():
-            views[name] = (changed_labels(dataset, field), "one by one, most changed first")
+        text = "those that a new model has made otherwise, most changed first"
+        before = f"{text}; '{PREVIOUS_FIELD}' in the sidebar shows what was there before"
+        views[CHANGED_FRAMES] = (changed_frames(dataset), f"frames with {before}")
+        views[CHANGED_LABELS] = (changed_labels(dataset), text)
     views = {name: (_without(view, unused), text) for name, (view, text) in views.items()}
     with dataset_lock(dataset.name):
         dataset.reload()
         # Views of ours that hold nothing by now, as the control sample of a smaller queue.
-        ours = {CONTROL, DIFFERENCES, *CHANGED.values(), *map(_of_reason, WORDS)}
-        ours |= {share.named(SECOND_OPINIONS), NO_LABELS}
+        ours = {CONTROL, CHANGED_FRAMES, CHANGED_LABELS, NO_LABELS, *map(_of_reason, WORDS)}
+        ours |= {share.named(SECOND_OPINIONS)} | _FORMER
         for name in set(dataset.list_saved_views()) & (ours - set(views)):
             dataset.delete_saved_view(name)
         for name, (view, text) in views.items():
@@ -481,7 +486,10 @@ def build_queue(
         classes = known_classes(dataset)
         offer_classes(dataset, [*classes, *detector_classes(dataset)])
         colour_classes(dataset, classes)
-        mine = {share.named(NEEDS_REVIEW): wanted, share.named(SECOND_OPINIONS): second}
+        mine = {
+            share.named(NEEDS_REVIEW): wanted, share.named(SECOND_OPINIONS): second,
+            share.named(LABEL_BY_LABEL): {one.label_id: one.frame_key for one in doubts},
+        }  # fmt: skip
         dataset.info[QUEUES] = dataset.info.get(QUEUES, {}) | mine | {CONTROL: drawn}
         dataset.info["budget"] = budget
         dataset.save()
@@ -576,8 +584,7 @@ def blind(dataset: Any, wanted: Mapping[str, str]) -> Any:
     }}  # fmt: skip
     others = ViewExpression({"$not": [{"$in": [{"$toString": "$$this._id"}, decided]}]})
     view = only_labels(dataset, wanted).filter_labels(MACHINE_FIELD, others)
-    view = view.exclude_fields(REVIEWED_FIELD).set_field(_DECISION_PATH, "")
-    return view.sort_by(F(_INNER).map(F("risk")).max(), reverse=True)
+    return view.exclude_fields(REVIEWED_FIELD).set_field(_DECISION_PATH, "")
 
 
 def is_blind(view: Any) -> bool:
@@ -602,7 +609,9 @@ _NOT_SHOWN = (
 
 def _unused(dataset: Any) -> list[str]:
     """Fields that no reviewer needs; `previous` where no label has changed."""
-    changed = sample_collection(dataset).find_one({"previous_model": {"$exists": True}}, {"_id": 1})
+    # FiftyOne writes None for the fields that a frame lacks when its tab Annotate saves it.
+    before = {"previous_model": {"$nin": [None, ""]}}
+    changed = sample_collection(dataset).find_one(before, {"_id": 1})
     return [*_NOT_SHOWN, *([] if changed else [PREVIOUS_FIELD])]
 
 
@@ -694,7 +703,7 @@ def frames_view(dataset: Any, wanted: Any) -> Any:
 
 
 def needs_review(dataset: Any, wanted: Mapping[str, str]) -> Any:
-    """View of those of some labels that are undecided, by their frames, riskiest first.
+    """View of those of some labels that are undecided, by their frames.
 
     Args:
         dataset: a dataset of ours.
@@ -702,8 +711,7 @@ def needs_review(dataset: Any, wanted: Mapping[str, str]) -> Any:
 
     """
     view = only_labels(dataset, wanted).match({"review_status": OPEN})
-    view = view.filter_labels(MACHINE_FIELD, F("decision") == "")
-    return view.sort_by(F(f"{MACHINE_FIELD}.detections").map(F("risk")).max(), reverse=True)
+    return view.filter_labels(MACHINE_FIELD, F("decision") == "")
 
 
 # What a tile says of its frame.
@@ -729,19 +737,21 @@ def by_reason(dataset: Any, reason: str) -> Any:
 
 
 def only_labels(dataset: Any, drawn: Mapping[str, str]) -> Any:
-    """View of some machine labels by id, with their frames.
+    """View of some machine labels, id -> frame's key, with their frames in this order.
 
-    FiftyOne's `select_labels` would leave out all other fields, and what somebody draws in the App
-    would take the place of the reviewed labels that it does not see.
+    So the page can say of each which one of them all it is. FiftyOne's `select_labels` would leave
+    out all other fields, and what somebody draws in the App would take the place of the reviewed
+    labels that it does not see.
     """
-    view = everything(dataset).match({"frame_key": {"$in": sorted(set(drawn.values()))}})
+    keys = list(dict.fromkeys(drawn.values()))
+    view = everything(dataset).select_by("frame_key", keys, ordered=True)
     return view.filter_labels(MACHINE_FIELD, F("_id").is_in([ObjectId(one) for one in drawn]))
 
 
 def draw_control(
     dataset: Any, queued: Collection[str], decided: Collection[str], count: int
 ) -> dict[str, str]:
-    """Draw labels that nobody will look at at random: id -> frame, in an order set by the ids.
+    """Draw labels that nobody will look at at random: id -> frame, frames in a random order.
 
     These are labels of objects that are neither in the queue nor decided on, and those drawn
     before: so another queue takes a few labels away or adds some, and what was decided on most of
@@ -753,22 +763,23 @@ def draw_control(
         {"$match": {"instances": {"$gt": 0}}}, {"$sort": {"control": 1}}, {"$limit": 2 * count},
         {"$project": {"frame_key": 1, "labels": {"$map": {
             "input": f"${MACHINE_FIELD}.detections",
-            "in": {"_id": "$$this._id", "object": "$$this.object"},
+            "in": {"_id": "$$this._id", "object": "$$this.object", "risk": "$$this.risk"},
         }}}},
     ]  # fmt: skip
     pool = {
         str(label["_id"]): str(sample["frame_key"])
         for sample in sample_collection(dataset).aggregate(pipeline, allowDiskUse=True)
-        for label in sample["labels"] or []
+        for label in sorted(sample["labels"] or [], key=lambda one: -(one.get("risk") or 0.0))
         if object_of(label) not in queued
         and (object_of(label) not in decided or str(label["_id"]) in before)
     }
     # As good as random, and the same for everybody who builds the queue.
     order = {label: hashlib.sha256(f"control\0{label}".encode()).digest() for label in pool}
-    return {label: pool[label] for label in sorted(pool, key=order.__getitem__)[:count]}
+    chosen = set(sorted(pool, key=order.__getitem__)[:count])
+    return {label: frame for label, frame in pool.items() if label in chosen}
 
 
-def differences(dataset: Any) -> Any:
+def changed_frames(dataset: Any) -> Any:
     """View that compares `previous` with `detections`: what changed, most changed frames first."""
     view = everything(dataset).match({"difference": {"$gt": UNCHANGED}})
     view = view.sort_by("difference", reverse=True)
@@ -777,11 +788,10 @@ def differences(dataset: Any) -> Any:
     return view
 
 
-def changed_labels(dataset: Any, field: str) -> Any:
-    """View of single labels, most changed first: `detections`, or `previous` for what is gone."""
-    view = everything(dataset).match({"difference": {"$gt": UNCHANGED}})
-    patches = view.filter_labels(field, F("difference") > UNCHANGED).to_patches(field)
-    return patches.sort_by(f"{field}.difference", reverse=True)
+def changed_labels(dataset: Any) -> Any:
+    """View of single labels that changed, most changed first."""
+    patches = changed_frames(dataset).to_patches(MACHINE_FIELD)
+    return patches.sort_by(f"{MACHINE_FIELD}.difference", reverse=True)
 
 
 def control_labels(dataset: Any) -> set[str]:

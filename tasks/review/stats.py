@@ -19,7 +19,14 @@ import numpy as np
 from sam2_core.types import AutolabelError
 from tasks.dataset.documents import detections_of
 from tasks.dataset.layout import sample_collection
-from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, STATUS_FIELD, dataset_lock
+from tasks.dataset.schema import (
+    DONE,
+    LOG_FIELD,
+    MACHINE_FIELD,
+    REVIEWED_FIELD,
+    STATUS_FIELD,
+    dataset_lock,
+)
 from tasks.review.events import (
     ACCEPTED,
     OPEN_RISK,
@@ -222,7 +229,8 @@ class Stats:
     Attributes:
         frames, frames_done: frames, and those marked as done or without a label left to decide.
         labels: machine labels.
-        decisions: how many labels by decision, "relabel" for those that wait to be made again.
+        decisions: how many labels by decision, "relabel" for those that wait to be made again, and
+            "added" for objects that the machine has no label of.
         disagreement: decided labels that were wrong.
         by_class, by_reason: the same by class name and by reason.
         by_reviewer: labels with a decision that each person has decided on.
@@ -257,7 +265,7 @@ class Stats:
     @property
     def decided(self) -> int:
         """Labels with a decision that stands."""
-        return sum(count for name, count in self.decisions.items() if name != RELABEL)
+        return sum(n for name, n in self.decisions.items() if name not in {RELABEL, ADDED})
 
 
 def review_stats(dataset: Any) -> Stats:
@@ -270,6 +278,7 @@ def review_stats(dataset: Any) -> Stats:
     done = 0
     acts: list[Mapping[str, Any]] = []
     fields = [f"{MACHINE_FIELD}.detections.{name}" for name in _OF_LABELS]
+    fields.append(f"{REVIEWED_FIELD}.detections.sources")
     with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
     for sample in collection.find(with_log, dict.fromkeys([LOG_FIELD, STATUS_FIELD, *fields], 1)):
         own = [
@@ -279,6 +288,9 @@ def review_stats(dataset: Any) -> Stats:
         people = {(one["by"], label) for one in own for label in said(one)}
         labels = detections_of(sample, MACHINE_FIELD)
         left = [one for one in labels if one.get("decision") in {"", None, RELABEL}]
+        decisions[ADDED] += sum(
+            not one.get("sources") for one in detections_of(sample, REVIEWED_FIELD)
+        )
         done += sample.get(STATUS_FIELD) == DONE or (bool(labels) and not left)
         for label in labels:
             decision = label.get("decision") or ""
@@ -319,6 +331,7 @@ def review_stats(dataset: Any) -> Stats:
     )
 
 
+ADDED = "added"
 _OF_LABELS = ("_id", "decision", "label", "reasons")
 
 
@@ -394,7 +407,7 @@ _ORANGE, _GREY, _RED = "#ff6d04", "#6b7280", "#ff4d6d"
 # The same colours as in fiftyone_plugin/marks.js.
 DECISION_COLOURS = {
     "accepted": "#22c55e", "rejected": "#ef4444", "corrected": "#fde047", "edited": "#fde047",
-    "merged": "#c084fc", "deleted": "#9ca3af", "relabel": "#f59e0b",
+    "merged": "#c084fc", "deleted": "#9ca3af", "relabel": "#f59e0b", "added": "#a3e635",
 }  # fmt: skip
 
 
@@ -433,8 +446,8 @@ def summary(stats: Stats) -> str:
         f"{queue.left:,} left |",
         "|---|---|",
         f"| Decided in the control sample: random labels that nobody else reviews | {control} |",
-        f"| Labels decided | {_of(stats.decided, stats.labels)} |",
-        "| Frames done: all labels decided, or marked as done | "
+        f"| Labels decided, in the queue or not | {_of(stats.decided, stats.labels)} |",
+        "| Frames done: every label decided, those outside the queue too, or marked as done | "
         f"**{stats.frames_done:,}** of {stats.frames:,} |",
         f"| Agreement with the machine | {agreed} |",
         f"| Speed | {speed} |",
@@ -453,13 +466,14 @@ def _of(count: int, whole: int) -> str:
 
 
 def decisions_plot(stats: Stats) -> list[dict[str, Any]]:
-    """Bar of what was decided."""
-    names = list(stats.decisions)
+    """Bars of what was decided, always in the same order."""
+    names = list(DECISION_COLOURS)[::-1]
     return [
         {
-            "type": "bar", "x": [stats.decisions[name] for name in names], "y": names,
-            "orientation": "h", "hovertemplate": "%{x} %{y}<extra></extra>",
-            "marker": {"color": [DECISION_COLOURS.get(name, _GREY) for name in names]},
+            "type": "bar", "x": [stats.decisions.get(name, 0) for name in names],
+            "y": ["sent back" if name == RELABEL else name for name in names], "orientation": "h",
+            "hovertemplate": "%{x} %{y}<extra></extra>",
+            "marker": {"color": [DECISION_COLOURS[name] for name in names]},
         }
     ]  # fmt: skip
 

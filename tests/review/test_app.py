@@ -31,6 +31,7 @@ from tests.review.app_page import (
     open_first_sample,
     open_view,
     outline_colour,
+    pixels,
     press,
     review_state,
     save_picture,
@@ -310,16 +311,27 @@ def a_drawn_box_becomes_a_mask(page: Any, name: str) -> None:
     page.mouse.down()
     page.mouse.move(held["x"] + held["width"] * 0.5, held["y"] + held["height"] * 0.7, steps=8)
     page.mouse.up()
+    told = page.get_by_text("choose another one under").inner_text()
     page.get_by_text("Explore", exact=True).click()
     page.get_by_text("Shift+T follows it").wait_for()
     page.wait_for_function(READY)
     sample = schema.open_dataset(name).first()
     drawn = sample.reviewed.detections[-1]
     assert drawn.area_px > 500
+    assert f'its class is "{drawn.label}"' in told
     assert review_state(page)["reviewFocus"] == drawn.id
     assert strip.inner_text() == place
+    assert page.get_by_test_id("strip-reasons").inner_text() == "+ added"
     press(page, "Shift+T")
     page.get_by_text("no other frame").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_test_id("modal").wait_for(state="detached")
+    tile = page.get_by_test_id("looker").first
+    added = list(bytes.fromhex(DECISION_COLOURS["added"][1:]))[::-1]
+    wait_for(
+        lambda: bool((np.abs(pixels(tile).astype(int) - added).sum(-1) < 40).sum() > 100), True
+    )
+    open_first_sample(page)
     press(page, "Shift+Z")
     wait_for(lambda: classes(name, "reviewed"), ["person"])
 

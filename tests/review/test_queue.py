@@ -10,8 +10,8 @@ from tasks.dataset import layout, schema
 from tasks.load.into_fiftyone import prepare_dataset
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.queue import (
+    CHANGED_FRAMES,
     CONTROL,
-    DIFFERENCES,
     LABEL_BY_LABEL,
     NEEDS_REVIEW,
     Doubt,
@@ -58,6 +58,7 @@ def test_the_riskiest_labels_come_first_and_leave_when_decided(name: str) -> Non
     assert queue.decisions == len(shown) == 15
     assert queue.frames == len(view), "the App counts what the command has said"
     tiles = dataset.load_saved_view(LABEL_BY_LABEL)
+    assert tuple(tiles.values("id")) == queue_standing(dataset, LABEL_BY_LABEL).label_ids
     assert set(tiles.values("id")) == shown
     risks = [max(d.risk for d in sample.detections.detections) for sample in view]
     assert risks == sorted(risks, reverse=True)
@@ -80,7 +81,7 @@ def test_views_by_reason(name: str) -> None:
         shown = dataset.load_saved_view(view).values("detections.detections", unwind=True)
         reason = {words: one for one, words in WORDS.items()}[view.removeprefix("reason ")]
         assert all(reason in label.reasons for label in shown)
-    assert DIFFERENCES not in dataset.list_saved_views()
+    assert CHANGED_FRAMES not in dataset.list_saved_views()
 
 
 def test_a_sequence_has_the_risk_of_its_riskiest_frames_until_it_is_done(name: str) -> None:
@@ -142,6 +143,14 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     view = dataset.load_saved_view(CONTROL)
     drawn = [(s.id, d) for s in view for d in s.detections.detections]
     assert len(drawn) == 30
+    in_order = [
+        one.id
+        for sample in view
+        for one in sorted(sample.detections.detections, key=lambda one: -one.risk)
+    ]
+    assert tuple(in_order) == queue_standing(dataset, CONTROL).label_ids, "positions rise from 1"
+    numbers = [dataset[one].control for one in view.values("id")]
+    assert numbers == sorted(numbers), "the first ones are as random as all"
     queued = dataset.load_saved_view(NEEDS_REVIEW)
     assert not {d.id for _, d in drawn} & {d.id for s in queued for d in s.detections.detections}
     for row, (sample, label) in enumerate(drawn):
@@ -176,7 +185,10 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     assert plot[0]["y"] == ["&lt;a href=&#x27;x&#x27;&gt;car (2)"]
     assert shown_names(plot)["ticktext"] == plot[0]["y"]
     assert "10.0%" in text
-    assert decisions_plot(stats)[0]["x"]
+    (bars,) = decisions_plot(stats)
+    assert bars["y"][:3] == ["added", "sent back", "deleted"], "from the bottom"
+    assert bars["y"][-2:] == ["rejected", "accepted"], "whatever was decided first"
+    assert bars["x"] == [0] * 6 + [3, 27]
     assert len(rates_plot(stats.by_class)[0]["x"]) == len(stats.by_class)
     axis = shown_names(risks_plot({"car": 1, f"long{'-' * 196}class": 2}))
     assert axis["tickvals"][0] == f"long{'-' * 196}class"

@@ -157,7 +157,7 @@ def the_strip(page: Any, size: int) -> None:
         "repeat the last decision on its whole object",
         "reject: there is no such object, or its mask is of no use",
         "delete: the object is there, and another label has it already",
-        "on labels: accepted, rejected, corrected, merged, deleted, sent back, being written",
+        "on labels: accepted, rejected, corrected, merged, deleted, sent back, added, being",
         "on a tile: 2 of the 5 labels",
         "zoom to the selected labels, else to the one with the focus",
         "labels of the frame that the view leaves out",
@@ -378,7 +378,7 @@ def test_an_undo_of_many_frames_stays_in_the_view(street: str) -> None:
             after = review_state(page)
             press(page, "Shift+O")
             assert decisions(street) == ["accepted"] * 6
-            wait_for(lambda: part(page, "last"), "the whole object: 5 more labels on 5 frames")
+            wait_for(lambda: part(page, "last"), "accepted: 5 labels on 5 frames")
             press(page, "Shift+Z")
             assert decisions(street) == ["accepted"]
             assert review_state(page)["reviewFocus"] == after["reviewFocus"]

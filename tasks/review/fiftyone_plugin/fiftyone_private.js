@@ -110,10 +110,11 @@
   }
 
   // What is said of a label that the mouse points at: words and percents in place of measurements.
-  function forPeople({ id, _cls, label, tags, confidence, risk, reasons, decision, track }) {
+  function forPeople({ id, _cls, label, tags, confidence, risk, reasons, decision, sources, track }) {
     const percent = (share) => (typeof share === "number" ? review.percent(share) : "");
     const said = {
-      confidence: percent(confidence), risk: percent(risk), reasons: review.inWords(reasons).join(", "), decision, track,
+      confidence: percent(confidence), risk: percent(risk), reasons: review.inWords(reasons).join(", "),
+      decision: review.decisionOf({ id, sources, decision }), track: track?.replace(/^\//, ""), // of one camera
     };
     const told = Object.entries(said).filter(([, value]) => value);
     // FiftyOne asks for the id, and lists what is enumerable.
@@ -150,7 +151,9 @@
     const isNew = !same(becomeOthers, replaced) || !same(onLayer, tinted);
     replaced = becomeOthers;
     tinted = onLayer;
-    if (isNew) drawAgain(looker);
+    if (!isNew) return;
+    looker.canvas.dispatchEvent(new MouseEvent("mouseleave")); // what it says of the label under the mouse is of before
+    drawAgain(looker);
   }
 
   // Classes as FiftyOne has written them, in its own place and colours: marks may be over them. Those of

@@ -53,7 +53,7 @@
     [["Z"], "zoom to the selected labels, else to the one with the focus; pressed again, zoom out"],
     [["Escape"], "zoom out again; then select nothing; then close the frame"],
     [["Annotate"], "the tab beside the picture: draw a box around an object that has no label"],
-    [["✓ ✗ ✎ ∪ − ↻ …"], "on labels: accepted, rejected, corrected, merged, deleted, sent back, being written"],
+    [["✓ ✗ ✎ ∪ − ↻ + …"], "on labels: accepted, rejected, corrected, merged, deleted, sent back, added, being written"],
     [["2 of 5"], "on a tile: 2 of the 5 labels that the view shows are decided; with ✓ all of the frame, which is done"],
     [["3 hidden"], review.strip.HIDDEN],
   ];
@@ -240,10 +240,9 @@
       const agreed = window.confirm(`${words(act)}: ${done.question}`);
       return agreed ? run(act, { ...params, confirmed: true }) : null;
     }
-    const opens = done?.focus || done?.frame; // what the message is about
-    if (done?.message && !opens) review.tell(done.message, done.ok ? "done" : "wrong");
+    if (done?.message) review.tell(done.message, done.ok ? "done" : "wrong");
     if (done?.ok && act === "nothing_here") lastFocus = params.focus?.label_id;
-    if (done?.ok) review.strip.refresh(["send_to_relabel", "spread"].includes(act) ? done.message : "");
+    if (done?.ok) review.strip.refresh();
     if (!done?.ok || !Object.keys(done.samples ?? {}).length) return done;
     // The App asks for all buttons anew when a selection changes.
     if (review.selectedLabels().length) foo.executeOperator("@voxel51/operators/clear_selected_labels", {});
@@ -251,7 +250,7 @@
     written(done.samples);
     await draw();
     await goOn(done, act === "redo" ? 1 : -1);
-    if (opens) review.tell(done.message);
+    review.tell(done.message); // once more, as another frame that opened has taken it away
     return done;
   }
 
@@ -316,7 +315,6 @@
         review.open.over.delete(one._id);
         delete review.open.by[one._id];
       }
-      if (change.values.review_status) review.open.status.set(id, change.values.review_status);
       review.open.over.delete(id);
       (changes[id] ??= []).push(change);
     }

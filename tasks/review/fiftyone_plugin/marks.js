@@ -9,6 +9,7 @@
     merged: { colour: "#c084fc", mark: "∪" },
     deleted: { colour: "#9ca3af", mark: "−" },
     relabel: { colour: "#f59e0b", mark: "↻" },
+    added: { colour: "#a3e635", mark: "+" },
   };
   const NOT_YET = "…"; // in place of the mark until the decision is written
   const MOST_PX = 2048; // of a mask on the layer, however far somebody has zoomed in
@@ -68,25 +69,28 @@
     pen.fillText(written ? look.mark : NOT_YET, x + w / 2, y + h / 2 + 1);
   }
 
-  // A tile of the grid: marks, and how many of its labels are decided, or that it is confirmed as empty.
-  function paintTile(pen, width, marked, isEmpty, isAll) {
+  // A tile of the grid: marks, and how many of its labels are decided, or that it is confirmed as empty. `made` are
+  // what people have made of labels that the view leaves out, and what they have added.
+  function paintTile(pen, width, marked, made, isEmpty, isAll) {
     const decided = marked.filter(([, decision]) => decision), density = window.devicePixelRatio || 1;
-    if (!decided.length && !isEmpty) return;
+    if (!decided.length && !made.length && !isEmpty) return;
     pen.save();
     pen.setTransform(density, 0, 0, density, 0, 0);
-    for (const [box, decision] of decided) paintMark(pen, box, decision, true);
+    for (const [box, decision] of [...decided, ...made]) paintMark(pen, box, decision, true);
     const isDone = isAll && marked.every(([, decision]) => decision && decision !== "relabel");
-    const text = isEmpty ? "empty ✓" : `${decided.length} of ${marked.length}${isDone ? " ✓" : ""}`;
+    const added = made.filter(([, decision]) => decision === "added").length;
+    const count = decided.length ? `${decided.length} of ${marked.length}${isDone ? " ✓" : ""}` : "";
+    const text = isEmpty ? "empty ✓" : [count, added && `${added} added`].filter(Boolean).join(" · ");
     pen.font = "bold 13px sans-serif";
     pen.textAlign = "center";
     pen.textBaseline = "middle";
     const across = pen.measureText(text).width + 14;
     pen.fillStyle = isDone ? LOOKS.accepted.colour : "#f3f4f6";
     pen.beginPath();
-    pen.roundRect(width - across - 6, 6, across, 22, 11);
+    if (text) pen.roundRect(width - across - 6, 6, across, 22, 11);
     pen.fill();
     pen.fillStyle = "#111827";
-    pen.fillText(text, width - across / 2 - 6, 18);
+    if (text) pen.fillText(text, width - across / 2 - 6, 18);
     pen.restore();
   }
 

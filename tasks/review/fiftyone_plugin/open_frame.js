@@ -8,12 +8,11 @@
   const MOMENT_MS = 1500;
   const ABOUT_TWO = ["overlap", "duplicate"]; // reasons
   // `claims` are decisions that FiftyOne's labels do not have yet, by label id: what a key has just
-  // decided, and what the server has written. `decided` keeps those that are written, for the grid, and
-  // `status` that of their frames by sample id, `over` are tiles without anything left. `by` says who has decided on labels of the frame before it was
-  // opened, `others` are all its labels, those too that the view leaves out.
+  // decided, and what the server has written. `over` are tiles without anything left. `by` says who has decided on labels
+  // of the frame before it was opened, `others` are all its labels, those too that the view leaves out.
   const open = {
     looker: null, dataset: "", focus: null, next: null, kept: null, last: [], emptySince: null, drawn: 0, by: {}, others: [],
-    claims: new Map(), decided: new Map(), status: new Map(), over: new Set(),
+    claims: new Map(), over: new Set(),
   };
 
   // Labels of the machine that FiftyOne draws now, riskiest first: view and filters are applied. It
@@ -29,13 +28,13 @@
     return open.last;
   }
 
-  function decisionOf(label) {
-    return open.claims.get(label.id)?.decision ?? label.decision ?? "";
+  // A reviewed label without a source is of an object that the machine has not found.
+  function decisionOf({ id, sources, decision }) {
+    return open.claims.get(id)?.decision ?? (sources?.length === 0 ? "added" : decision ?? "");
   }
 
   function claim(id, decision, written) {
     open.claims.set(id, { decision, written });
-    if (written) open.decided.set(id, decision);
   }
 
   function undecided() {
@@ -100,9 +99,9 @@
 
   // Reviewed labels whose machine labels are not drawn: the queue has no decided labels any more when
   // it is opened again, and these are what people made of them.
-  function reviewedAlone(drawn) {
+  function reviewedAlone(drawn, reviewed = fiftyone.drawnLabels(open.looker, "reviewed")) {
     const shown = new Set(drawn.map((one) => one.id));
-    return fiftyone.drawnLabels(open.looker, "reviewed").filter((one) => !(one.sources ?? []).some((id) => shown.has(id)));
+    return reviewed.filter((one) => !(one.sources ?? []).some((id) => shown.has(id)));
   }
 
   // How many labels of the machine the frame has that the view leaves out; a patch does not say.
@@ -176,13 +175,10 @@
   }
 
   // Id of the frame that is open; of the frame of a patch.
-  function openId() {
-    const sample = open.looker?.sample;
-    return sample?._sample_id ?? sample?._id ?? sample?.id;
-  }
+  const openId = () => review.frameOf(open.looker?.sample);
 
   // Somebody has marked the frame as done.
-  const isDone = () => (open.status.get(openId()) ?? open.looker?.sample?.review_status) === "done";
+  const isDone = () => review.asWritten(open.looker?.sample)?.review_status === "done";
 
   // A frame is open whose labels are all decided; one without any is marked as done.
   const isOver = () => fiftyone.frameIsOpen() && (isDone() || labels().length > 0) && !undecided().length;
@@ -244,24 +240,26 @@
   function paintTile(looker) {
     tiles.add(looker);
     findArrows(looker);
-    // Of two who disagree, none has decided.
-    const marked = fiftyone.drawnLabels(looker, FIELD).map((one) => [
-      fiftyone.boxOnCanvas(looker, one), open.decided.get(one.id) ?? (review.strip.isDisputed(one.id) ? "" : one.decision ?? ""),
+    const drawn = fiftyone.drawnLabels(looker, FIELD);
+    const { instances, review_status, reviewed, detections } = review.asWritten(looker.sample);
+    const decided = new Map([detections?.detections ?? detections ?? []].flat().map((one) => [one._id ?? one.id, one.decision]));
+    const made = reviewedAlone(drawn, reviewed?.detections ?? []).map((one) => [fiftyone.boxOnCanvas(looker, one), decisionOf(one)]);
+    const marked = drawn.map((one) => [
+      fiftyone.boxOnCanvas(looker, one), // of two who disagree, none has decided
+      review.strip.isDisputed(one.id) ? "" : decided.get(one.id) ?? one.decision ?? "",
     ]);
-    const { id, instances, review_status, reviewed } = looker.sample;
-    const isDone = (open.status.get(id) ?? review_status) === "done";
-    const isEmpty = isDone && instances === 0 && !reviewed?.detections?.length;
+    const isEmpty = review_status === "done" && instances === 0 && !reviewed?.detections?.length;
     const isAll = !(instances > marked.length); // of the frame
     looker.canvas.title = marked.some(([, one]) => one) ? "labels that this view shows, and how many are decided; ? tells the marks" : "";
-    review.paintTile(looker.ctx, looker.canvas.clientWidth, marked, isEmpty, isAll);
+    review.paintTile(looker.ctx, looker.canvas.clientWidth, marked, made, isEmpty, isAll);
   }
 
-  const isKnown = ({ id }) => open.decided.has(id) || review.strip.isDisputed(id);
+  const isDisputed = ({ id }) => review.strip.isDisputed(id);
 
   function markTiles() {
     for (const looker of tiles) {
       if (!fiftyone.isThere(looker)) tiles.delete(looker);
-      else if (open.status.has(looker.sample.id) || fiftyone.drawnLabels(looker, FIELD).some(isKnown)) fiftyone.drawAgain(looker);
+      else if (review.isWritten(looker.sample) || fiftyone.drawnLabels(looker, FIELD).some(isDisputed)) fiftyone.drawAgain(looker);
     }
   }
 

@@ -14,6 +14,8 @@
   // Changes of frames that are not open: recoil shows a frame as it was when it was open last, so they
   // are drawn when it is opened. Lists by sample id.
   const waiting = new Map();
+  // All that changed since the page was loaded, of which FiftyOne's grid does not know. Lists by id of the frame's sample.
+  const written = new Map();
 
   function pause(ms) {
     return new Promise((done) => setTimeout(done, ms));
@@ -36,15 +38,15 @@
       const byId = new Map((change.labels[field] ?? []).map((one) => [one._id, one]));
       const old = sample[field];
       if (old?._cls === "Detection") {
-        fresh[field] = byId.get(old._id) ?? old; // a patch
+        fresh[field] = byId.get(idOf(old)) ?? old; // a patch
         continue;
       }
       const isShown = (id) => field === "reviewed" || review.strip.isQueued(id);
       const isInView = (id) => kept.of !== nameOf(sample._id) || kept.ids.includes(id) || byId.has(id) || field === "reviewed";
-      const there = (old?.detections ?? []).filter((one) => !change.gone.includes(one._id) && isInView(one._id));
-      const present = new Set(there.map((one) => one._id));
+      const there = (old?.detections ?? []).filter((one) => !change.gone.includes(idOf(one)) && isInView(idOf(one)));
+      const present = new Set(there.map(idOf));
       const added = [...byId.values()].filter(({ _id }) => !present.has(_id) && isShown(_id));
-      const detections = [...there.map((one) => byId.get(one._id) ?? one), ...added];
+      const detections = [...there.map((one) => byId.get(idOf(one)) ?? one), ...added];
       fresh[field] = { _cls: "Detections", ...old, detections };
     }
     return fresh;
@@ -93,6 +95,7 @@
       const { looker } = review.open;
       const modal = fiftyone.frameIsOpen() ? await state.snapshot.getPromise(fos.modalSample).catch(() => null) : null;
       for (const [id, more] of Object.entries(params.samples)) {
+        written.set(id, [...(written.get(id) ?? []), ...more]);
         const changes = [...(waiting.get(id) ?? []), ...more];
         waiting.set(id, changes);
         if (!looker || ![modal?.sample?._id, modal?.sample?._sample_id].includes(id)) continue;
@@ -142,7 +145,8 @@
       } else if (way && now && now[step > 0 ? "hasNext" : "hasPrevious"] !== false) {
         at = await (step > 0 ? way.next(1) : way.previous(1));
       } else {
-        review.tell(step > 0 ? "this was the last frame" : "this was the first frame");
+        const end = step > 0 ? "this was the last frame" : "this was the first frame";
+        review.tell(way ? end : "no way from here, as its address has opened the frame: Escape, then click a tile");
       }
       if (at) await hooks.show(at);
       return { turned: Boolean(at) };
@@ -157,7 +161,12 @@
     if (waiting.has(id)) redraw({ [id]: [] });
   }
 
-  Object.assign(review, { pause, keepView, redraw, drawWaiting, waits: (id) => waiting.has(id) });
+  const frameOf = (sample) => sample?._sample_id ?? sample?._id ?? sample?.id;
+  const isWritten = (sample) => written.has(frameOf(sample));
+  // A sample, as the grid has it, with all that changed since.
+  const asWritten = (sample) => (written.get(frameOf(sample)) ?? []).reduce(renewed, sample);
+
+  Object.assign(review, { pause, keepView, redraw, drawWaiting, frameOf, isWritten, asWritten, waits: (id) => waiting.has(id) });
 })();
 
 // The sidebar as the dataset has it, in every view. FiftyOne drops fields that a view does not have, as

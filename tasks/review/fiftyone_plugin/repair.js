@@ -30,9 +30,12 @@
   }
 
   // Boxes that somebody draws in FiftyOne's tab Annotate get their masks when that tab is left.
-  const HOW = "draw a box around what has no label and choose its class; its mask is made when you go back to Explore";
+  const HOW = "draw a box around what has no label, then choose its class at the right; its mask is made when you go back to Explore";
+  // FiftyOne's own words for a frame on which nobody has accepted a label, and ours.
+  const NOTHING = "No labels to annotate";
+  const INSTEAD = ["Nothing to edit here yet", "Draw a box around what has no label, or accept labels in Explore to edit them"];
   const saved = new Set(); // ids of samples
-  let isDrawing = false;
+  let isDrawing = false, advice = "";
 
   async function takeDrawn() {
     if (isDrawing || !saved.size) return;
@@ -42,17 +45,32 @@
     if (done?.message === "") review.redraw({ [review.openId()]: [{ labels: {}, gone: [], values: {} }] });
   }
 
+  // What to do in the tab: the label that is open there has a class, which FiftyOne chooses for a new one.
+  function advise() {
+    const modal = document.querySelector("[data-cy=modal]"), chosen = modal?.querySelector("input[role=combobox]")?.value;
+    const text = chosen
+      ? `its class is "${chosen}": choose another one under "label" at the right, or press F in Explore, where a new box gets its mask`
+      : HOW;
+    if (text !== advice) review.show("annotate", text);
+    advice = text;
+    for (const one of modal?.querySelectorAll("span") ?? []) {
+      if (one.textContent === NOTHING) [one.textContent, one.nextSibling.textContent] = INSTEAD;
+    }
+  }
+
   new MutationObserver(() => {
-    if (isDrawing === review.fiftyone.isAnnotating()) return;
-    isDrawing = !isDrawing;
+    const wasDrawing = isDrawing;
+    isDrawing = review.fiftyone.isAnnotating();
+    if (isDrawing) advise();
+    if (wasDrawing === isDrawing) return;
     if (isDrawing) {
-      review.show("annotate", HOW);
       review.keepView();
     } else {
+      advice = "";
       review.hide("annotate");
       takeDrawn();
     }
-  }).observe(document.body, { childList: true, subtree: true });
+  }).observe(document.body, { childList: true, subtree: true, attributes: true, attributeFilter: ["value"] });
   review.fiftyone.onSaved((id) => {
     saved.add(id);
     takeDrawn();

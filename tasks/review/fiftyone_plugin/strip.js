@@ -11,6 +11,9 @@
     "padding:3px 6px;cursor:pointer;flex:none";
   const HIDDEN = "labels of the frame that the view leaves out: those decided before, and those of objects that it asks about " +
     "in another frame or not at all; 'Open a sequence' above the grid shows all";
+  const OUTSIDE = "the queue asks about as many objects as --budget says, about each once: by its riskiest label. Another label of this " +
+    "object is asked about or decided, or the budget did not reach it";
+  const NOT_QUEUED = "not in the queue";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
   const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", followed: 0, next: "" };
@@ -30,9 +33,8 @@
     part("label", `font-weight:bold;max-width:16em;${CUT};flex:none`);
     part("risk", "flex:none;border-radius:4px;padding:2px 7px;color:#111827;font-weight:bold");
     part("take", "flex:none;display:flex;gap:8px");
-    part("reasons", "white-space:normal;line-height:16px;max-height:32px;overflow:hidden;flex:1 1 0;min-width:0");
+    part("reasons", "white-space:normal;line-height:16px;max-height:32px;overflow:hidden;flex:1 1 0;min-width:0;cursor:help");
     part("last", `color:#9ca3af;max-width:14em;${CUT};flex:none`);
-    part("who", `color:#9ca3af;max-width:10em;${CUT};flex:none`);
     for (const [key, text, act, told = ""] of buttons) {
       const button = element("button", BUTTON, bar);
       element("span", KEY, button, key);
@@ -63,7 +65,7 @@
     const ids = labels.flatMap(({ id, sources }) => [id, ...(sources ?? [])]);
     const at = Math.max(0, ...ids.map((id) => standing.place.get(id) ?? 0)), all = standing.queue.length;
     if (!all) return "";
-    return at ? `${at} of ${all} · ${left() ? `${left()} left` : "all decided"}` : "not in the queue";
+    return at ? `${at} of ${all} · ${left() ? `${left()} left` : "all decided"}` : NOT_QUEUED;
   }
 
   // What there is to do on a frame without a label to decide.
@@ -105,7 +107,8 @@
     const reasons = (!selected && label?.reasons) || [];
     const isDrawn = label?.sources?.length === 0; // by somebody: its frame has a place in the queue
     const place = placeOf(label && !selected && !isDrawn ? [label] : labels), hidden = review.hiddenLabels();
-    set("place", [place, hidden && `${hidden} hidden`].filter(Boolean).join(" · "), hidden ? `${hidden} hidden: ${HIDDEN}` : place);
+    const why = [place === NOT_QUEUED && OUTSIDE, hidden && `${hidden} hidden: ${HIDDEN}`];
+    set("place", [place, hidden && `${hidden} hidden`].filter(Boolean).join(" · "), why.filter(Boolean).join("\n") || place);
     set("label", selected ? `${selected} selected` : label?.label ?? "");
     set("risk", label?.risk && !selected ? `risk ${percent(label.risk)}` : "", "how likely the label is wrong");
     bar.risk.style.background = label?.risk > 0.5 ? "#fca5a5" : label?.risk > 0.2 ? "#fde047" : "#86efac";
@@ -114,12 +117,12 @@
     const doubts = reasons.length || verdict || !label?.risk ? inWords(reasons) : ["no single reason stands out"];
     const lacks = label && !selected && !label.mask && !label.mask_path ? "no mask yet: C makes one" : "";
     const said = [verdict, lacks, ...doubts].filter(Boolean).join(", ");
-    const told = reasons.map((one) => `${inWords([one])}: ${standing.told[one] ?? ""}`).join("\n");
+    const told = reasons.map((one) => `${inWords([one])}: ${standing.told[one] ?? ""}`);
     const all = `keys act on all ${selected}; Shift+M makes one of them`;
-    set("reasons", selected ? all : label ? said : nothingLeft(labels), told);
+    const text = selected ? all : label ? said : nothingLeft(labels);
+    set("reasons", text, [text, ...told].join("\n")); // all of it, where the strip has no room
     bar.reasons.style.display = ""; // takes what room is left
-    set("last", standing.last);
-    set("who", standing.who ? `as ${standing.who}` : "", "the reviewer of this App: its decisions carry this name");
+    set("last", standing.last, `${standing.last}: your last decision, as ${standing.who}, which undo takes back`);
   }
 
   function hide() {
@@ -130,12 +133,12 @@
 
   const viewNow = () => new URL(location.href).searchParams.get("view");
 
-  // Asks the server how far the queue is, and what was done last unless that is given; returns the groups of the sidebar.
-  async function refresh(last = "") {
+  // Asks the server how far the queue is, and what was done last; returns the groups of the sidebar.
+  async function refresh() {
     asked = viewNow();
     const found = await review.ask("standing");
     if (!found?.ok) return [];
-    Object.assign(standing, found, { decided: new Set(found.decided) }, last && { last });
+    Object.assign(standing, found, { decided: new Set(found.decided) });
     standing.place = new Map(found.queue.map((id, row) => [id, row + 1]));
     guide();
     review.paint();
