@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 _MARKS = re.compile(r"[\\`*\[\]|~$]|\b_|_\b")
@@ -15,6 +16,12 @@ def one_line(text: str) -> str:
 def plain(text: str) -> str:
     """Return text that Markdown shows as it is, on one line, in a table too."""
     return _MARKS.sub(r"\\\g<0>", html.escape(one_line(text), quote=False))
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table, with an empty one after it."""
+    lines = [columns, ["---"] * len(columns), *([plain(one) for one in row] for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in lines] + [""]
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

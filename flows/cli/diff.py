@@ -21,15 +21,16 @@ from sam2_core.types import AutolabelError
 from tasks.evaluate.run_diff import (
     CHANGED,
     CHANGES,
+    COLUMNS,
     FILES,
     MARK,
     PAGE,
     Side,
     change_line,
     diff_runs,
-    figures,
     kinds_of,
     not_in_both,
+    rows_of,
     uncertified,
     write_report,
 )
@@ -119,10 +120,8 @@ def command(
 
 
 def _print(result: dict[str, Any], report: Path | None) -> None:
-    console, groups = results_console(), {"all": result, **result["by_size"], **result["by_class"]}
-    rows = ((one_line(name), *figures(one)) for name, one in groups.items())
-    columns = ("instances", "count", "changed", "mean IoU", "predicted IoU")
-    print_table(console, columns, rows)
+    console = results_console()
+    print_table(console, COLUMNS, rows_of(result))
     for side in "ab":
         keys = ", ".join(result[f"run_keys_{side}"])
         console.print(f"{side.upper()} is {result[f'run_{side}']}, {keys}", soft_wrap=True)

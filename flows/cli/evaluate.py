@@ -47,28 +47,29 @@ from tasks.evaluate.evaluate import (
 from tasks.evaluate.metrics import (
     FILES,
     MARK,
-    OF_BOXES,
+    NUMBERS,
     PAGE,
     Record,
-    against_named,
     headline,
     is_run,
     matched,
     paired,
     read_run,
+    remarks,
+    rows_of,
     write_report,
     write_run,
 )
 from tasks.wording import counted, one_line
 
-NUMBERS = {
-    "miou": "miou", "boundary_f": "boundary F", "miou_matched": "miou matched", "recall": "recall",
-    "ap50": "box ap50", "mask_ap50": "mask ap50",
-}  # fmt: skip
+COLUMNS = (
+    "miou", "miou_interval", "boundary_f", "miou_matched", "recall", "ap50", "mask_ap50",
+)  # fmt: skip
 TERMS = """\
 miou: IoU of masks, on average over all true instances, 0 where none was found (matched: over those
-found). boundary F: the same of their outlines, within 0.2% of the diagonal. recall: share that was
-found, by a box of its class with an IoU of 0.5. ap50: COCO's average precision at an IoU of 0.5."""
+found), with its 95% interval by bootstrap over pictures. boundary F: the same of their outlines,
+within 0.2% of the diagonal. recall: share that was found, by a box of its class with an IoU of 0.5.
+ap50: COCO's average precision at an IoU of 0.5."""
 FAILED_SHOWN = 10
 # What an evaluation records of its options, to compare it with others later.
 OF_A_RUN = ("truth", "first_frames", "limit")
@@ -187,7 +188,7 @@ def command(**options: Any) -> None:
         write_run(options["save"], result, last.records)
     if options["report"]:
         draw = partial(_draw, truth, measured, by_row)
-        page = write_report(options["report"], result, last.records, draw, result.get("against"))
+        page = write_report(options["report"], result, last.records, draw)
         click.echo(f"report: {page}", err=True)
     if not print_json(options["as_json"], result):
         _print(result)
@@ -319,43 +320,12 @@ def _draw(truth: Truth, measured: Measured, by_row: bool, record: Record, path: 
 def _print(result: dict[str, Any]) -> None:
     console, images = results_console(), counted(result["images"], "image")
     console.print(f"{headline(result)}, {images}", soft_wrap=True)
-    groups = {"all": result, **result["by_size"], **result["by_class"], **result["by_occlusion"]}
-    left_out = OF_BOXES if result["boxes_of_truth"] else ()
     first = Column("instances", overflow="fold", min_width=12)
-    rows = []
-    for name, figures in groups.items():
-        values = [None if key in left_out else figures.get(key) for key in NUMBERS]
-        told = ["-" if one is None else f"{one:.3f}" for one in values]
-        rows.append([one_line(name), str(figures["instances"]), *told])
-    print_table(console, [first, "count", *NUMBERS.values()], rows)
-    console.print(TERMS)
-    if result["miou_interval"]:
-        low, high = result["miou_interval"]
-        console.print(f"mean IoU between {low:.3f} and {high:.3f} (95%, bootstrap over pictures)")
-    if davis := result.get("davis"):
-        console.print(
-            f"J&F {davis['j_and_f']:.3f}, J {davis['j']:.3f}, F {davis['f']:.3f} of "
-            f"{counted(davis['objects'], 'object')}"
-        )
-    if other := result.get("against"):
-        span = other["miou_gain_interval"]
-        between = f" ({span[0]:+.4f} to {span[1]:+.4f})" if span else ""
-        test = "" if other["p_value"] is None else f", p = {other['p_value']:g}"
-        console.print(
-            f"against {against_named(other)}: mean IoU {other['miou_gain']:+.4f}{between} over "
-            f"{counted(other['instances'], 'instance')}, {other['better']} better, "
-            f"{other['worse']} worse{test}", soft_wrap=True,
-        )  # fmt: skip
-        if other["only_in_one"]:
-            console.print(
-                f"{counted(other['only_in_one'], 'instance')} of only one of the two runs "
-                "(another truth, or pictures that were not measured) not compared", style="yellow",
-            )  # fmt: skip
-    if others := result["detections_of_other_classes"]:
-        text = f"{counted(others, 'detection')} of classes that the truth does not have"
-        console.print(f"{text}: not counted", style="yellow")
-    for failed in result["failed_images"][:FAILED_SHOWN]:
-        text = one_line(f"not measured: {failed['file_name']}: {failed['reason']}")
-        console.print(text, style="yellow", soft_wrap=True)
-    if (more := len(result["failed_images"]) - FAILED_SHOWN) > 0:
-        console.print(f"and {more} more not measured; --json lists all", style="yellow")
+    columns = [first, "count", *(NUMBERS[one] for one in COLUMNS)]
+    print_table(console, columns, rows_of(result, COLUMNS))
+    failed = result["failed_images"]
+    told = [f"not measured: {one['file_name']}: {one['reason']}" for one in failed[:FAILED_SHOWN]]
+    if len(failed) > FAILED_SHOWN:
+        told.append(f"and {len(failed) - FAILED_SHOWN} more not measured; --json lists all")
+    for line in (*TERMS.splitlines(), *remarks(result), *told):
+        console.print(one_line(line), soft_wrap=True)

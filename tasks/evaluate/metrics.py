@@ -20,7 +20,7 @@ from sam2_core.mask_geometry import SIZES, boundary_f, boundary_tolerance_px, ma
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import TruthImage, areas_px, rle_box_xyxy_px
 from tasks.risk.geometry import box_ious
-from tasks.wording import counted, local_date, one_line, plain
+from tasks.wording import counted, local_date, markdown_table, one_line, plain
 
 RESAMPLES = 1000
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -482,7 +482,6 @@ def write_report(
     result: Mapping[str, Any],
     records: Sequence[Record],
     draw: Draw | None = None,
-    comparison: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write `report.md` with its plots and pictures.
 
@@ -491,7 +490,6 @@ def write_report(
         result: what `autolabel evaluate --json` prints.
         records: every instance.
         draw: draws the worst cases; left out when None.
-        comparison: with another run; see `tasks.evaluate.metrics.paired`.
 
     Returns:
         The page's path.
@@ -506,12 +504,9 @@ def write_report(
         *(_measured(result["run"]) if "run" in result else []),
         f"{result['images']} pictures, {result['instances']} instances. Intervals are of 95%, by "
         "bootstrap over pictures.", "", MARK, "",
-        *_numbers(result), "", *_table("size", by_size(records)), "",
-        *_table("class", grouped(records, lambda one: one.label)), "",
+        *markdown_table(("instances", "count", *NUMBERS.values()), rows_of(result, NUMBERS)),
+        *(f"{plain(line)}\n" for line in remarks(result)),
     ]  # fmt: skip
-    hidden = by_occlusion(records)
-    lines += [*_table("visible", hidden), ""] if hidden else []
-    lines += _compared(comparison) if comparison else []
     if failed := result["failed_images"]:
         reasons = ["- " + plain(f"{one['file_name']}: {one['reason']}") for one in failed]
         lines += ["Not measured:", "", *reasons, ""]
@@ -530,7 +525,7 @@ def headline(result: Mapping[str, Any]) -> str:
         text = f"labels of {run['labels']} by {result['model']}"
     if "min_score" in run:
         text += f" (scores from {run['min_score']:g})"
-    if result.get("boxes_of_truth"):
+    if result["boxes_of_truth"]:
         clicked, jittered = "clicks" in run, result["prompt"] == "jittered"
         own = "objects" if clicked else "boxes"
         text += f"; {own} are the truth's own{', jittered' if jittered else ''}"
@@ -538,50 +533,62 @@ def headline(result: Mapping[str, Any]) -> str:
 
 
 # What says nothing where the boxes are the truth's own.
-OF_BOXES = frozenset({"recall", "ap", "ap50"})
+_OF_BOXES = frozenset({"recall", "ap", "ap50"})
+NUMBERS = {
+    "miou": "miou", "miou_interval": "95%", "boundary_f": "boundary F",
+    "miou_matched": "miou matched", "recall": "recall", "ap50": "box ap50",
+    "mask_ap50": "mask ap50", "ap": "box ap", "mask_ap": "mask ap",
+}  # fmt: skip
 
 
-def _numbers(result: Mapping[str, Any]) -> list[str]:
-    names = {
-        "miou": "mean mask IoU", "boundary_f": "boundary F", "recall": "recall", "ap": "box AP",
-        "ap50": "box AP50", "mask_ap": "mask AP", "mask_ap50": "mask AP50",
-    }  # fmt: skip
-    left_out = OF_BOXES if result.get("boxes_of_truth") else frozenset()
-    rows = [(title, result.get(key)) for key, title in names.items() if key not in left_out]
-    davis = result.get("davis") or {}
-    rows += [(name, davis.get(key)) for key, name in (("j_and_f", "J&F"), ("j", "J"), ("f", "F"))]
-    shown = [f"| {name} | {value:.4f} |" for name, value in rows if value is not None]
-    return ["| | |", "|---|---|", *shown]
+def rows_of(result: Mapping[str, Any], numbers: Iterable[str]) -> list[list[str]]:
+    """Return a row of texts of all instances, each size, class and degree of occlusion.
 
-
-def _table(what: str, groups: Mapping[str, Sequence[Record]]) -> list[str]:
-    lines = [
-        f"| {what} | instances | mean IoU | | boundary F | found |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, some in groups.items():
-        row = summary(some)
-        span = row["miou_interval"]
-        between = f"{span[0]:.3f} to {span[1]:.3f}" if span else ""
-        lines.append(
-            f"| {plain(name)} | {len(some)} | {row['miou']:.4f} | {between} | "
-            f"{row['boundary_f']:.4f} | {row['recall']:.3f} |"
-        )
-    return lines
-
-
-def _compared(found: Mapping[str, Any]) -> list[str]:
-    span, p_value = found["miou_gain_interval"], found["p_value"]
-    between = f" ({span[0]:+.4f} to {span[1]:+.4f})" if span else ""
-    test = f", Wilcoxon's p = {p_value:g}" if p_value is not None else ""
-    alone = found["only_in_one"]
-    more = f" {counted(alone, 'instance')} of only one run not compared." if alone else ""
-    other = plain(against_named(found))
+    A row is the group's name, how many instances it has, and these of `NUMBERS`.
+    """
+    groups = {"all": result, **result["by_size"], **result["by_class"], **result["by_occlusion"]}
+    left_out = _OF_BOXES if result["boxes_of_truth"] else frozenset()
     return [
-        f"Against {other}, on {found['instances']} instances of both: mean IoU "
-        f"{found['miou_gain']:+.4f}{between}{test}; {found['better']} better and {found['worse']} "
-        f"worse by more than 0.01.{more}", "",
+        [
+            one_line(name), str(group["instances"]),
+            *(_shown(None if key in left_out else group.get(key)) for key in numbers),
+        ]
+        for name, group in groups.items()
     ]  # fmt: skip
+
+
+def _shown(value: float | tuple[float, float] | None) -> str:
+    if isinstance(value, tuple):
+        return f"{value[0]:.3f} to {value[1]:.3f}"
+    return "-" if value is None else f"{value:.3f}"
+
+
+def remarks(result: Mapping[str, Any]) -> list[str]:
+    """Say in lines what is not in the table: of sequences, beside another run, not counted."""
+    lines = []
+    if davis := result.get("davis"):
+        lines.append(
+            f"J&F {davis['j_and_f']:.3f}, J {davis['j']:.3f}, F {davis['f']:.3f} of "
+            f"{counted(davis['objects'], 'object')}"
+        )
+    if other := result.get("against"):
+        span, p_value = other["miou_gain_interval"], other["p_value"]
+        between = f" ({span[0]:+.4f} to {span[1]:+.4f})" if span else ""
+        test = "" if p_value is None else f", Wilcoxon's p = {p_value:g}"
+        lines.append(
+            f"against {against_named(other)}: mean IoU {other['miou_gain']:+.4f}{between}{test} "
+            f"over {counted(other['instances'], 'instance')}, {other['better']} better and "
+            f"{other['worse']} worse by more than 0.01"
+        )
+        if other["only_in_one"]:
+            lines.append(
+                f"{counted(other['only_in_one'], 'instance')} of only one of the two runs (another "
+                "truth, or pictures that were not measured) not compared"
+            )
+    if others := result["detections_of_other_classes"]:
+        told = counted(others, "detection")
+        lines.append(f"{told} of classes that the truth does not have: not counted")
+    return lines
 
 
 def against_named(found: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ from tasks.store.addresses import checked
 from tasks.store.manifests import Manifest, labels_of, list_manifests, list_runs, newest_of
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
-from tasks.wording import counted, plain
+from tasks.wording import counted, markdown_table, one_line, plain
 
 CHANGED = "changed.txt"
 CHANGES = "changes.jsonl"
@@ -95,11 +95,7 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
         f"`{CHANGED}`; every change of an instance is in `{CHANGES}`.", "",
         *(f"{plain(line)}\n" for line in (*uncertified(result), *not_in_both(result))),
     ]  # fmt: skip
-    for what in ("by_size", "by_class"):
-        lines += ["| | instances | changed | mean IoU | predicted IoU |", "|---|---|---|---|---|"]
-        lines += [
-            f"| {' | '.join([plain(name), *figures(one)])} |" for name, one in result[what].items()
-        ] + [""]
+    lines += markdown_table(COLUMNS, rows_of(result))
     lines += [
         "The largest changes, by (1 - IoU) times the root of the area. Green: both. Red: first run "
         "only. Blue: second run only.", "",
@@ -124,11 +120,17 @@ def kinds_of(result: dict[str, Any]) -> str:
     return ", ".join(counts) or "none"
 
 
-def figures(one: dict[str, Any]) -> list[str]:
-    """Return instances, changed ones, mean IoU and predicted IoU of a row, as text."""
-    iou = "" if one["miou"] is None else f"{one['miou']:.4f}"
-    gain = "" if one["predicted_iou_gain"] is None else f"{one['predicted_iou_gain']:+.4f}"
-    return [str(one["instances"]), str(one["changed"]), iou, gain]
+COLUMNS = ("instances", "count", "changed", "mean IoU", "predicted IoU")
+
+
+def rows_of(result: dict[str, Any]) -> list[list[str]]:
+    """Return a row of texts of all instances, each size and each class."""
+    rows = []
+    for name, one in ({"all": result} | result["by_size"] | result["by_class"]).items():
+        iou = "" if one["miou"] is None else f"{one['miou']:.4f}"
+        gain = "" if one["predicted_iou_gain"] is None else f"{one['predicted_iou_gain']:+.4f}"
+        rows.append([one_line(name), str(one["instances"]), str(one["changed"]), iou, gain])
+    return rows
 
 
 def _drawn(path: Path, change: Change, pictures: Pictures) -> str:

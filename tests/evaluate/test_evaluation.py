@@ -371,15 +371,19 @@ def test_results_and_report_are_by_size_class_and_occlusion(tmp_path):
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "worst-09.png").touch()  # of an earlier report
     failed = [{"file_name": "x[/b]*y*\n.png", "reason": "<absent>"}]
-    odd = [replace(scores.records[0], label="a|$\\frac{$\n[b]", found=False)]
+    result["by_class"]["a|$\\frac{$\n[b]"] = result["by_class"]["car"]
+    odd = [replace(scores.records[0], label="a$\\frac{$", found=False)]
     page = write_report(
-        tmp_path / "report", result | {"model": "m", "prompt": "boxes", "failed_images": failed},
+        tmp_path / "report", result | {
+            "model": "m", "prompt": "boxes", "failed_images": failed,
+            "against": paired(scores.records, scores.records),
+        },
         [*scores.records, *odd], lambda record, path: drawn.append((record.iou, path.name)),
-        paired(scores.records, scores.records),
     )  # fmt: skip
     text = page.read_text()
     for words in (
-        "| mostly hidden | 1 | 1.0000 |", "| J&F |", r"- x\[/b\]\*y\*\\n.png: &lt;absent&gt;",
+        "| mostly hidden | 1 | 1.000 |", "J&amp;F 0.",
+        "against the other run: mean IoU +0.0000", r"- x\[/b\]\*y\*\\n.png: &lt;absent&gt;",
         r"| a\|\$\\frac{\$\\n\[b\] | 1 |", "1 instance without a mask not among them",
     ):  # fmt: skip
         assert words in text
