@@ -69,12 +69,11 @@ def own_arrays(owner: object, **forms: str) -> None:
     freeze_arrays(owner, **forms)
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Base of dataclasses with a row for each of N things in every field that has a form.
+class Arrays:
+    """Base of dataclasses with arrays.
 
     Attributes:
-        forms: of these fields; fields that are None have no rows.
+        forms: of these fields; None passes.
         by_hand: whether callers make them by hand, see `own_arrays`.
 
     """
@@ -84,6 +83,14 @@ class Rows:
 
     def __post_init__(self) -> None:
         (own_arrays if self.by_hand else freeze_arrays)(self, **self.forms)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows(Arrays):
+    """Base of those with a row for each of N things in every field that has a form.
+
+    Fields that are None have no rows.
+    """
 
     def __len__(self) -> int:
         return len(getattr(self, next(iter(self.forms))))

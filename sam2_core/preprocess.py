@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.arrays import freeze_arrays
+from sam2_core.arrays import Arrays
 from sam2_core.prompts import box_prompts, clip_boxes
 from sam2_core.types import EncoderImage, FloatArray, ImageArray, IntArray, Prompts, SquareArray
 
@@ -35,7 +35,7 @@ def checked_image(image: npt.NDArray[Any]) -> ImageArray:
 
 
 @dataclass(eq=False)
-class StagedFrame:
+class StagedFrame(Arrays):
     """A decoded frame; in page-locked memory where `gpu` is set.
 
     Attributes:
@@ -45,12 +45,10 @@ class StagedFrame:
 
     """
 
+    forms: ClassVar = {"pixels": "uint8 (H, W, 3)"}
     pixels: ImageArray
     gpu: Any = field(default=None, repr=False)
     on_device: Any = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        freeze_arrays(self, pixels="uint8 (H, W, 3)")
 
     @property
     def size_hw(self) -> tuple[int, int]:
@@ -83,7 +81,7 @@ class View:
 
 
 @dataclass(frozen=True, eq=False)
-class PreparedFrame:
+class PreparedFrame(Arrays):
     """A frame ready for the device.
 
     Attributes:
@@ -98,6 +96,11 @@ class PreparedFrame:
 
     """
 
+    forms: ClassVar = {
+        "rows": "int64 (V)",
+        "reasons": "tuple (N)",
+        "regions_xyxy_px": "int64 (V, 4)",
+    }
     images_model: Sequence[EncoderImage]
     size_hw: tuple[int, int]
     prompts: Prompts
@@ -105,11 +108,6 @@ class PreparedFrame:
     reasons: tuple[str, ...]
     regions_xyxy_px: IntArray | None = None
     boxes_xyxy_px: FloatArray = field(default_factory=lambda: np.zeros((0, 4), np.float32))
-
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, rows="int64 (V)", reasons="tuple (N)", regions_xyxy_px="int64 (V, 4)",
-        )  # fmt: skip
 
 
 def resize_square(image: ImageArray | SquareArray, image_size: int) -> SquareArray:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.backfill import plan_in_flight, submit_plan
-from flows.cli.display import as_typed, clock, print_table, stderr_console, telling
+from flows.cli.display import as_typed, clock, print_table, shown_of, stderr_console, telling
 from flows.load_dataset import load_dataset
 from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill, plan_rows
@@ -43,7 +43,6 @@ from tasks.store.retry import until_answered
 from tasks.wording import counted
 
 POLL_S, LOAD_POLL_S = 5.0, 2.0
-NAMES_SHOWN = 20
 PACE_OVER_S = 300.0  # what is left is told by the pace of the last minutes
 
 
@@ -90,11 +89,9 @@ def run_backfill(
 
 def _show_works(console: Console, plan: BackfillPlan) -> dict[str, Any]:
     """Say which sequences would be labeled and loaded."""
-    for work in plan.works[:NAMES_SHOWN]:
+    for work in shown_of(console, plan.works):
         frames = counted(work.frames, "frame")
         console.print(f"  {escape(work.sequence_id)}: to label, {frames}")
-    if len(plan.works) > NAMES_SHOWN:
-        console.print(f"  and {len(plan.works) - NAMES_SHOWN} more; --json lists all")
     lacked, _ = _load_missing(console, plan, dry_run=True)
     names = [work.sequence_id for work in plan.works]
     return {"dry_run": True, "not_loaded": lacked, "to_label_names": names}
@@ -220,16 +217,13 @@ def _say_what_is_left(console: Console, left: BackfillPlan, result: dict[str, An
     kept = f", {left.kept} kept as people reviewed them" if left.kept else ""
     sequences = counted(left.sequences, "sequence")
     console.print(f"[{color}]{left.up_to_date} of {sequences} labeled{kept}[/]")
-    for name in result["gone"][:10]:
+    for name in shown_of(console, result["gone"]):
         console.print(f"  [red]gone[/] {escape(name)}: it was there at the time of planning")
-    for one in result["failed"][:10]:
+    for one in shown_of(console, result["failed"]):
         console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
-    frames = result["failed_frames"]
-    for one in frames[:10]:
+    for one in shown_of(console, result["failed_frames"]):
         where = escape(f"{one['uri']}: {one['reason']} (in {one['stage']})")
         console.print(f"  [red]no labels[/] {where}")
-    if len(frames) > 10:
-        console.print(f"  and {len(frames) - 10} more; --json lists all")
     dataset = left.params.label.dataset_name
     if left.up_to_date and dataset and not result["failed"]:
         console.print(f"look at it: [bold]{escape(as_typed('review', dataset))}[/]")

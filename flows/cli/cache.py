@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import click
+from rich.filesize import decimal
 
 from flows.cli.common_options import json_option, print_json
 from flows.machine.services import running
@@ -27,7 +28,6 @@ KINDS = {
     "references": "PyTorch's answers to the calibration pictures; computed again",
     "hashes": "digests of model files; computed again",
     "risk": "drives rendered to fit the risk; rendered again",
-    "hints": "which hints were given; given again",
     "matplotlib": "Matplotlib's list of fonts; made again",
     "demo": "the demo's sequences and labels; `autolabel demo`",
     "prefect": "Prefect's database: the history of runs, and the nights of `autolabel nightly`",
@@ -60,13 +60,7 @@ def _sizes(chosen: Mapping[str, list[Path]]) -> dict[str, int]:
 
 def _show(sizes: Mapping[str, int]) -> None:
     for name, size in sizes.items():
-        click.echo(f"{_size_text(size)}  {name:<12} {KINDS[name]}", err=True)
-
-
-def _size_text(size: int) -> str:
-    if size < 1000:
-        return f"{size:>10} B "
-    return f"{size / 1e6:>10,.1f} MB" if size >= 100_000 else f"{size / 1e3:>10,.1f} kB"
+        click.echo(f"{decimal(size):>12}  {name:<12} {KINDS[name]}", err=True)
 
 
 def refuse_in_use(names: Collection[str]) -> None:
@@ -97,7 +91,7 @@ def list_(as_json: bool) -> None:
     sizes = _sizes(parts())
     if not print_json(as_json, {"folder": str(cache_folder()), "bytes": sizes}):
         _show(sizes)
-        click.echo(f"{_size_text(sum(sizes.values()))}  in {cache_folder()}", err=True)
+        click.echo(f"{decimal(sum(sizes.values())):>12}  in {cache_folder()}", err=True)
 
 
 @command.command("clear")
@@ -118,7 +112,7 @@ def clear_(names: tuple[str, ...], everything: bool, dry_run: bool, as_json: boo
     chosen = {name: paths for name, paths in parts().items() if everything or name in names}
     sizes = _sizes(chosen)
     _show(sizes)
-    freed = _size_text(sum(sizes.values())).strip()
+    freed = decimal(sum(sizes.values()))
     refuse_in_use(chosen)
     print_json(as_json, {"dry_run": dry_run, "bytes": sizes})
     if dry_run:

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,38 +115,22 @@ def check_writable(*, folders: Iterable[Path] = (), files: Iterable[Path] = ()) 
             raise AutolabelError(f"cannot write {file}: {os.strerror(errno.EACCES)}")
 
 
-def check_own(file: Path, is_own: Callable[[Path], bool], what: str) -> None:
-    """Refuse to write over a file that is not of the kind that would be written.
-
-    Raises:
-        AutolabelError: it is there, not empty, and of another kind.
-
-    """
-    if file.is_file() and file.stat().st_size and not is_own(file):
-        raise AutolabelError(
-            f"{file} is no {what} and would be overwritten: name another, or remove it"
-        )
-
-
-def check_report(folder: Path, page: str, mark: str, files: Iterable[str]) -> None:
-    """Refuse a folder with files that a report would write over, and that are of no report.
+def check_report(folder: Path, page: str, mark: str) -> None:
+    """Refuse a folder with files, unless they are of an earlier report.
 
     Args:
         folder: for the report.
         page: name of its page.
         mark: what the page of such a report has, and other pages have not.
-        files: patterns of all that is written beside the page.
 
     Raises:
-        AutolabelError: naming the first such file.
+        AutolabelError: the folder cannot be written, or has other files.
 
     """
     check_writable(folders=[folder])
-
-    def is_own(file: Path) -> bool:
-        return mark in file.read_text(encoding="utf-8", errors="replace")
-
-    check_own(folder / page, is_own, "page of such a report")
-    if not (folder / page).exists():
-        for other in sorted(one for pattern in files for one in folder.glob(pattern)):
-            check_own(other, lambda _: False, f"part of a report, {page} is not beside it")
+    files = {one.name: one for one in folder.iterdir() if one.is_file()}
+    if files and (page not in files or mark not in files[page].read_text(errors="replace")):
+        raise AutolabelError(
+            f"{folder} has files that are of no such report, and would be mixed with its own: name "
+            "another folder"
+        )

@@ -22,7 +22,6 @@ from tasks.evaluate.run_diff import (
     CHANGED,
     CHANGES,
     COLUMNS,
-    FILES,
     MARK,
     PAGE,
     Side,
@@ -92,7 +91,7 @@ def command(
         }
     )
     if report:
-        check_report(report, PAGE, MARK, FILES)
+        check_report(report, PAGE, MARK)
     # Of a report what is there stays whole until there is another.
     with tempfile.TemporaryDirectory(prefix="diff-", dir=report) as scratch:
         if images:

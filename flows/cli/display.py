@@ -26,6 +26,7 @@ from tasks.wording import counted
 
 LOG_INTERVAL_S = 30.0
 MOST_BEFORE_THE_END = 0.99
+MOST_SHOWN = 10
 _WIDE = 200  # of tables in a file, where nothing need be broken
 # What frames are that are through a stage.
 _THROUGH = {
@@ -127,6 +128,13 @@ def print_table(
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+def shown_of(console: Console, items: Sequence[Item]) -> Iterator[Item]:
+    """Hand on the first few items; say at the end how many more there are."""
+    yield from items[:MOST_SHOWN]
+    if len(items) > MOST_SHOWN:
+        console.print(f"  and {len(items) - MOST_SHOWN} more; --json lists all")
 
 
 def clock(seconds: float) -> str:

@@ -17,7 +17,6 @@ from flows.cli.common_options import (
     FILE,
     FOLDER,
     FloatRange,
-    check_own,
     check_report,
     check_writable,
     json_option,
@@ -25,7 +24,14 @@ from flows.cli.common_options import (
     print_json,
     refuse,
 )
-from flows.cli.display import print_table, results_console, stderr_console, telling, tracked
+from flows.cli.display import (
+    print_table,
+    results_console,
+    shown_of,
+    stderr_console,
+    telling,
+    tracked,
+)
 from sam2_core.machine import product_version
 from sam2_core.redaction import redact
 from sam2_core.trust.calibration import write_difference
@@ -45,7 +51,6 @@ from tasks.evaluate.evaluate import (
     true_boxes,
 )
 from tasks.evaluate.metrics import (
-    FILES,
     MARK,
     NUMBERS,
     PAGE,
@@ -70,7 +75,6 @@ miou: IoU of masks, on average over all true instances, 0 where none was found (
 found), with its 95% interval by bootstrap over pictures. boundary F: the same of their outlines,
 within 0.2% of the diagonal. recall: share that was found, by a box of its class with an IoU of 0.5.
 ap50: COCO's average precision at an IoU of 0.5."""
-FAILED_SHOWN = 10
 # What an evaluation records of its options, to compare it with others later.
 OF_A_RUN = ("truth", "first_frames", "limit")
 OF_PROMPT = {
@@ -222,9 +226,13 @@ def _refuse_wrong_options(options: dict[str, Any]) -> None:
     )
     if options["save"]:
         check_writable(files=[options["save"]])
-        check_own(options["save"], is_run, "evaluation that --save wrote")
+        if options["save"].is_file() and not is_run(options["save"]):
+            raise AutolabelError(
+                f"{options['save']} is no evaluation that --save wrote and would be overwritten: "
+                "name another, or remove it"
+            )
     if options["report"]:
-        check_report(options["report"], PAGE, MARK, FILES)
+        check_report(options["report"], PAGE, MARK)
 
 
 @dataclass(frozen=True)
@@ -321,11 +329,10 @@ def _print(result: dict[str, Any]) -> None:
     console, images = results_console(), counted(result["images"], "image")
     console.print(f"{headline(result)}, {images}", soft_wrap=True)
     first = Column("instances", overflow="fold", min_width=12)
-    columns = [first, "count", *(NUMBERS[one] for one in COLUMNS)]
+    columns: list[Column | str] = [first, "count", *(NUMBERS[one] for one in COLUMNS)]
     print_table(console, columns, rows_of(result, COLUMNS))
-    failed = result["failed_images"]
-    told = [f"not measured: {one['file_name']}: {one['reason']}" for one in failed[:FAILED_SHOWN]]
-    if len(failed) > FAILED_SHOWN:
-        told.append(f"and {len(failed) - FAILED_SHOWN} more not measured; --json lists all")
-    for line in (*TERMS.splitlines(), *remarks(result), *told):
+    for line in (*TERMS.splitlines(), *remarks(result)):
         console.print(one_line(line), soft_wrap=True)
+    for one in shown_of(console, result["failed_images"]):
+        text = one_line(f"not measured: {one['file_name']}: {one['reason']}")
+        console.print(text, soft_wrap=True)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.cli.common_options import json_option, print_json
-from flows.cli.display import as_typed, showing, spinning, stderr_console, stop_moving
+from flows.cli.display import as_typed, showing, shown_of, spinning, stderr_console, stop_moving
 from flows.cli.options import label_options, label_params
 from flows.label_sequences import label_sequences
 from flows.params import LabelParams
@@ -24,7 +24,6 @@ from flows.pipeline import do_now
 from flows.plan.names import why_kept
 from flows.plan.plan import Plan, begin, check_writable, make_plan, summary_of, tracks_told
 from flows.server.api import Api, configured_api
-from sam2_core.cache import cache_folder, make_folder
 from tasks.dataset.database import ensure_database, release_database
 from tasks.masks.model import BUNDLED, NOT_CHECKED, verdict_on
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
@@ -224,20 +223,13 @@ def announce(console: Console, plan: Plan) -> None:
 
 
 def _offer_models(console: Console, plan: Plan) -> None:
-    """Name better models, once on a machine, where nobody chose and the bundled ones are taken."""
-    given = cache_folder() / "hints" / "models"
-    bundled = plan.job.model.stamp.name.startswith(BUNDLED) and plan.job.stamp.detector.startswith(
-        "compact@"
-    )
-    if plan.job.params.model != "auto" or not bundled or given.exists():
-        return
-    with contextlib.suppress(OSError):  # then it is said again
-        make_folder(given.parent)
-        given.touch()
-    console.print(
-        "       these models learned from rendered streets alone, `tiny` and `yolox_s` from "
-        f"photographs: {escape(as_typed('models', 'download', 'tiny', 'yolox_s'))}"
-    )
+    """Name better models, where nobody chose and the bundled ones are taken."""
+    names = plan.job.model.stamp.name, plan.job.stamp.detector
+    if plan.job.params.model == "auto" and all(map(str.startswith, names, (BUNDLED, "compact@"))):
+        console.print(
+            "       these models learned from rendered streets alone, `tiny` and `yolox_s` from "
+            f"photographs: {escape(as_typed('models', 'download', 'tiny', 'yolox_s'))}"
+        )
 
 
 def _say_what_does_not_fit(console: Console, plan: Plan, printed: Collection[str] = ()) -> None:
@@ -250,14 +242,12 @@ def _say_what_does_not_fit(console: Console, plan: Plan, printed: Collection[str
 def _say_failed(console: Console, failed: Sequence[dict[str, Any]]) -> None:
     """Say which frames and sequences failed, and why."""
     previous = None
-    for one in failed[:10]:
+    for one in shown_of(console, failed):
         reason = "for the same reason" if one["reason"] == previous else one["reason"]
         previous = one["reason"]
         name = one.get("uri", "").rpartition("/")[2]
         frame = " ".join(filter(None, (one["sequence"], one.get("camera"), name)))
         console.print(f"  [red]{escape(frame)}[/] {one['stage']}: {escape(reason)}")
-    if len(failed) > 10:
-        console.print(f"  and {len(failed) - 10} more; --json lists all")
 
 
 def conclude(console: Console, summary: dict[str, Any]) -> None:

@@ -283,18 +283,14 @@ def tracks_told(summary: Mapping[str, Any]) -> Iterator[str]:
     """Say in lines what was found along tracks."""
     if not summary["tracks"]:
         return
-    other = summary["other_class"]
-    verb, whose = ("is", "its track") if other == 1 else ("are", "their tracks")
-    more = f"; {counted(other, 'label')} {verb} of another class than {whose}" if other else ""
+    other = counted(summary["other_class"], "label")
+    more = f"; {other} of another class than the track" if summary["other_class"] else ""
     yield f"{counted(summary['tracks'], 'track')}{more}"
     if summary["fill_gaps"]:
         missing = sorted(summary["not_filled"].items(), key=lambda one: -one[1])
-        reasons = ", ".join(f"{reason} ({count})" for reason, count in missing)
-        left = f"; {sum(count for _, count in missing)} not filled: {reasons}" if missing else ""
-        none = not missing and not summary["filled"]
-        yield "gaps of tracks: " + (
-            "none" if none else f"{counted(summary['filled'], 'mask')} filled in{left}"
-        )
+        reasons = ", ".join(f"{count} not: {reason}" for reason, count in missing)
+        filled = f"{counted(summary['filled'], 'mask')} filled in"
+        yield f"gaps of tracks: {filled}{f' ({reasons})' if missing else ''}"
 
 
 def _nothing(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> str:

@@ -187,23 +187,16 @@ class Transport:
                 self._grpc.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
             )
             inputs[-1].set_data_from_numpy(array)
-        answered: Future[Any] = Future()
-
-        def take(result: Any, error: Any) -> None:
-            if error is None:
-                answered.set_result(result)
-            else:
-                answered.set_exception(error)
-
+        answered: Future[tuple[Any, Any]] = Future()
         sent = self._client.async_infer(
-            call.model, inputs, take, model_version=call.version, headers=self._headers,
+            call.model, inputs, lambda result, error: answered.set_result((result, error)),
+            model_version=call.version, headers=self._headers,
             outputs=[self._grpc.InferRequestedOutput(name) for name in call.outputs],
             timeout=int(call.deadline_s * 1e6), client_timeout=call.deadline_s,
         )  # fmt: skip
         call.cancellation.sent(sent.cancel)
-        try:
-            answer = answered.result()
-        except self._grpc.InferenceServerException as error:
+        answer, error = answered.result()
+        if error is not None:
             raise self._error_of(error, call) from error
         return {name: answer.as_numpy(name) for name in call.outputs}
 

@@ -16,14 +16,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from sam2_core.arrays import freeze_arrays
+from sam2_core.arrays import Arrays
 from sam2_core.cache import write_whole
 from sam2_core.images import open_image
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray, LowResMasks
@@ -40,7 +40,7 @@ _TILE_PX = 320
 
 
 @dataclass(frozen=True, eq=False)
-class CalibrationImage:
+class CalibrationImage(Arrays):
     """A picture and its boxes.
 
     Attributes:
@@ -51,13 +51,11 @@ class CalibrationImage:
 
     """
 
+    forms: ClassVar = {"pixels": "uint8 (H, W, 3)", "boxes_xyxy_px": "float32 (N, 4)"}
     name: str
     pixels: ImageArray
     boxes_xyxy_px: FloatArray
     digest: str
-
-    def __post_init__(self) -> None:
-        freeze_arrays(self, pixels="uint8 (H, W, 3)", boxes_xyxy_px="float32 (N, 4)")
 
     @staticmethod
     def of(name: str, path: Path, boxes_xyxy_px: npt.ArrayLike) -> CalibrationImage:
@@ -139,7 +137,7 @@ def read_signed(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class ImageAnswers:
+class ImageAnswers(Arrays):
     """The masks of a picture's N boxes.
 
     Attributes:
@@ -149,14 +147,14 @@ class ImageAnswers:
 
     """
 
+    forms: ClassVar = {
+        "rle": "tuple (N)",
+        "predicted_iou": "float32 (N)",
+        "logits": "float32 (N, K, K)",
+    }
     rle: tuple[bytes, ...]
     predicted_iou: FloatArray
     logits: FloatArray
-
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, rle="tuple (N)", predicted_iou="float32 (N)", logits="float32 (N, K, K)"
-        )
 
 
 def sampled(logits: Sequence[Any] | npt.NDArray[Any]) -> FloatArray:

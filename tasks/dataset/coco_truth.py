@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
-from sam2_core.arrays import freeze_arrays
+from sam2_core.arrays import Arrays
 from sam2_core.types import AutolabelError, Boxes, FloatArray, IntArray
 from tasks.boxes.coco_json import CocoImage, Key, read_coco_json, wrong_value
 from tasks.boxes.imported import ImportedBoxes, entry_of
@@ -33,7 +33,7 @@ _RUN_LENGTHS = re.compile("(?:[P-o]{0,6}[0-O])*")
 
 
 @dataclass(frozen=True, eq=False)
-class TruthImage:
+class TruthImage(Arrays):
     """The annotated instances of one image; crowds are kept apart.
 
     Attributes:
@@ -56,6 +56,16 @@ class TruthImage:
 
     """
 
+    forms: ClassVar = {
+        "boxes_xyxy_px": "float32 (N, 4)",
+        "labels": "tuple (N)",
+        "rle": "tuple (N)",
+        "area_px": "int64 (N)",
+        "crowd_rle": "tuple (C)",
+        "crowd_labels": "tuple (C)",
+        "visible_fraction": "float32 (N)",
+        "track_ids": "int64 (N)",
+    }
     image_id: int
     file_name: str
     size_hw: tuple[int, int]
@@ -70,13 +80,6 @@ class TruthImage:
     sequence: str = ""
     unreadable: str = ""
     uri: str = ""
-
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, boxes_xyxy_px="float32 (N, 4)", labels="tuple (N)", rle="tuple (N)",
-            area_px="int64 (N)", crowd_rle="tuple (C)", crowd_labels="tuple (C)",
-            visible_fraction="float32 (N)", track_ids="int64 (N)",
-        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.labels)

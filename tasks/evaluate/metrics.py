@@ -469,9 +469,8 @@ def _xywh(box: npt.NDArray[np.float32]) -> list[float]:
 
 
 WORST = 12
-# What a report is known by, and all that is written.
+# What a report is known by.
 PAGE, MARK = "report.md", "![IoU](plots.png)"
-FILES = ("plots.png", "worst-[0-9][0-9].png")
 _FOUND, _OTHER = "#2a6f97", "#e07a5f"
 # Draws a record's masks into a file: the picture, and the predicted mask beside the true one.
 Draw = Callable[[Record, Path], None]
@@ -496,9 +495,9 @@ def write_report(
 
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob(FILES[1]):
+    for old in folder.glob("worst-[0-9][0-9].png"):
         old.unlink()
-    _plots(folder / FILES[0], records)
+    _plots(folder / "plots.png", records)
     lines = [
         f"# {plain(headline(result))}", "",
         *(_measured(result["run"]) if "run" in result else []),

@@ -34,9 +34,8 @@ from tasks.wording import counted, markdown_table, one_line, plain
 
 CHANGED = "changed.txt"
 CHANGES = "changes.jsonl"
-# What a report is known by, and all that is written.
+# What a report is known by.
 PAGE, MARK = "diff.md", "# What changed"
-FILES = (CHANGED, CHANGES, "diff.json", "change-[0-9][0-9].png")
 
 
 def change_line(change: Change) -> str:
@@ -85,7 +84,7 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
     names = "".join(f"{name}\n" for name in result["changed_sequences"])
     (folder / CHANGED).write_text(names, encoding="utf-8")
     (folder / "diff.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    for old in folder.glob(FILES[-1]):
+    for old in folder.glob("change-[0-9][0-9].png"):
         old.unlink()
     lines = [
         MARK, "", f"{plain(result['run_a'])} and {plain(result['run_b'])}", "",

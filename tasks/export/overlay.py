@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -208,6 +207,7 @@ def _lead(picture: Picture, one: Caption, rect: Rect) -> None:
 _UNKNOWN_NS = 100_000_000  # between frames that nobody knows the time of
 _MS = 1_000_000
 _TICKS = 90_000  # a second, as players of MP4 are used to: 24, 25 and 30 frames/s are whole numbers
+_LENGTHS_TOLD = 1 << 8  # AV_CODEC_FLAG_FRAME_DURATION
 
 
 def has_h264() -> bool:
@@ -240,26 +240,24 @@ class Film:
         if picture.shape[:2] != (height, width):
             picture = np.asarray(cv2.resize(picture, self._size_wh), np.uint8)
         even = np.ascontiguousarray(picture[: height - height % 2, : width - width % 2])
-        before, self._waiting = self._waiting, (even, time_ns)
-        if before is not None:
-            length_ns = _UNKNOWN_NS
-            if time_ns is not None and before[1] is not None:
-                length_ns = max(time_ns - before[1], _MS)
-            self._write(before[0], length_ns)
+        if self._waiting is not None:
+            shown, since_ns = self._waiting
+            self._length_ns = _UNKNOWN_NS
+            if time_ns is not None and since_ns is not None:
+                self._length_ns = max(time_ns - since_ns, _MS)
+            self._write(shown)
+        self._waiting = even, time_ns
 
-    def _write(self, picture: Picture, length_ns: int) -> None:
-        """Write a picture that is shown for so long."""
+    def _write(self, picture: Picture) -> None:
         if self._writer is None:
-            kind: Any = _H264 if has_h264() else _mpeg4
-            self._writer = kind(self.path, (picture.shape[1], picture.shape[0]), length_ns)
-        self._writer.write(picture, length_ns)
-        self._length_ns = length_ns
+            kind: Any = _H264 if has_h264() else _Mpeg4
+            self._writer = kind(self.path, (picture.shape[1], picture.shape[0]), self._length_ns)
+        self._writer.write(picture, self._length_ns)
 
     def close(self) -> None:
         """Finish the file; the last picture is shown as long as the one before it."""
         if self._waiting is not None:
-            self._write(self._waiting[0], self._length_ns)
-        if self._writer is not None:
+            self._write(self._waiting[0])
             self._writer.close()
 
 
@@ -276,32 +274,34 @@ class _H264:
         self._stream.pix_fmt = "yuv420p"
         self._stream.options = {"preset": "veryfast", "crf": "23"}
         self._stream.codec_context.time_base = Fraction(1, _TICKS)
-        self._passed_ns, self._lengths = 0, dict[int, int]()
+        self._stream.codec_context.flags |= _LENGTHS_TOLD
+        self._passed_ns = 0
 
     def write(self, picture: Picture, length_ns: int) -> None:
         import av
 
         frame = av.VideoFrame.from_ndarray(picture, format="bgr24")
-        start, self._passed_ns = self._passed_ns, self._passed_ns + length_ns
-        frame.pts, frame.time_base = _ticks(start), Fraction(1, _TICKS)
-        self._lengths[frame.pts] = _ticks(self._passed_ns) - frame.pts
-        self._mux(self._stream.encode(frame))
-
-    def _mux(self, packets: Any) -> None:
-        for packet in packets:
-            packet.duration = self._lengths.pop(packet.pts, packet.duration)
-            self._container.mux(packet)
+        frame.time_base = Fraction(1, _TICKS)
+        frame.pts = _ticks(self._passed_ns)
+        self._passed_ns += length_ns
+        frame.duration = _ticks(self._passed_ns) - frame.pts
+        self._container.mux(self._stream.encode(frame))
 
     def close(self) -> None:
-        self._mux(self._stream.encode(None))
+        self._container.mux(self._stream.encode(None))
         self._container.close()
 
 
-def _mpeg4(path: Path, size_wh: tuple[int, int], first_ns: int) -> Any:
-    """Write with OpenCV, which knows one rate: that of the first picture."""
-    rate = round(min(max(1e9 / first_ns, 1.0), 60.0), 2)
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), rate, size_wh)
-    return SimpleNamespace(write=lambda picture, _: writer.write(picture), close=writer.release)
+class _Mpeg4:
+    """Writes with OpenCV, which knows one rate: that of the first picture."""
+
+    def __init__(self, path: Path, size_wh: tuple[int, int], first_ns: int) -> None:
+        rate = round(min(max(1e9 / first_ns, 1.0), 60.0), 2)
+        self._writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), rate, size_wh)
+        self.close = self._writer.release
+
+    def write(self, picture: Picture, _: int) -> None:
+        self._writer.write(picture)
 
 
 def _ticks(time_ns: int) -> int:

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
-from sam2_core.arrays import freeze_arrays
+from sam2_core.arrays import Arrays
 from sam2_core.types import Boxes, FloatArray, IntArray, Masks
 
 BoolArray = npt.NDArray[np.bool_]
@@ -23,7 +24,7 @@ MASKS_AT_ONCE = 500  # what is computed of so many stays in a core's cache
 
 
 @dataclass(frozen=True, eq=False)
-class Segments:
+class Segments(Arrays):
     """Foreground of N masks of one image as vertical segments, none longer than a column.
 
     Attributes:
@@ -35,17 +36,18 @@ class Segments:
 
     """
 
+    forms: ClassVar = {
+        "mask": "int64 (S)",
+        "column": "int64 (S)",
+        "top": "int64 (S)",
+        "bottom": "int64 (S)",
+    }
     mask: IntArray
     column: IntArray
     top: IntArray
     bottom: IntArray
     count: int
     size_hw: tuple[int, int]
-
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, mask="int64 (S)", column="int64 (S)", top="int64 (S)", bottom="int64 (S)"
-        )
 
     def bounds_xyxy_px(self) -> IntArray:
         """int64 (N, 4): left, top, right, bottom of each mask; zeros where it is empty."""
@@ -241,7 +243,7 @@ def _npy_header(height: int, width: int) -> bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Crops:
+class Crops(Arrays):
     """Masks of N instances over their windows.
 
     Attributes:
@@ -250,11 +252,9 @@ class Crops:
 
     """
 
+    forms: ClassVar = {"windows_xyxy_px": "int64 (N, 4)", "masks": "tuple (N)"}
     windows_xyxy_px: IntArray
     masks: tuple[BoolArray, ...]
-
-    def __post_init__(self) -> None:
-        freeze_arrays(self, windows_xyxy_px="int64 (N, 4)", masks="tuple (N)")
 
 
 def crops_of(boxes_xyxy_px: FloatArray, segments: Segments) -> Crops:

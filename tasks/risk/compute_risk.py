@@ -23,12 +23,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from sam2_core.arrays import freeze_arrays
+from sam2_core.arrays import Arrays
 from sam2_core.types import FloatArray, IntArray, Masks
 from tasks.masks.crops import MASKS_AT_ONCE, BoolArray, Segments, segments_of
 from tasks.risk.geometry import (
@@ -202,7 +202,7 @@ def reliability_picture(title: str, risks: Mapping[str, Numbers], bad: Numbers) 
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class Measured(Arrays):
     """The boxes and masks of F frames in numbers, one frame after another; N instances in all.
 
     Attributes:
@@ -217,6 +217,17 @@ class Measured:
 
     """
 
+    forms: ClassVar = {
+        "starts": "int64 (edges)",
+        "labeled": "bool (F)",
+        "boxes_px": "float64 (N, 4)",
+        "size_hw_px": "float64 (N, 2)",
+        "area_px": "float64 (N)",
+        "fill": "float64 (N)",
+        "log_area": "float64 (N)",
+        "classes": "int64 (N)",
+        "tracks": "int64 (N)",
+    }
     starts: IntArray
     labeled: BoolArray
     boxes_px: Numbers
@@ -226,13 +237,6 @@ class Measured:
     log_area: Numbers
     classes: IntArray
     tracks: IntArray
-
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, starts="int64 (edges)", labeled="bool (F)", boxes_px="float64 (N, 4)",
-            size_hw_px="float64 (N, 2)", area_px="float64 (N)", fill="float64 (N)",
-            log_area="float64 (N)", classes="int64 (N)", tracks="int64 (N)",
-        )  # fmt: skip
 
     @staticmethod
     def of(frames: Sequence[LabeledFrame]) -> Measured:
@@ -564,7 +568,7 @@ WORDS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Judgement:
+class Judgement(Arrays):
     """Risk of the N instances of a frame, and why.
 
     Attributes:
@@ -573,11 +577,9 @@ class Judgement:
 
     """
 
+    forms: ClassVar = {"risk": "float32 (N)", "reasons": "tuple (N)"}
     risk: FloatArray
     reasons: tuple[tuple[str, ...], ...]
-
-    def __post_init__(self) -> None:
-        freeze_arrays(self, risk="float32 (N)", reasons="tuple (N)")
 
 
 @dataclass(frozen=True)

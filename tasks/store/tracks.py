@@ -8,9 +8,9 @@ whoever reads both. A table stays, whichever version made it: ids never change.
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from sam2_core.arrays import freeze_arrays
+from sam2_core.arrays import Arrays
 from sam2_core.types import Boxes, IntArray, Masks
 from tasks.store import storage, tables
 from tasks.store.checksums import IncompleteArtifactError, sha256_of
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class FrameTracks:
+class FrameTracks(Arrays):
     """Which objects the N labels of a frame show.
 
     Attributes:
@@ -33,11 +33,9 @@ class FrameTracks:
 
     """
 
+    forms: ClassVar = {"ids": "int64 (N)", "labels": "tuple (N)"}
     ids: IntArray
     labels: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        freeze_arrays(self, ids="int64 (N)", labels="tuple (N)")
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,12 +14,12 @@ import operator
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.arrays import freeze_arrays
+from sam2_core.arrays import Arrays, Rows
 from sam2_core.types import IntArray, Masks
 from tasks.masks.crops import BoolArray, run_edges
 from tasks.risk.geometry import Numbers, best_pairs, shared_box_areas
@@ -235,7 +235,7 @@ _Columns: TypeAlias = tuple[IntArray, IntArray, Numbers, Numbers, ShapeArray]
 
 
 @dataclass(frozen=True, eq=False)
-class Sightings:
+class Sightings(Rows):
     """S labels of a camera sequence, frame after frame.
 
     Attributes:
@@ -251,6 +251,16 @@ class Sightings:
 
     """
 
+    forms: ClassVar = {
+        "frame": "int64 (S)",
+        "row": "int64 (S)",
+        "given": "int64 (S)",
+        "number": "int64 (S)",
+        "boxes_px": "float64 (S, 4)",
+        "scores": "float64 (S)",
+        "shapes": "uint64 (S, 16)",
+        "labels": "tuple (S)",
+    }
     frame: IntArray
     row: IntArray
     given: IntArray
@@ -260,16 +270,6 @@ class Sightings:
     shapes: ShapeArray
     labels: tuple[str, ...]
     counts: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, frame="int64 (S)", row="int64 (S)", given="int64 (S)", number="int64 (S)",
-            boxes_px="float64 (S, 4)", scores="float64 (S)", shapes="uint64 (S, 16)",
-            labels="tuple (S)",
-        )  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self.frame)
 
 
 def sightings_of(frames: Iterable[LabeledFrame]) -> Sightings:
@@ -315,7 +315,7 @@ LEAST_GAP_AGREEMENT, LEAST_PREDICTED_IOU, MOST_COVERED_IOU = 0.8, 0.75, 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Gap:
+class Gap(Arrays):
     """An object in a frame where it was not found, between two where it was.
 
     Attributes:
@@ -331,6 +331,13 @@ class Gap:
 
     """
 
+    forms: ClassVar = {
+        "box_px": "float64 (4)",
+        "before": "uint64 (16)",
+        "after": "uint64 (16)",
+        "others_px": "float64 (K, 4)",
+        "others": "uint64 (K, 16)",
+    }
     frame: int
     track_id: int
     label: str
@@ -340,12 +347,6 @@ class Gap:
     after: ShapeArray
     others_px: Numbers
     others: ShapeArray
-
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, box_px="float64 (4)", before="uint64 (16)", after="uint64 (16)",
-            others_px="float64 (K, 4)", others="uint64 (K, 16)",
-        )  # fmt: skip
 
     def why_not_by(self, shape: ShapeArray, predicted_iou: float) -> str:
         """Why a mask in the gap's box, uint64 (16,), is not taken for the object's; "" if it is."""

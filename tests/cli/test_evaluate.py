@@ -67,7 +67,7 @@ def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
         (["--save", "{truth}"], r"truth\.json is no evaluation that --save wrote"),
         (["--save", "-"], "--save takes a file"),
         (["--save", "s3://b/x.json"], "s3://b: reports are written to this machine"),
-        (["--report", "{folder}"], r"worst-01\.png is no part of a report, report.md is not bes"),
+        (["--report", "{folder}"], "has files that are of no such report"),
         (["--prompt", "detector", "--min-score", "nan"], "nan' is not a number"),
         (["--min-score", "0.4"], "--min-score applies only with --prompt detector"),
         (["--against", "{file}"], "no evaluation that --save wrote: UnicodeDecodeError"),

@@ -43,11 +43,9 @@ def test_a_compressed_archive_under_the_name_of_a_plain_one_is_told(tmp_path):
         list(discover([str(path)]))
 
 
-def test_several_pictures_of_one_key_are_told(tmp_path, caplog):
+def test_several_pictures_of_one_key_are_a_frame_each(tmp_path):
     path = recordings.tar(tmp_path / "a.tar", [("0.jpg", jpeg(0)), ("0.png", jpeg(1))])
-    one = only(path)
-    assert len(one.frames) == 2
-    assert "1 key has several pictures, and each is a frame: 0.jpg and 0.png" in caplog.text
+    assert len(only(path).frames) == 2
 
 
 def test_a_damaged_header_in_an_archive_is_a_failed_frame_behind_the_others(tmp_path):
@@ -87,14 +85,15 @@ def test_a_wild_timestamp_of_a_dataset_costs_its_own_frame(tmp_path, value):
     assert "is no time" in reasons(outcomes)[0]
 
 
-def test_odd_rows_of_a_table_end_nothing_and_rows_that_come_twice_are_one(tmp_path, caplog):
+def test_rows_that_come_twice_are_one_and_what_is_no_row_is_damage(tmp_path):
     root = formats.nuscenes(tmp_path / "in", ["drive"])
     table = root / "v1.0-mini" / "sample_data.json"
     rows = json.loads(table.read_text())
-    table.write_text(json.dumps([None, "x", 3, [1], *rows, *rows]))
-    one = only(root)
-    assert len(one.frames) == 4
-    assert "sample_data.json: 4 rows are no object" in caplog.text
+    table.write_text(json.dumps([*rows, *rows]))
+    assert len(only(root).frames) == 4
+    table.write_text(json.dumps([*rows, 3, *rows]))
+    with pytest.raises(AutolabelError, match=r"sample_data\.json: a row is no object: 3"):
+        only(root)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +155,6 @@ def test_a_file_of_a_bag_that_is_gone_is_told(tmp_path, caplog):
     assert "metadata.yaml names b_1.mcap, not there" in caplog.text
     metadata.write_text("rosbag2: [")
     assert list(discover([str(tmp_path / "bag")]))
-    assert "metadata.yaml cannot be read" in caplog.text
 
 
 def test_a_stamp_that_is_no_time_gives_way_to_when_it_was_written(tmp_path):

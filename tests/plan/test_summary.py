@@ -89,16 +89,15 @@ def test_a_sequence_says_what_became_of_it(outcome, told):
         (
             {"tracks": 2, "other_class": 1},
             0,
-            ["2 tracks; 1 label is of another class than its track"],
+            ["2 tracks; 1 label of another class than the track"],
         ),
-        ({"tracks": 2}, 3, ["2 tracks", "gaps of tracks: none"]),
+        ({"tracks": 2}, 3, ["2 tracks", "gaps of tracks: 0 masks filled in"]),
         (
             {"tracks": 2, "filled": 1, "not_filled": {"no mask there": 2, "the frame failed": 3}},
             3,
             [
                 "2 tracks",
-                "gaps of tracks: 1 mask filled in; 5 not filled: the frame failed (3), "
-                "no mask there (2)",
+                "gaps of tracks: 1 mask filled in (3 not: the frame failed, 2 not: no mask there)",
             ],
         ),
     ],

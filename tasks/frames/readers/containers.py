@@ -130,7 +130,12 @@ def _members(archive: File) -> tuple[list[File], File | None]:
                 + (" (it is compressed: unpack it first)" if _is_compressed(path) else "")
             ) from error
         damage = str(error)
-    _tell(where, found, refused)
+    if refused:
+        told = f"{counted(len(refused), 'picture')} with a name that leads out of it"
+        told += f" or is not UTF-8: {refused[0]!r}"
+        if not found:
+            raise AutolabelError(f"{where} holds only {told}")
+        log.warning("%s: %s left out", where, told)
     whole = not any(one.problem for one in found)
     return found, _broken(found, where, end, damage) if whole else None
 
@@ -155,31 +160,6 @@ def _broken(found: list[File], where: str, end: int, damage: str) -> File | None
     uri = f"{folder}{name}#at={end}"
     problem = f"{where} is damaged behind its byte {end}: {damage}"
     return replace(last, name=name, uri=uri, size_bytes=0, problem=problem)
-
-
-def _tell(where: str, found: list[File], refused: list[str]) -> None:
-    """Tell of names that lead elsewhere, and of keys with several pictures.
-
-    Raises:
-        AutolabelError: all names lead elsewhere.
-
-    """
-    if refused:
-        told = f"{counted(len(refused), 'picture')} with a name that leads out of it"
-        told += f" or is not UTF-8: {refused[0]!r}"
-        if not found:
-            raise AutolabelError(f"{where} holds only {told}")
-        log.warning("%s: %s left out", where, told)
-    pictures_of: dict[str, list[str]] = {}
-    for one in found:
-        member = _path(one)
-        pictures_of.setdefault(member.rpartition(".")[0], []).append(member)
-    several = {tuple(names) for names in pictures_of.values() if len(set(names)) > 1}
-    if several:
-        log.warning(
-            "%s: %s several pictures, and each is a frame: %s", where,
-            counted(len(several), "key has", "keys have"), " and ".join(min(several)),
-        )  # fmt: skip
 
 
 def _is_wanted(name: str) -> bool:
@@ -240,16 +220,10 @@ class Mcap(Reader):
 
 def _tell_of_missing(folder: str, there: set[str]) -> None:
     """Tell of the files of a rosbag2 recording that are not beside its metadata."""
-    import yaml
-
     uri = storage.join(folder, METADATA)
-    try:
-        told = yaml.safe_load(storage.read_bytes(uri))["rosbag2_bagfile_information"]
-        named = [one for one in told.get("relative_file_paths") or () if isinstance(one, str)]
-    except (yaml.YAMLError, LookupError, TypeError, AttributeError, storage.StorageError) as error:
-        log.warning("%s cannot be read: %s", storage.redact(uri), error)
-        return
-    gone = [one for one in named if one.rpartition("/")[2] not in there]
+    text = storage.read_bytes(uri).decode("utf-8", "replace")
+    named = re.findall(r"[^][,'\"/\s]+\.mcap\b", text)
+    gone = [one for one in dict.fromkeys(named) if one not in there]
     if gone:
         log.warning("%s names %s, not there", storage.redact(uri), " and ".join(gone[:3]))
 

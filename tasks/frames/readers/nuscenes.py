@@ -104,7 +104,7 @@ def rows(uri: str) -> Iterator[Row]:
     """
     listed, where = stat_file(uri), storage.redact(uri)
     path = fetch(uri, listed.etag, listed.size_bytes) if listed else storage.local_path(uri)
-    decode, passed, odd = json.JSONDecoder().raw_decode, 0, 0
+    decode, passed = json.JSONDecoder().raw_decode, 0
     with storage.explained("read", uri), path.open(encoding="utf-8-sig", errors="replace") as file:
         text = file.read(_PIECE).lstrip()
         at = int(text.startswith("["))
@@ -112,17 +112,15 @@ def rows(uri: str) -> Iterator[Row]:
             between = _BETWEEN.match(text, at)
             at = between.end() if between else at
             if text[at : at + 1] == "]":
-                if odd:
-                    log.warning("%s: %s no object", where, counted(odd, "row is", "rows are"))
                 return
             try:
                 row, end = decode(text, at)
             except ValueError:
                 end = len(text)
             if end < len(text):
-                if isinstance(row, dict):
-                    yield row
-                odd += not isinstance(row, dict)
+                if not isinstance(row, dict):
+                    raise AutolabelError(f"{where}: a row is no object: {row!r:.60}")
+                yield row
                 at = end
                 continue
             more = file.read(_PIECE)
