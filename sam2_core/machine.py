@@ -117,6 +117,31 @@ def how_to_install(extra: str, target: str = "") -> str:
     )
 
 
+def of_extra(module: str, what: str, extra: str, target: str = "") -> Any:
+    """Return a module that comes with an extra of this package.
+
+    Args:
+        module: its name.
+        what: needs it.
+        extra: as for `how_to_install`.
+        target: as for `how_to_install`.
+
+    Raises:
+        AutolabelError: it is not installed.
+
+    """
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        from sam2_core.types import AutolabelError  # which imports NumPy
+
+        raise AutolabelError(
+            f"{what} needs the package {module.partition('.')[0]}: {how_to_install(extra, target)}"
+        ) from error
+
+
 PACKAGES = (
     "sam2-autolabel", "numpy", "onnxruntime", "onnxruntime-gpu", "torch", "transformers",
     "tensorrt-cu13", "tensorrt-rtx-cu13-libs", "simplejpeg", "pillow",

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 
-from sam2_core.machine import how_to_install
+from sam2_core.machine import of_extra
 from sam2_core.redaction import redact
 from sam2_core.serving.contract import (
     CA_VARIABLE,
@@ -154,14 +154,9 @@ class Transport:
 
     def __init__(self, url: str) -> None:
         parts, token = _split_url(url), os.environ.get(TOKEN_VARIABLE, "")
-        try:
-            import tritonclient.grpc
-        except ImportError as error:
-            raise AutolabelError(
-                "speaking with a Triton server needs its client: "
-                f"{how_to_install('triton', 'triton')}"
-            ) from error
-        self._grpc: Any = tritonclient.grpc
+        self._grpc = of_extra(
+            "tritonclient.grpc", "speaking with a Triton server", "triton", "triton"
+        )
         self.url = url
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         secure = parts.scheme == "grpcs"

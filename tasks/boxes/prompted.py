@@ -32,13 +32,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.backends.onnxruntime_backend import open_session, run_session
+from sam2_core.machine import of_extra
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
 from tasks.boxes.detectors import CPU, EMBEDDINGS, DetectorFile, files_beside, takes_text
 from tasks.boxes.yolox import AnyDetector, Letterboxed
 
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _EDGES = (800, 1333)
-_INSTALL = "pip install 'sam2-autolabel[prompts]' (in a checkout: make extra-prompts)"
 Inputs = dict[str, npt.NDArray[Any]]
 _IN_FRACTIONS, _IN_PIXELS = {"pred_boxes", "logits"}, {"boxes", "scores"}
 
@@ -235,14 +235,9 @@ def _tokenizer(model: Path) -> Any:
         raise AutolabelError(
             f"{model} takes tokens of texts: put its tokenizer.json into {model.parent}"
         )
+    tokenizers = of_extra("tokenizers", f"the prompt of {model.name}", "prompts")
     try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise AutolabelError(
-            f"prompts of {model} need the package tokenizers: {_INSTALL}"
-        ) from error
-    try:
-        return Tokenizer.from_file(str(found[0]))
+        return tokenizers.Tokenizer.from_file(str(found[0]))
     except Exception as error:  # the package raises nothing narrower
         raise AutolabelError(f"cannot read {found[0]}: {error}") from error
 

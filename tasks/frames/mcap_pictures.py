@@ -24,6 +24,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from sam2_core.machine import of_extra
 from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
 from sam2_core.types import AutolabelError
 from tasks.frames.download import ExtractedFrames, Row
@@ -33,15 +34,10 @@ from tasks.store import storage
 from tasks.types import StreamRef
 from tasks.wording import counted
 
-INSTALL = "pip install 'sam2-autolabel[mcap]' (in a checkout: make extra-mcap)"
-
 
 def require_mcap() -> None:
     """Raise an AutolabelError that names the package where MCAP files cannot be read."""
-    try:
-        import mcap  # noqa: F401
-    except ImportError as error:
-        raise AutolabelError(f"MCAP files need the package mcap: {INSTALL}") from error
+    of_extra("mcap", "an MCAP file", "mcap")
 
 
 def topics_of(uri: str, fetched: Callable[[], Path]) -> dict[str, str]:
@@ -385,12 +381,7 @@ def _raise_of_machine(error: Exception) -> None:
 
 
 def _av() -> Any:
-    try:
-        import av
-        import av.error
-    except ImportError as error:
-        raise AutolabelError(f"compressed video needs the package av: {INSTALL}") from error
-    return av
+    return of_extra("av", "compressed video", "mcap")
 
 
 def shots_of(path: Path, topic: str, wanted: Callable[[int], bool]) -> Iterator[Shot]:
