@@ -205,6 +205,11 @@ def announce(console: Console, plan: Plan) -> None:
         f"[bold]{len(plan.missing)}[/] of {counted(whole, 'sequence')} to label"
         + (f", {done} up to date" if done else "")
     )
+    if plan.replaced:
+        console.print(
+            f"[yellow]{plan.replaced} of them have labels of another run, made otherwise: datasets "
+            "and exports will show the new ones instead[/]"
+        )
     if plan.kept:
         console.print(f"[bold]{len(plan.kept)}[/] kept: {why_kept(sum(plan.kept.values()))}")
     console.print(

@@ -256,6 +256,7 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
                 plan.hidden += 1
             continue
         plan.sequences += 1
+        stored.refuse_left_out(plan.params.label, key)
         plan.cameras |= dict.fromkeys(frame.camera for frame in one.frames)
         if done:
             last = stored.newest[name]

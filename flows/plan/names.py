@@ -14,9 +14,10 @@ from tasks.frames.identity import IMAGE_SUFFIXES, split_address, suffix_of
 from tasks.frames.naming import NamedOtherwiseError, Names, overlap, root_of_both
 from tasks.frames.readers.choice import reader_of
 from tasks.store import storage
+from tasks.store.artifacts import read_frames
 from tasks.store.manifests import Key, complete_keys, list_manifests, newest_of
 from tasks.store.roots import read_roots, write_roots
-from tasks.types import SequenceRef
+from tasks.types import ALL_FRAMES, SequenceRef
 from tasks.wording import counted
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,11 @@ def why_kept(frames: int) -> str:
     return f"people decided on {counted(frames, 'frame')}; --relabel-reviewed labels them anew"
 
 
+def _same_frames(*keys: Key) -> bool:
+    """Whether content keys are of the same frames, whatever boxes these have."""
+    return len({content_key.partition("-")[0] for _, content_key in keys}) == 1
+
+
 class Stored:
     """The labels of a storage as a plan finds them.
 
@@ -117,12 +123,43 @@ class Stored:
         Reads decisions if it has to. 0 where the sequence is labeled anew: nobody has decided,
         that is asked for, or there are other frames than those that have labels.
         """
-        name, content_key = key
+        name = key[0]
         last = self.newest.get(name)
         if label.relabel_reviewed or last is None or last.partial:
             return 0
-        of_frames = [one.partition("-")[0] for one in (last.content_key, content_key)]  # not boxes
-        return self._reviewed.get(name, 0) if len(set(of_frames)) == 1 else 0
+        return self._reviewed.get(name, 0) if _same_frames(last.key, key) else 0
+
+    def refuse_left_out(self, label: LabelParams, key: Key) -> None:
+        """Refuse `--frames` without frames of a sequence that its newest labels are of.
+
+        Reads these where they are of other frames than the sequence has now.
+
+        Raises:
+            AutolabelError: datasets and exports would lose those frames.
+
+        """
+        name = key[0]
+        last = self.newest.get(name)
+        if label.selection == ALL_FRAMES or last is None or _same_frames(last.key, key):
+            return
+        try:
+            chunks = last.read(self._out_uri).chunks
+            frames = [
+                frame.index
+                for one in chunks
+                for frame in read_frames(self._out_uri, one.stem, one.key)
+            ]
+        except AutolabelError as error:  # damaged, or of another version: nothing is lost with them
+            log.info("%s: which frames have labels is not known: %s", name, error)
+            return
+        lost = sum(one not in label.selection for one in frames)
+        if lost:
+            raise AutolabelError(
+                f"--frames {label.frames} leaves out {lost} of {counted(len(frames), 'frame')} of "
+                f"{name} that are labeled in this --out, and datasets and exports would lose "
+                "them: give a trial an --out of its own, or take those frames, too (all: "
+                "--frames ::)"
+            )
 
     def refuse_namesake(self, sequence: SequenceRef) -> None:
         """Refuse a sequence that is to be labeled and has the name of another drive.

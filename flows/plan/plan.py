@@ -45,6 +45,7 @@ class Plan:
             clock has dated ahead, and what is complete and had other labels since, of other frames
             or another run.
         kept: sequences that are left as people have reviewed them: name -> frames decided on.
+        replaced: how many sequences to label have labels of another run.
 
     """
 
@@ -54,6 +55,7 @@ class Plan:
     again: tuple[ListedManifest, ...] = ()
     names: Names = field(default_factory=Names)
     kept: Mapping[str, int] = field(default_factory=dict)
+    replaced: int = 0
 
     @property
     def missing(self) -> list[SequencePart]:
@@ -106,6 +108,8 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
     to_label = [_key(one) for one in found if _key(one) not in stored.complete]
     kept = {key[0]: frames for key in to_label if (frames := stored.frames_kept(params, key))}
     found = [one for one in found if one.sequence.sequence_id not in kept]
+    for one in found:
+        stored.refuse_left_out(params, _key(one))
     is_tracked = stored.complete and params.tracks
     tracked = list_tracked(params.out, run_key) if is_tracked else set()
 
@@ -123,11 +127,14 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
         if part.manifest is None:
             stored.refuse_namesake(part.found.sequence)
     keys = set(map(_key, found)) & stored.complete
-    again = dated_ahead(stored.listed)
-    for one in stored.listed:
-        if one.run_key == run_key and one.key in keys and stored.newest[one.key[0]] != one:
-            again.append(one)
-    plan = Plan(job, sequences, matching, tuple(again), names, kept)
+    again = dated_ahead(stored.listed) + [
+        one
+        for one in stored.listed
+        if one.run_key == run_key and one.key in keys and stored.newest[one.key[0]] != one
+    ]
+    last = [stored.newest.get(part.name) for part in sequences if part.manifest is None]
+    replaced = sum(listed is not None and listed.run_key != run_key for listed in last)
+    plan = Plan(job, sequences, matching, tuple(again), names, kept, replaced)
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
         refuse_unless_usable(job.model.backend)
     return plan
