@@ -638,15 +638,14 @@ _PLACES = {f"{MACHINE_FIELD}.detections.{name}": 1 for name in ("_id", "label", 
 def _next_after(dataset: Any, view: str) -> str:
     """Say what comes after a queue without anything left."""
     mine = map(Share.of_this_process().named, (NEEDS_REVIEW, SECOND_OPINIONS))
+    more = " and for second opinions" if Share.of_this_process().double else ""
+    then = f"'Order the review queue again' above the grid asks for more{more}"
     for name in (*mine, DISAGREEMENTS, CONTROL):
         waiting = queue_standing(dataset, name).left if dataset.has_saved_view(name) else 0
         if waiting and view != name:
-            return f"the queue is finished; next: {counted(waiting, 'label')} in the view '{name}'"
-    more = "more and for second opinions" if Share.of_this_process().double else "more"
-    return (
-        f"the queue is finished: {handing_on(dataset.name)}; the panel 'Review progress' shows how "
-        f"it went, and 'Order the review queue again' above the grid asks for {more}"
-    )
+            then = f"next: {counted(waiting, 'label')} in the view '{name}'"
+            break
+    return f"the queue is finished; {then}; {handing_on(dataset.name)}"
 
 
 def handing_on(name: str) -> str:

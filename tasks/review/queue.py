@@ -796,5 +796,4 @@ def changed_labels(dataset: Any) -> Any:
 
 def control_labels(dataset: Any) -> set[str]:
     """Return the ids of the control sample's labels."""
-    older = dataset.info.get("control", {}).get("label_ids", ())
-    return set(dataset.info.get(QUEUES, {}).get(CONTROL, older))
+    return set(dataset.info.get(QUEUES, {}).get(CONTROL, ()))

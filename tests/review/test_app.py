@@ -123,7 +123,9 @@ def decides_with_keys(
     press(page, "Shift+M")
     assert looks(page, apart, both) == ["merged"], "one label, where two were"
     press(page, "Shift+Z")
-    assert looks(page, before, places) == decisions(name) == ["", "", ""]
+    # FiftyOne's worker paints labels that are back anew, and may do so twice.
+    wait_for(lambda: looks(page, before, places), ["", "", ""])
+    assert decisions(name) == ["", "", ""]
     click_label(page, places[0], SIZE_HW)
     counted = page.get_by_test_id("modal").get_by_test_id("sidebar-field-container-reviewed")
     press(page, "Shift+A")

@@ -197,8 +197,10 @@ def test_the_page_is_told_what_there_is_to_choose_from(name: str) -> None:
     assert set(ask(dataset, "classes")["classes"]) >= {one.label for one in labels_of(dataset)}
     ((sequence, text),) = ask(dataset, "sequences")["sequences"]
     assert (sequence, text[:23]) == ("drive", "drive  (4 frames, risk ")
-    groups = ask(dataset, "standing")["groups"]
-    assert ["reasons", "risk", "review_status"] in [one["paths"][:3] for one in groups]
+    standing = ask(dataset, "standing")
+    paths = [one["paths"][:3] for one in standing["groups"]]
+    assert ["reasons", "risk", "review_status"] in paths
+    assert f"`autolabel review export '{name}'`" in standing["next"], "how the labels leave"
     ctx = context(dataset, dataset.view(), params={"act": "open_sequence", "sequence": "DRI"})
     assert Review().execute(ctx)["message"] == "drive: 4 frames"
     (request,) = ctx.executor.to_json()["requests"]

@@ -22,12 +22,15 @@ from tasks.review.events import undo
 from tasks.review.queue import (
     LABEL_BY_LABEL,
     NEEDS_REVIEW,
+    Queue,
+    Share,
     build_queue,
     decided_objects,
     list_sequences,
     sequence_view,
     spread,
 )
+from tasks.review.stats import NO_CONTROL
 from tasks.wording import counted
 from tests.review.labels import STAMP, labeled_frame, load_frames
 from tests.review.reviewed import ask
@@ -155,6 +158,12 @@ def test_review_opens_at_the_queue_and_says_its_counts_and_port(
     assert f"2 decisions on {counted(len(view), 'frame')}, one for each object" in done.output
     assert f"{FRAMES} frames in all" in done.output
     assert f"port {app.DEFAULT_PORT} is taken: {app.DEFAULT_PORT + 1} is used" in done.output
+    assert NO_CONTROL not in done.output
+    second = Share.parse("2/3")
+    told = " ".join(review._advice(schema.open_dataset(still), second, Queue(1, 1, 0.5, 0)))
+    assert "on 10% of the frames of share 1/3 (--double 0.1)" in told
+    assert "'second opinions 2 of 3'" in told
+    assert NO_CONTROL in told
     (link,) = links
     assert f"review-{app.DEFAULT_PORT + 1}.html" in done.stdout
     assert "secret" not in done.output

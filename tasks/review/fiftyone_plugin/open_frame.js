@@ -264,7 +264,7 @@
   }
 
   Object.assign(review, {
-    open, openId, hiddenLabels, isDone, isOver, isPatch, tileId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn,
+    open, openId, hiddenLabels, isDone, isOver, isPatch, tileId, labels, decisionOf, claim, focused, boxOnPage, focusOn,
     moveFocus, paint, selectedLabels, correctionOf, markTiles,
   });
 })();

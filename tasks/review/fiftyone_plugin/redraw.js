@@ -137,16 +137,17 @@
       const way = fos.modalNavigation.get();
       const now = await state.snapshot.getPromise(fos.modalSelector);
       let at = null;
-      if (skips) {
+      if (!way && !to) {
+        review.tell("the page was loaded anew far down the view, so no way leads on: press Escape, then click a tile");
+      } else if (skips) {
         at = await find(way, (id) => !review.open.over.has(id), step, now);
         if (!at) await find(way, (id) => id === now.id, step, now); // where FiftyOne's arrows go on
       } else if (to) {
         at = (await find(way, (id) => id === to, step, now)) ?? { id: to };
-      } else if (way && now && now[step > 0 ? "hasNext" : "hasPrevious"] !== false) {
+      } else if (now && now[step > 0 ? "hasNext" : "hasPrevious"] !== false) {
         at = await (step > 0 ? way.next(1) : way.previous(1));
       } else {
-        const end = step > 0 ? "this was the last frame" : "this was the first frame";
-        review.tell(way ? end : "no way from here, as its address has opened the frame: Escape, then click a tile");
+        review.tell(step > 0 ? "this was the last frame" : "this was the first frame");
       }
       if (at) await hooks.show(at);
       return { turned: Boolean(at) };

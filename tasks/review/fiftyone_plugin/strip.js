@@ -13,7 +13,7 @@
     "in another frame or not at all; 'Open a sequence' above the grid shows all";
   const OUTSIDE = "the queue asks about as many objects as --budget says, about each once: by its riskiest label. Another label of this " +
     "object is asked about or decided, or the budget did not reach it";
-  const NOT_QUEUED = "not in the queue";
+  const NOT_QUEUED = "not in the queue ⓘ";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
   const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", followed: 0, next: "" };
@@ -33,7 +33,8 @@
     part("label", `font-weight:bold;max-width:16em;${CUT};flex:none`);
     part("risk", "flex:none;border-radius:4px;padding:2px 7px;color:#111827;font-weight:bold");
     part("take", "flex:none;display:flex;gap:8px");
-    part("reasons", "white-space:normal;line-height:16px;max-height:32px;overflow:hidden;flex:1 1 0;min-width:0;cursor:help");
+    part("reasons", "white-space:normal;line-height:16px;max-height:32px;overflow:hidden;flex:1 1 0;min-width:0;cursor:help;" +
+      "-webkit-line-clamp:2;-webkit-box-orient:vertical");
     part("last", `color:#9ca3af;max-width:14em;${CUT};flex:none`);
     for (const [key, text, act, told = ""] of buttons) {
       const button = element("button", BUTTON, bar);
@@ -121,7 +122,7 @@
     const all = `keys act on all ${selected}; Shift+M makes one of them`;
     const text = selected ? all : label ? said : nothingLeft(labels);
     set("reasons", text, [text, ...told].join("\n")); // all of it, where the strip has no room
-    bar.reasons.style.display = ""; // takes what room is left
+    bar.reasons.style.display = "-webkit-box"; // takes what room is left
     set("last", standing.last, `${standing.last}: your last decision, as ${standing.who}, which undo takes back`);
   }
 
