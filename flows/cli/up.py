@@ -19,7 +19,6 @@ from flows.cli.main import was_interrupted
 from flows.machine.programs import APP, CPU_POOL, DATABASE, GPU_POOL, SERVER, workers
 from flows.machine.services import (
     folder,
-    processes_of,
     running,
     running_api,
     start,
@@ -179,9 +178,9 @@ def refuse_ignored(port: int | None, count: int | None, app_port: int | None) ->
         there = urlsplit(found[name].url).port if name in found else asked
         if asked and there != asked:
             raise _runs_otherwise(f"{what} listens on port {there}", f"{option} {asked}")
-    there = processes_of(f"worker-{GPU_POOL}")
-    if count and there and count != there:
-        told = f"{there} GPU {'worker runs' if there == 1 else 'workers run'}"
+    workers = found.get(f"worker-{GPU_POOL}")
+    if count and workers and count != workers.count:
+        told = f"{workers.count} GPU {'worker runs' if workers.count == 1 else 'workers run'}"
         raise _runs_otherwise(told, f"--workers {count}")
 
 

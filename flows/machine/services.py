@@ -10,13 +10,11 @@ own, which ends with the command.
 import configparser
 import contextlib
 import os
-import re
 import shlex
-import signal
 import socket
 import subprocess
-import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,6 @@ from flows.machine.self_test import noted_sick, notes_folder
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.processes import handling
 from tasks.store.private_files import (
     PRIVATE_UMASK,
     OwnFolder,
@@ -41,13 +38,10 @@ from tasks.store.shared_server import socket_folder
 START_S, STOP_S = 180.0, 150.0
 SUPERVISOR_S = 30.0
 POLL_S = 0.2
-SOON_S = 2.0  # what takes no longer needs no word
-LAST_BYTES, LONGEST = 1 << 16, 300
+LINES, LONGEST = 4, 600
 LIVES = {"STARTING", "RUNNING", "STOPPING", "BACKOFF"}
 LINKS = "sign-in.html"  # what `up` has printed
 SUPERVISOR = "supervisor.supervisord"
-# As a traceback ends; in a group of exceptions there are bars before it.
-_EXCEPTION = re.compile(r"[\s|]*((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)\b.*)")
 ADVICE = (
     "what failed is tested again and again, and a worker that is well takes work by itself: make "
     "room where a disk is full, see `nvidia-smi -L` for GPUs. Where CUDA_VISIBLE_DEVICES or the "
@@ -83,13 +77,15 @@ class Service:
         pid: process id; 0 while none runs.
         log: what it writes; each of several processes has its own.
         url: where it listens, "" when nowhere.
+        count: how many processes it has.
 
     """
 
     name: str
     pid: int
     log: Path
-    url: str = ""
+    url: str
+    count: int
 
     @property
     def alive(self) -> bool:
@@ -104,17 +100,14 @@ def folder() -> Path:
 
 def running() -> dict[str, Service]:
     """Services of `up` that run or are about to, by name."""
-    found = {}
-    for one in _processes(folder()):
+    found, processes = {}, _processes(folder())
+    counts = Counter(one["group"] for one in processes)
+    for one in processes:
         name = one["group"]
         if one["statename"] in LIVES and one["name"] == f"{name}_0":
-            found[name] = Service(name, one["pid"], Path(one["stdout_logfile"]), _url_of(name))
+            log, url = Path(one["stdout_logfile"]), _url_of(name)
+            found[name] = Service(name, one["pid"], log, url, counts[name])
     return found
-
-
-def processes_of(name: str) -> int:
-    """Return how many processes a service of `up` has."""
-    return sum(one["group"] == name for one in _processes(folder()))
 
 
 def running_api() -> str | None:
@@ -130,7 +123,12 @@ def start(program: Program) -> Service:
         if not _pid_of(folder()):
             _supervise(folder())
         log = program.name if program.count == 1 else f"{program.name}_{NUMBER}"
-        _add(program, folder(), f"{_escaped(str(folder()))}/{log}.log")
+        to = f"{_escaped(str(folder()))}/{log}.log"
+        section = _section(program, folder(), _pid_of(folder()), to, most="10MB")
+        write_private(_list_of(folder()) / f"{program.name}.conf", section)
+        _update(folder())
+        with contextlib.suppress(Fault):  # it has started by itself, or says in its log why not
+            _rpc(folder()).startProcessGroup(program.name, False)
         known = running()
     if program.name not in known:
         raise AutolabelError(f"{program.name} ended at once: see {log_of(program.name)}")
@@ -151,11 +149,11 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
     """
     deadline = time.monotonic() + START_S
     _, of_workers, pool = service.name.partition("worker-")
+    names = f"{socket.gethostname()}-{pool}-"
     while not ready():
         noted = refused_workers().items() if of_workers else ()
-        whole = f"{socket.gethostname()}-{pool}"
-        refused = [why for name, why in noted if name.rpartition("-")[0] == whole]
-        if refused and len(refused) >= processes_of(service.name):
+        refused = [why for name, why in noted if name.startswith(names)]
+        if len(refused) >= service.count:
             raise AutolabelError(
                 f"no worker takes work: {'; '.join(sorted(set(refused)))}. What was started goes "
                 "on, and what failed is tested again and again; `autolabel down` ends it all"
@@ -168,20 +166,14 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
 
 
 def last_words(log: Path) -> str:
-    """Return the last exception at the end of a log, without one its last line; "" if it is empty.
+    """Return how a log ends; "" if it is empty.
 
     A server's last line is often only that it stops ("Application startup failed. Exiting.").
     """
-    with contextlib.suppress(OSError), log.open("rb") as opened:
-        opened.seek(max(0, opened.seek(0, os.SEEK_END) - LAST_BYTES))
-        text = opened.read().decode(errors="replace")
+    with contextlib.suppress(OSError):
+        text = log.read_text(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        for number in range(len(lines) - 1, -1, -1):
-            if found := _EXCEPTION.match(lines[number]):
-                # Pydantic tells in further lines what is wrong with which value.
-                more = lines[number + 1 : number + 3] if "ValidationError" in found[1] else []
-                return " ".join([found[1], *more])[:LONGEST]
-        return "".join(lines[-1:])[:LONGEST]
+        return " ".join(lines[-LINES:])[-LONGEST:]
     return ""
 
 
@@ -208,49 +200,39 @@ def stop_all(tell: Callable[[Sequence[str]], object] = lambda _: None) -> list[s
     """Stop every service of `up`, last what others need to end; returns names of those that ran.
 
     Args:
-        tell: hears, each time that they are others, of which services are waited for.
+        tell: hears which services are waited for.
 
     """
-    known, left = running(), list[str]()
+    known = sorted(running())
     if pid := _pid_of(folder()):
+        tell(known)
         _rpc(folder()).shutdown()
-    began = time.monotonic()
+    deadline = time.monotonic() + (1 + len(known)) * STOP_S
     while pid and processes.born(pid) is not None:
         time.sleep(POLL_S)
-        before, left = left, [name for name in sorted(known) if processes.born(known[name].pid)]
-        waited_s = time.monotonic() - began
-        if left != before and waited_s > SOON_S:
-            tell(left)
-        if waited_s > (1 + len(known)) * STOP_S:
+        if time.monotonic() > deadline:
             raise AutolabelError(f"supervisord (process {pid}) does not stop; end it by hand")
     _forget(folder())
-    return sorted(known)
+    return known
 
 
 def in_foreground(program: Program) -> None:
-    """Run a program until SIGTERM or Ctrl-C, and show what it writes.
+    """Become the supervisor of a program, until SIGTERM or Ctrl-C; it shows what that writes.
 
     Raises:
-        AutolabelError: `up` runs it; or the supervisor does not start, or ended by itself.
+        AutolabelError: `up` runs it.
 
     """
     if program.name in running():
         raise AutolabelError(
             f"`autolabel up` runs {program.name} on this machine already; `autolabel down` stops it"
         )
-    own = OwnFolder("autolabel-workers-")
-    try:
-        supervisor = _supervise(own.path, subprocess.PIPE)
-        with handling(lambda *_: supervisor.terminate(), signal.SIGTERM, signal.SIGINT):
-            _add(program, own.path, "/dev/fd/1", most="0")
-            for line in supervisor.stdout or ():
-                sys.stderr.buffer.write(line)
-                sys.stderr.buffer.flush()
-            supervisor.wait()
-    finally:
-        own.remove()
-    if supervisor.returncode:
-        raise AutolabelError("supervisord has ended, and the workers with it: start them again")
+    own = OwnFolder("autolabel-workers-")  # swept when the supervisor, which locks it, has ended
+    os.set_inheritable(own.lock.fileno(), True)
+    section = _section(program, own.path, os.getpid(), "/dev/fd/2", most="0")
+    write_private(_list_of(own.path) / f"{program.name}.conf", section)
+    command = _supervisor(own.path)
+    os.execv(command[0], command)  # noqa: S606 - ours
 
 
 def _list_of(at: Path) -> Path:
@@ -296,19 +278,21 @@ def _pid_of(at: Path) -> int:
     return 0
 
 
-def _supervise(at: Path, output: int | None = None) -> subprocess.Popen[bytes]:
-    """Start a supervisor with an empty list; one whose output is a pipe ends with this process."""
-    _list_of(at)
-    _forget(at)
+def _supervisor(at: Path) -> list[str]:
+    """Write the configuration of a supervisor; returns its command line."""
     file = at / "supervisor.conf"
     write_private(file, _SUPERVISOR.format(folder=_escaped(str(at)), socket=_socket(at)))
+    return python(SUPERVISOR, "-c", str(file))
+
+
+def _supervise(at: Path) -> None:
+    """Start a supervisor with an empty list."""
+    _list_of(at)
+    _forget(at)
     log = close_file(at / "supervisor.start.log")
-    command = python(SUPERVISOR, "-c", str(file))
-    if output:
-        command = [*python("flows.machine.launched"), "0", str(os.getpid()), *command]
     with log.open("wb") as opened:
         started = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output or opened, stderr=opened, cwd=at,
+            _supervisor(at), stdin=subprocess.DEVNULL, stdout=opened, stderr=opened, cwd=at,
             umask=PRIVATE_UMASK, start_new_session=True,
         )  # fmt: skip
     deadline = time.monotonic() + SUPERVISOR_S
@@ -317,15 +301,6 @@ def _supervise(at: Path, output: int | None = None) -> subprocess.Popen[bytes]:
             said = last_words(log)
             raise AutolabelError(f"supervisord did not start: {said or 'it said nothing'}")
         time.sleep(processes.POLL_S)
-    return started
-
-
-def _add(program: Program, at: Path, log: str, *, most: str = "10MB") -> None:
-    """Put a program on a list and start it; at most so much of what it writes goes to one log."""
-    write_private(_list_of(at) / f"{program.name}.conf", _section(program, at, log, most))
-    _update(at)
-    with contextlib.suppress(Fault):  # it has started by itself, or says in its log why not
-        _rpc(at).startProcessGroup(program.name, False)
 
 
 def _update(at: Path) -> None:
@@ -339,12 +314,13 @@ def _update(at: Path) -> None:
         supervisor.addProcessGroup(name)
 
 
-def _section(program: Program, at: Path, log: str, most: str) -> str:
+def _section(program: Program, at: Path, supervisor: int, log: str, most: str) -> str:
+    """Tell a supervisor of a program; at most so much of what it writes goes to one log."""
     kind, processes, number, more = "program", program.count, "0", ""
     if program.port:  # a second process does nothing but hold the port, see `launched`
         kind, processes, number = "fcgi-program", 2, NUMBER
         more = f"socket=tcp://127.0.0.1:{program.port}\n"
-    words = [*python("flows.machine.launched"), number, str(_pid_of(at)), *program.command]
+    words = [*python("flows.machine.launched"), number, str(supervisor), *program.command]
     command = " ".join(one if one == NUMBER else _escaped(shlex.quote(one)) for one in words)
     values = ",".join(f'{key}="{_escaped(value)}"' for key, value in program.environment.items())
     url = f"http://127.0.0.1:{program.port}{program.path}" if program.port else ""

