@@ -129,28 +129,22 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def _listed(smi: str) -> list[str]:
+    found = list[str]()
     try:
         asked = subprocess.Popen(
             [smi, "-L"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             encoding="utf-8", errors="replace", start_new_session=True,
         )  # fmt: skip
+        said, _ = asked.communicate(timeout=LISTED_WITHIN_S)
+        found = listed_gpus(said) if asked.returncode == 0 else []
     except OSError as error:
-        raise UnlistedError(f"{smi} cannot be run ({error.strerror}); {_OTHERWISE}") from error
-    try:
-        printed = asked.communicate(timeout=LISTED_WITHIN_S)[0]
+        said = f"cannot be run: {error.strerror}"
     except subprocess.TimeoutExpired:
-        told = f"nvidia-smi lists no GPU within {LISTED_WITHIN_S:g} s, so the driver hangs"
-        raise UnlistedError(f"{told}; {_OTHERWISE}") from None
-    finally:  # after Ctrl-C, too; not waited for, as `subprocess.run` does: the driver may hold it
-        if asked.poll() is None:
-            asked.kill()
-    found = listed_gpus(printed) if asked.returncode == 0 else []
+        asked.kill()  # and not waited for, as `subprocess.run` does: the driver may hold it
+        said = f"nothing within {LISTED_WITHIN_S:g} s, so the driver hangs"
     if not found:
-        said = " ".join(printed.split())[:200] or "nothing"
-        raise UnlistedError(
-            f"`nvidia-smi -L` lists no GPU (exit code {asked.returncode}, it says: {said}); "
-            f"{_OTHERWISE}"
-        )
+        said = " ".join(said.split())[:200] or "nothing"
+        raise UnlistedError(f"`nvidia-smi -L` lists no GPU (it says: {said}); {_OTHERWISE}")
     return found
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from xmlrpc.client import Error, Fault, ServerProxy
 
+from flows.machine.launched import TIED
 from flows.machine.programs import NUMBER, Program, python
 from flows.machine.self_test import noted_sick, notes_folder
 from sam2_core.cache import cache_folder
@@ -41,6 +42,10 @@ POLL_S = 0.2
 LINES, LONGEST = 4, 600
 LIVES = {"STARTING", "RUNNING", "STOPPING", "BACKOFF"}
 LINKS = "sign-in.html"  # what `up` has printed
+# Of a program that listens on a port, process 1 does nothing: while it runs supervisord holds the
+# port, also when process 0, the program, is started again. Workers would send a password to whoever
+# else got it.
+HOLD_PORT = 'test "$0" = 1 && exec sleep infinity; exec "$@"'
 SUPERVISOR = "supervisor.supervisord"
 ADVICE = (
     "what failed is tested again and again, and a worker that is well takes work by itself: make "
@@ -124,11 +129,16 @@ def start(program: Program) -> Service:
             _supervise(folder())
         log = program.name if program.count == 1 else f"{program.name}_{NUMBER}"
         to = f"{_escaped(str(folder()))}/{log}.log"
-        section = _section(program, folder(), _pid_of(folder()), to, most="10MB")
+        section = _section(program, folder(), to, most="10MB")
         write_private(_list_of(folder()) / f"{program.name}.conf", section)
-        _update(folder())
+        supervisor = _rpc(folder())
+        ((added, changed, _),) = supervisor.reloadConfig()
+        for name in changed:
+            supervisor.removeProcessGroup(name)
+        for name in [*added, *changed]:
+            supervisor.addProcessGroup(name)
         with contextlib.suppress(Fault):  # it has started by itself, or says in its log why not
-            _rpc(folder()).startProcessGroup(program.name, False)
+            supervisor.startProcessGroup(program.name, False)
         known = running()
     if program.name not in known:
         raise AutolabelError(f"{program.name} ended at once: see {log_of(program.name)}")
@@ -141,7 +151,7 @@ def log_of(name: str) -> Path:
 
 
 def wait_until(service: Service, ready: Callable[[], object]) -> None:
-    """Wait until a service is ready; takes one that fails off the list again.
+    """Wait until a service is ready; stops one that fails.
 
     Raises:
         AutolabelError: it ended, all its workers are refused, or it takes too long.
@@ -190,10 +200,9 @@ def refused_workers() -> dict[str, str]:
 
 
 def stop(name: str) -> None:
-    """Stop a service of `up` and take it off the list; nothing where it is not on it."""
-    (_list_of(folder()) / f"{name}.conf").unlink(missing_ok=True)
+    """Stop a service of `up`; nothing where it is not on the list."""
     with contextlib.suppress(OSError, Error):
-        _update(folder())
+        _rpc(folder()).stopProcessGroup(name)
 
 
 def stop_all(tell: Callable[[Sequence[str]], object] = lambda _: None) -> list[str]:
@@ -229,7 +238,7 @@ def in_foreground(program: Program) -> None:
         )
     own = OwnFolder("autolabel-workers-")  # swept when the supervisor, which locks it, has ended
     os.set_inheritable(own.lock.fileno(), True)
-    section = _section(program, own.path, os.getpid(), "/dev/fd/2", most="0")
+    section = _section(program, own.path, "/dev/fd/2", most="0")
     write_private(_list_of(own.path) / f"{program.name}.conf", section)
     command = _supervisor(own.path)
     os.execv(command[0], command)  # noqa: S606 - ours
@@ -255,14 +264,16 @@ def _socket(at: Path) -> Path:
     return socket_folder(at, "supervisor.sock.00000") / "supervisor.sock"
 
 
-def _processes(at: Path) -> list[dict[str, Any]]:
-    """Return what supervisord says of each process; nothing where none runs."""
-    if not at.is_dir():
-        return []
+def _ask(at: Path, question: str, otherwise: Any) -> Any:
+    """Ask a supervisor; returns `otherwise` where none answers."""
     with contextlib.suppress(OSError, Error):
-        found: list[dict[str, Any]] = _rpc(at).getAllProcessInfo()
-        return found
-    return []
+        return getattr(_rpc(at), question)() if at.is_dir() else otherwise
+    return otherwise
+
+
+def _processes(at: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = _ask(at, "getAllProcessInfo", [])
+    return found
 
 
 def _url_of(name: str) -> str:
@@ -272,10 +283,7 @@ def _url_of(name: str) -> str:
 
 
 def _pid_of(at: Path) -> int:
-    """Process id of a supervisor, 0 where none answers."""
-    with contextlib.suppress(OSError, Error):
-        return int(_rpc(at).getPID())
-    return 0
+    return int(_ask(at, "getPID", 0))
 
 
 def _supervisor(at: Path) -> list[str]:
@@ -303,24 +311,13 @@ def _supervise(at: Path) -> None:
         time.sleep(processes.POLL_S)
 
 
-def _update(at: Path) -> None:
-    """Let supervisord read the list again: start what is new on it, stop what is gone."""
-    supervisor = _rpc(at)
-    ((added, _, removed),) = supervisor.reloadConfig()
-    for name in removed:
-        supervisor.stopProcessGroup(name)
-        supervisor.removeProcessGroup(name)
-    for name in added:
-        supervisor.addProcessGroup(name)
-
-
-def _section(program: Program, at: Path, supervisor: int, log: str, most: str) -> str:
+def _section(program: Program, at: Path, log: str, most: str) -> str:
     """Tell a supervisor of a program; at most so much of what it writes goes to one log."""
-    kind, processes, number, more = "program", program.count, "0", ""
-    if program.port:  # a second process does nothing but hold the port, see `launched`
-        kind, processes, number = "fcgi-program", 2, NUMBER
+    kind, processes, holding, more = "program", program.count, list[str](), ""
+    if program.port:
+        kind, processes, holding = "fcgi-program", 2, ["sh", "-c", HOLD_PORT, NUMBER]
         more = f"socket=tcp://127.0.0.1:{program.port}\n"
-    words = [*python("flows.machine.launched"), number, str(supervisor), *program.command]
+    words = [*TIED, *holding, *program.command]
     command = " ".join(one if one == NUMBER else _escaped(shlex.quote(one)) for one in words)
     values = ",".join(f'{key}="{_escaped(value)}"' for key, value in program.environment.items())
     url = f"http://127.0.0.1:{program.port}{program.path}" if program.port else ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,12 +22,11 @@ from flows.server.postgres import home
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.store.private_files import OwnFolder
+from tasks.store.private_files import OwnFolder, close_file, private_folder
 
 START_TIMEOUT_S = 180.0
 EVENTS_TIMEOUT_S, STOP_S = 5.0, 20.0
 FOLDER_PREFIX = "autolabel-prefect-"
-FAILED_LOG = "server-failed.log"
 _CLIENT_ENVIRONMENT = {
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
@@ -148,7 +146,7 @@ class Api:
     def begin_own(self) -> None:
         """Start ours; `wait` before use."""
         self._folder = OwnFolder(FOLDER_PREFIX)
-        self._log = self._folder.path / "server.log"
+        self._log = close_file(private_folder(home()) / "command.log")  # the newest command's
         own = _SERVER_ENVIRONMENT | {SERVER_AUTH: self.auth, "PREFECT_HOME": str(self._folder.path)}
         with socket.create_server(("127.0.0.1", 0)) as listener, self._log.open("wb") as log:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
@@ -182,12 +180,9 @@ class Api:
             if ended is not None or time.monotonic() > deadline:
                 none = f"no answer in {START_TIMEOUT_S:.0f} s"
                 why = last_words(self._log) or (none if ended is None else f"exit status {ended}")
-                log = self._log  # which outlives this command only elsewhere
-                with contextlib.suppress(OSError):
-                    log = Path(shutil.copy(log, home() / FAILED_LOG))
                 raise AutolabelError(
-                    f"Prefect's server did not start: {why}; its log is {log}. Another way is to "
-                    "start one with `autolabel up` or `prefect server start`, and to set "
+                    f"Prefect's server did not start: {why}; its log is {self._log}. Another way "
+                    "is to start one with `autolabel up` or `prefect server start`, and to set "
                     "PREFECT_API_URL"
                 )
             time.sleep(0.05)

@@ -3,7 +3,6 @@
 import contextlib
 import re
 import shlex
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
@@ -15,11 +14,9 @@ import httpx
 from prefect.artifacts import (
     create_markdown_artifact,
     create_progress_artifact,
-    create_table_artifact,
     update_progress_artifact,
 )
 from prefect.client.schemas.filters import ArtifactFilter
-from prefect.client.schemas.objects import Artifact
 from prefect.client.schemas.sorting import ArtifactSort
 from prefect.runtime import flow_run
 
@@ -128,17 +125,13 @@ def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
 
     """
     of_runs = {"flow_run_id": {"any_": list(run_ids)}, "type": {"any_": ["progress"]}}
-    newest_first = list(_artifacts(**of_runs)) if run_ids else []
+    fits, order = ArtifactFilter.model_validate(of_runs), ArtifactSort.CREATED_DESC
+    with connected() as client:
+        read = partial(client.read_artifacts, artifact_filter=fits, sort=order)
+        newest_first = list(in_pages(read)) if run_ids else []
     return {
         one.flow_run_id: float(str(one.data)) for one in reversed(newest_first) if one.flow_run_id
     }
-
-
-def _artifacts(**wanted: Any) -> Iterator[Artifact]:
-    """Yield artifacts, the newest first; `wanted` are fields of Prefect's `ArtifactFilter`."""
-    fits, order = ArtifactFilter.model_validate(wanted), ArtifactSort.CREATED_DESC
-    with connected() as client:
-        yield from in_pages(partial(client.read_artifacts, artifact_filter=fits, sort=order))
 
 
 class FrameCount(Listener):
@@ -150,22 +143,21 @@ class FrameCount(Listener):
     """
 
     def __init__(self, planned: int) -> None:
-        self._total, self._done, self._one_at_a_time = planned, 0, threading.Lock()
+        self._planned, self._done = [planned], list[int]()  # threads append to them at once
 
     def expected(self, frames: int) -> None:
         """Correct what was planned."""
-        with self._one_at_a_time:
-            self._total += frames
+        self._planned.append(frames)
 
     def advanced(self, stage: str, frames: int, kept: bool) -> None:
         """Count frames that are through the model, those from before, too."""
         if stage == SEGMENT:
-            with self._one_at_a_time:
-                self._done += frames
+            self._done.append(frames)
 
     def so_far(self) -> tuple[int, int]:
         """Return frames that are through, and all; what a second pass does again counts once."""
-        return min(self._done, self._total), self._total
+        total = sum(self._planned)
+        return min(sum(self._done), total), total
 
 
 @contextlib.contextmanager
@@ -184,16 +176,9 @@ def frames_counted(context: RunContext, key: str, planned: int) -> Iterator[None
 
 
 def publish(summary: dict[str, Any]) -> None:
-    """Write a run's summary as a Markdown artifact and its failures as a table artifact."""
+    """Write a run's summary as a Markdown artifact; `status` tells which frames failed."""
     key = f"run-{summary['run_key']}"
     create_markdown_artifact(summary_markdown(summary), key=key, description="labeling run")
-    if summary["failed"]:
-        names = ("sequence", "camera", "frame", "uri", "stage", "reason")
-        rows = [
-            {name: plain(str(one.get(name, ""))) for name in names} for one in summary["failed"]
-        ]
-        description = "what failed, and why"
-        create_table_artifact(rows, key=f"{key}-failures", description=description)
 
 
 def summary_markdown(summary: dict[str, Any]) -> str:

@@ -53,7 +53,13 @@ def connected() -> Iterator[SyncPrefectClient]:
                 "server was started with"
             ) from error
         kind = ServerAwayError if status >= 500 else AutolabelError
-        raise kind(f"Prefect's API answered {status}: {error.response.text[:500]}") from error
+        told = f"Prefect's API answered {status}: {error.response.text[:500]}"
+        raise kind(
+            f"{told}; parameters of a deployment that do not fit this version are changed on its "
+            "page of Prefect"
+            if status == 409
+            else told
+        ) from error
     except httpx.HTTPError as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise AutolabelError(

@@ -18,7 +18,7 @@ from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.objects import ConcurrencyLimitConfig
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.deployments.runner import RunnerDeployment
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.flows import Flow, load_flow_from_entrypoint
 from prefect.schedules import Schedule
 from prefect.types.entrypoint import EntrypointType
@@ -26,7 +26,6 @@ from prefect.utilities.callables import parameter_schema
 
 from flows.machine.programs import CPU_POOL, GPU_POOL
 from flows.server.client import connected
-from sam2_core.types import AutolabelError
 
 FILE = Path(__file__).parents[1] / "prefect.yaml"
 # `autolabel worker` puts its own Python first on the PATH.
@@ -128,16 +127,5 @@ def _update(
     if not found.work_pool_name:
         values |= {"work_pool_name": wanted["work_pool"]["name"], "paused": False}
     before = {name: getattr(found, name) for name in values} | {"tags": sorted(found.tags)}
-    if values == before:
-        return
-    try:
+    if values != before:
         client.update_deployment(found.id, DeploymentUpdate(**values))
-    except PrefectHTTPStatusError as error:
-        if error.response.status_code != 409:
-            raise
-        detail = str(error.response.json().get("detail", ""))[:300]
-        raise AutolabelError(
-            f"the parameters that deployment {flow.name}/{found.name} was given do not fit this "
-            f"version: {detail}; change them on its page of Prefect, or delete the deployment "
-            "there; then try again"
-        ) from None

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
@@ -31,7 +31,7 @@ SOCKET = f".s.PGSQL.{PORT}"
 START_S, LOOK_EVERY_S = 15.0, 0.5
 # PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
 AS_NOBODY = (
-    "--reuid=nobody", "--regid=nogroup", "--clear-groups",
+    "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups",
     "--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override",
     "--securebits=+no_setuid_fixup",  # else access() would not count it
 )  # fmt: skip
@@ -156,16 +156,22 @@ class Postgres(SharedServer):
 
     def _run(self, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Run one of PostgreSQL's programs, as nobody where this user is root."""
-        command = [*_as_whom(), str(self._programs / program), *map(str, arguments)]
+        command = [str(self._programs / program), *map(str, arguments)]
         environment = {key: value for key, value in os.environ.items() if key[:2] != "PG"}
+        if not os.geteuid():
+            command = [*AS_NOBODY, *command]
+            # Systems have it there, also when the PATH is short.
+            environment["PATH"] = f"{environment.get('PATH', '')}{os.pathsep}{os.defpath}"
         try:
             return subprocess.run(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, text=True, check=False, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            told = f"{command[0]} cannot be run: {error.strerror}"
-            raise AutolabelError(f"PostgreSQL does not start: {told}") from error
+            raise AutolabelError(
+                f"PostgreSQL does not start: {command[0]} cannot be run: {error.strerror}. As root "
+                "it takes `setpriv` (package util-linux), which runs it as nobody"
+            ) from error
 
 
 @contextlib.contextmanager
@@ -197,19 +203,6 @@ def environment(url: str) -> dict[str, str]:
         "PREFECT_API_DATABASE_CONNECTION_URL": url,
         "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",
     }
-
-
-def _as_whom() -> Sequence[str]:
-    if os.geteuid():
-        return ()
-    # Where systems have it, also when the PATH is short.
-    setpriv = shutil.which("setpriv", path=f"{os.environ.get('PATH', '')}{os.pathsep}{os.defpath}")
-    if not setpriv:
-        raise AutolabelError(
-            "PostgreSQL does not run as root, and `setpriv` (package util-linux), which runs it as "
-            "nobody, is not here: install it, or work as another user"
-        )
-    return (setpriv, *AS_NOBODY)
 
 
 def _programs() -> Path:

@@ -17,6 +17,7 @@ import time
 SERVICES = "PREFECT_SERVER_SERVICES_"
 LEASES = "prefect.server.concurrency.lease_storage"
 DAY_S = 24 * 3600
+HOST = "127.0.0.1"  # where the pages ask the API: `localhost` would be another origin to a browser
 STOP_S = 20.0
 # Of the server of a workstation; what the user has set stays.
 SETTINGS = {
@@ -82,7 +83,7 @@ def _serve(listener: socket.socket, auth: str, *, whole: bool) -> None:
     from flows.server.sign_in import SignIn, guarding
     from tasks.review.door import Door
 
-    origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    origin = f"http://{HOST}:{listener.getsockname()[1]}"
     for name, value in guarding(auth, origin).items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("PREFECT_UI_API_URL", f"{origin}/api")
@@ -93,8 +94,9 @@ def _serve(listener: socket.socket, auth: str, *, whole: bool) -> None:
 
     app = create_app(webserver_only=not whole, final=True)
     config = uvicorn.Config(
-        Door(SignIn(app)), lifespan="on", access_log=False, timeout_graceful_shutdown=1,
-        log_level="warning" if whole else "error", timeout_keep_alive=KEEP_ALIVE_S.value(),
+        Door(SignIn(app), is_ours={HOST}.__contains__), lifespan="on", access_log=False,
+        timeout_graceful_shutdown=1, timeout_keep_alive=KEEP_ALIVE_S.value(),
+        log_level="warning" if whole else "error",
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listener])
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
-from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, TaskRunFilter
+from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
@@ -66,19 +66,16 @@ def ending(
     """
     failed = [one for one in outcomes if one.partial or (one.error and one.stage != LOAD)]
     if failed:
-        first = failed[0]
-        text += f", {counted(len(failed), 'sequence')} failed"
-        text += f" ({given_up} of them given up)" if given_up else ""
-        text += f": {first.sequence_id}: {first.incomplete or first.error}"
-    unloaded = [one for one in outcomes if one.error and one.stage == LOAD]
+        first, gone = failed[0], f" ({given_up} of them given up)" if given_up else ""
+        text += f", {counted(len(failed), 'sequence')} failed{gone}: {first.sequence_id}: "
+        text += first.incomplete or first.error
+    unloaded, lacks = [one for one in outcomes if one.error and one.stage == LOAD], ""
     if unloaded:
-        first = unloaded[0]
-        lacks = f"; {len(unloaded)} of {counted(len(outcomes), 'sequence')} {NOT_LOADED} {dataset}"
-        lacks += f"{_LATER}{first.sequence_id}: {first.error}"
-        lacks = lacks[: LONGEST // 2]
-        text = text[: LONGEST - len(lacks)] + lacks
-    text = text[:LONGEST]
-    return Failed(message=text) if failed else Completed(message=text)
+        first, of = unloaded[0], counted(len(outcomes), "sequence")
+        lacks = f"; {len(unloaded)} of {of} {NOT_LOADED} {dataset}{_LATER}{first.sequence_id}: "
+        lacks = f"{lacks}{first.error}"[: LONGEST // 2]
+    message = text[: LONGEST - len(lacks)] + lacks
+    return Failed(message=message) if failed else Completed(message=message)
 
 
 def why_not_loaded(message: str) -> str:
@@ -261,7 +258,6 @@ def _is_of(decided: LabelParams, asked: LabelParams) -> bool:
 
 
 FLOWS = (SHARD_FLOW, "nightly", "backfill", "load-dataset", "relabel", "label")
-_GOING_ON = ["RUNNING", "PENDING"]
 SIGN_OF_LIFE_S = 30.0
 LOOK_EVERY_S = 15.0
 CANCEL_S = 2.0
@@ -281,23 +277,13 @@ PATIENCE_S = 900.0
 
 
 def signs_of_life(every_s: float = SIGN_OF_LIFE_S) -> contextlib.AbstractContextManager[None]:
-    """Tell Prefect now and then, while the block runs, that the current flow run lives.
-
-    Tasks that an earlier start has left have Crashed: they would seem to run for ever.
-    """
+    """Tell Prefect now and then, while the block runs, that the current flow run lives."""
     run_id, name = flow_run.id, flow_run.name
 
     def tell() -> None:
         with contextlib.suppress(AutolabelError), asked_once(), connected() as client:
             client.update_flow_run(UUID(run_id), name=name)
 
-    if flow_run.run_count > 1:
-        of_run = FlowRunFilter.model_validate({"id": {"any_": [run_id]}})
-        going_on = TaskRunFilter.model_validate({"state": {"type": {"any_": _GOING_ON}}})
-        with contextlib.suppress(AutolabelError), connected() as client:
-            read = partial(client.read_task_runs, flow_run_filter=of_run, task_run_filter=going_on)
-            for one in list(in_pages(read)):
-                client.set_task_run_state(one.id, Crashed(message="its worker ended"), force=True)
     return repeating(tell, every_s) if run_id else contextlib.nullcontext()
 
 
@@ -402,7 +388,7 @@ def watch(
         run_key: of the run.
         out_uri: its storage; other storages may get the same run.
         poll_s: seconds between two looks.
-        tell: is told, each once, of shards that were interrupted and of a server that is away.
+        tell: is told, once, of a server that is away.
 
     Raises:
         ServerAwayError: Prefect did not answer for a quarter of an hour.
@@ -423,16 +409,8 @@ def watch(
         retry=retry_if_exception_type(ServerAwayError), stop=stop_after_delay(PATIENCE_S),
         wait=wait_fixed(poll_s), before_sleep=away, sleep=time.sleep, reraise=True,
     )  # fmt: skip
-    interrupted: set[tuple[UUID, int]] = set()
     with looking_after():
-        while True:
-            active = patiently(look)
-            for run in active:
-                lies = run.state and (run.state.is_crashed() or run.state.name == "AwaitingRetry")
-                if run.state and lies and (run.id, run.run_count) not in interrupted:
-                    interrupted.add((run.id, run.run_count))
-                    tell(f"{run.name} was interrupted: {run.state.message or 'no reason given'}")
+        while active := patiently(look):
             yield active
-            if not active:
-                return
             time.sleep(poll_s)
+        yield []

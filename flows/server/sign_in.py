@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.machine.services import LINKS
-from sam2_core.types import AutolabelError
 from tasks.review.door import PRIVATE_HEADERS, page, with_headers
 from tasks.store.private_files import (
     private_folder,
@@ -84,13 +83,7 @@ def known_auth(folder: Path) -> str:
         AutolabelError: there is none, or others could have read or made it.
 
     """
-    file = auth_file(folder)
-    if not file.exists():
-        raise AutolabelError(
-            f"{file} is not there: the running Prefect server was started by an older version "
-            "and has no password; run `autolabel down`, then `autolabel up`"
-        )
-    return read_secret(file)
+    return read_secret(auth_file(folder))
 
 
 def sign_in_link(api: str, auth: str) -> str:
@@ -111,32 +104,20 @@ def write_links(folder: Path, links: Mapping[str, str], name: str = LINKS) -> Pa
 
 
 class SignIn:
-    """Adds the page that signs a browser in to Prefect's server.
-
-    Prefect's pages ask the API at 127.0.0.1, so those of `localhost` are led there: for a browser
-    it is another origin, with a storage of its own.
-    """
+    """Adds the page that signs a browser in to Prefect's server."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer for our page, pass everything else on."""
-        from starlette.requests import Request
-        from starlette.responses import HTMLResponse, RedirectResponse
+        from starlette.responses import HTMLResponse
 
-        if scope["type"] == "http":
-            request = Request(scope)
-            shown = request.headers.get("sec-fetch-mode") == "navigate"
-            if shown and request.url.hostname == "localhost":
-                target = request.url.replace(hostname="127.0.0.1")
-                await RedirectResponse(str(target))(scope, receive, send)
-                return
-            if scope["path"] == PATH:
-                digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
-                policy = f"default-src 'none'; connect-src 'self'; script-src 'sha256-{digest}'"
-                headers = PRIVATE_HEADERS | {"content-security-policy": policy}
-                body = page("Signing in", "", f"<script>{_SCRIPT}</script>")
-                await HTMLResponse(body, headers=headers)(scope, receive, send)
-                return
-        await self._app(scope, receive, with_headers(send, _ASKING_NOBODY_ELSE))
+        if scope["type"] == "http" and scope["path"] == PATH:
+            digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+            policy = f"default-src 'none'; connect-src 'self'; script-src 'sha256-{digest}'"
+            headers = PRIVATE_HEADERS | {"content-security-policy": policy}
+            body = page("Signing in", "", f"<script>{_SCRIPT}</script>")
+            await HTMLResponse(body, headers=headers)(scope, receive, send)
+        else:
+            await self._app(scope, receive, with_headers(send, _ASKING_NOBODY_ELSE))

@@ -134,8 +134,8 @@ def workers_online(pool: str | None = None) -> list[str]:
     """
     online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
     with connected() as client:
-        pool = pool or client.read_deployment_by_name(SHARD_DEPLOYMENT).work_pool_name
-        found = client.read_workers_for_work_pool(pool or "", worker_filter=online)
+        name = pool or pool_of_shards().name
+        found = client.read_workers_for_work_pool(name, worker_filter=online)
     return sorted(one.name for one in found)
 
 

@@ -24,7 +24,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from flows.machine import self_test
+from flows.machine.launched import TIED
 from flows.machine.programs import CPU_POOL, gpu_ids, python
 from flows.machine.self_test import NOTE_VARIABLE, noted_sick, notes_folder
 from flows.server.api import use_api
@@ -37,7 +40,6 @@ from tasks.processes import collect_seldom, handling
 from tasks.store.private_files import OwnFolder
 
 if TYPE_CHECKING:
-    import psutil
     from prefect.workers.process import ProcessWorker
 
 POLL_S, STOP_S = 0.5, 20.0
@@ -140,18 +142,14 @@ def _offers(gpu: str, note: Path) -> tuple[str, ...]:
     if not gpu and not note.exists():
         return ("onnxruntime-cpu",)
     environment = os.environ if gpu else os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    tied = [*python("flows.machine.launched"), "0", str(os.getpid())]
-    # Whoever leaves the block waits for it: no other is started beside one that cannot be killed.
-    with subprocess.Popen(
-        [*tied, *python("flows.machine.self_test")], env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ) as test:  # fmt: skip
-        try:
-            printed, _ = test.communicate(timeout=self_test.LIMIT_S)
-        except subprocess.TimeoutExpired:
-            test.kill()
-            raise AutolabelError("its self-test hangs in the driver or a file system") from None
-    lines = printed.strip().splitlines()
+    try:  # it waits for one that it has killed: no other is started beside one that cannot be
+        test = subprocess.run(
+            [*TIED, *python("flows.machine.self_test")], env=environment, text=True, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=self_test.LIMIT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise AutolabelError("its self-test hangs in the driver or a file system") from None
+    lines = test.stdout.strip().splitlines()
     if test.returncode:
         died = f"its self-test ended with exit code {test.returncode} and said nothing"
         raise AutolabelError(lines[-1] if lines else died)
@@ -209,7 +207,7 @@ async def _run(
     while not (working.done() or stop.is_set() or note.exists()):
         await asyncio.sleep(POLL_S)
         if until_idle_s is not None:
-            if _flow_runs():
+            if psutil.Process().children():  # flow runs: it starts nothing else
                 busy_s = time.monotonic()
             elif time.monotonic() - busy_s > until_idle_s:
                 stop.set()
@@ -233,7 +231,7 @@ async def _end_flow_runs(patience_s: float, *, ask: bool) -> None:
     asked: set[int] = set()
     deadline = time.monotonic() + patience_s
     # One that cannot be killed is held by the driver or a file system.
-    while (runs := _flow_runs()) and time.monotonic() < deadline + STOP_S:
+    while (runs := psutil.Process().children()) and time.monotonic() < deadline + STOP_S:
         for run in runs:
             with contextlib.suppress(ProcessLookupError):
                 if time.monotonic() > deadline:
@@ -242,14 +240,3 @@ async def _end_flow_runs(patience_s: float, *, ask: bool) -> None:
                     asked.add(run.pid)
                     os.kill(run.pid, signal.SIGTERM)
         await asyncio.sleep(0.1)
-
-
-def _flow_runs() -> list[psutil.Process]:
-    import psutil
-
-    found = []
-    for one in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if "prefect.engine" in one.cmdline():
-                found.append(one)
-    return found

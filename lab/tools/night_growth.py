@@ -99,11 +99,7 @@ def processes_of(home: Home) -> list[psutil.Process]:
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             ours = one.environ().get("AUTOLABEL_CACHE") == home.environment["AUTOLABEL_CACHE"]
-            if (
-                ours
-                and "flows.server.process" in one.cmdline()
-                and "launched" not in str(one.cmdline())
-            ):
+            if ours and "flows.server.process" in one.cmdline():
                 found.append(one)
     return found
 

@@ -1,6 +1,5 @@
 """Whoever watches a run hears of it, and starts again what the server leaves crashed."""
 
-import itertools
 import re
 import time
 from functools import partial
@@ -27,9 +26,9 @@ from tests.integration.runs import MICRO, write_sequence
 
 def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(terminal, monkeypatch):
     """Through a real API: a flow that says it lives keeps its state, and a silent one does not."""
-    from prefect import flow, task
+    from prefect import flow
     from prefect.client.orchestration import get_client
-    from prefect.states import Cancelling, Completed, Crashed, Pending, Running
+    from prefect.states import Cancelling, Crashed, Pending, Running
 
     for kind, (_, why) in runs.LOST_AFTER_S.items():
         limit_s = 1.0 if kind in {"RUNNING", "CANCELLING"} else 0.2
@@ -51,14 +50,7 @@ def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(termina
         again = [silent, crashed, taken]
         others = client.create_flow_run(flow(lambda: None, name="another"), state=Running())
         killed = client.create_flow_run(some_flow, state=Running(), tags=[runs.TAG])
-        runtime = SimpleNamespace(id=str(lives.id), name=lives.name, run_count=2)
-        step, number = task(lambda: None, name="label"), itertools.count()
-
-        def made(run, state):
-            return client.create_task_run(step, run.id, str(next(number)), state=state).id
-
-        left = [made(lives, one) for one in (Running(), Pending())]
-        kept = [made(lives, Completed()), made(silent, Running())]
+        runtime = SimpleNamespace(id=str(lives.id), name=lives.name)
         monkeypatch.setattr(runs, "flow_run", runtime)
         cancelled = begun()
         client.set_flow_run_state(cancelled.id, Cancelling(), force=True)
@@ -73,8 +65,6 @@ def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(termina
         assert client.read_flow_run(lives.id).state_name == "Running"
         assert client.read_flow_run(lives.id).updated > lives.updated
         assert client.read_flow_run(others.id).state_name == "Running"
-        states = [client.read_task_run(one).state_name for one in (*left, *kept)]
-        assert states == ["Crashed", "Crashed", "Completed", "Running"]
         told = [client.read_flow_run(one.id).state.message for one in (*again, cancelled)]
         assert [one.partition(" ")[0] for one in told] == ["no", "its", "a", "no"], told
 
@@ -162,7 +152,6 @@ def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
     assert re.fullmatch(half, told.pop())
     assert [one for one in told if not one.startswith(far)] == [
         "watching the shards",
-        "drive+0 was interrupted: exited with status code -9",
         "Prefect's API does not answer (ConnectError): start one with `autolabel up`, or set "
         "PREFECT_API_URL to a running server. Waiting for it, 15 minutes at most",
     ]

@@ -73,7 +73,7 @@ def test_programs_end_with_a_supervisor_that_is_killed_and_the_next_one_starts_a
     assert list(services.running()) == ["server"]
 
 
-def test_a_program_that_fails_is_told_with_its_last_words_and_taken_off_the_list(cache):
+def test_a_program_that_fails_is_told_with_its_last_words_and_stopped(cache):
     failing = [sys.executable, "-c", "import sys; sys.exit('50% is wrong')"]
     with pytest.raises(AutolabelError, match=r"server did not start: 50% is wrong; its log is"):
         services.wait_until(services.start(Program("server", failing)), lambda: False)

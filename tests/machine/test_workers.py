@@ -75,11 +75,11 @@ def test_the_variable_is_read_as_cuda_reads_it(monkeypatch, tmp_path, given, exp
 @pytest.mark.parametrize(
     ("smi", "visible", "why"),
     [
-        (HANGING, None, r"within 0.2 s, so the driver hangs; CUDA_VISIBLE_DEVICES names GPUs"),
-        (FAILING, None, r"\(exit code 9, it says: NVIDIA-SMI has failed because it is old\)"),
-        ("echo No devices found.", None, r"exit code 0, it says: No devices found"),
-        (r"printf 'NVIDIA \377\376'; exit 3", None, "exit code 3, it says: NVIDIA \ufffd\ufffd"),
-        (NO_PROGRAM, None, r"nvidia-smi cannot be run \(Exec format error\)"),
+        (HANGING, None, r"within 0.2 s, so the driver hangs\); CUDA_VISIBLE_DEVICES names GPUs"),
+        (FAILING, None, r"\(it says: NVIDIA-SMI has failed because it is old\)"),
+        ("echo No devices found.", None, r"it says: No devices found"),
+        (r"printf 'NVIDIA \377\376'; exit 3", None, "it says: NVIDIA \ufffd\ufffd"),
+        (NO_PROGRAM, None, "it says: cannot be run: Exec format error"),
         ("exit 0", "none", "CUDA_VISIBLE_DEVICES=none names no GPU"),
     ],
 )
@@ -153,7 +153,7 @@ given_back()
 """
 # `autolabel worker` in a process that starts the program above; there is no Prefect's server.
 COMMAND = """
-import asyncio, contextlib, os, subprocess, sys
+import asyncio, contextlib, os, sys
 from pathlib import Path
 from flows.cli import worker
 from flows.machine import programs, self_test
@@ -162,7 +162,7 @@ programs.LISTED_WITHIN_S, self_test.LIMIT_S, self_test.MEMORY = 3, 2, os.environ
 sys.executable, seen = os.environ["PYTHON"], Path(os.environ["SEEN"])
 class Plain:
     async def start(self, printer):
-        subprocess.Popen([sys.executable, "-m", "prefect.engine"])
+        await asyncio.create_subprocess_exec(sys.executable, "-m", "prefect.engine")
         if (seen / "ends").exists():
             raise ExceptionGroup("", [RuntimeError("it asked too often")])
         await asyncio.sleep(60)
@@ -319,7 +319,7 @@ FOREGROUND = """
 import sys
 from flows.machine.programs import Program
 from flows.machine.services import in_foreground
-sleeps = "import time; print('here takes work', flush=True); time.sleep(99)"
+sleeps = "import os, time; os.write(1, b'here takes work\\\\n'); time.sleep(99)"
 in_foreground(Program("worker-gpu", [sys.executable, "-c", sleeps], count=2))
 """
 
@@ -346,10 +346,3 @@ def test_a_worker_in_the_foreground_is_refused_where_up_runs_its_pool(kept):
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert "`autolabel up` runs worker-gpu on this machine already" in refused.stderr
-
-
-def test_a_program_whose_parent_has_ended_before_it_looked_does_not_start(tmp_path):
-    command = [sys.executable, "-m", "flows.machine.launched", "0", "1", "/bin/touch"]
-    ended = subprocess.run([*command, str(tmp_path / "started")], capture_output=True, check=False)
-    assert (ended.returncode, b"has ended" in ended.stderr) == (1, True)
-    assert not (tmp_path / "started").exists()

@@ -82,7 +82,7 @@ def test_a_server_that_does_not_start_tells_why_and_where_its_log_is(monkeypatch
     with pytest.raises(AutolabelError, match=r"port Input should be .*forty-two") as raised:
         server.wait()
     server.end()
-    log = home() / own.FAILED_LOG
+    log = home() / "command.log"
     assert str(log) in str(raised.value)
     assert "forty-two" in log.read_text()
     assert "<no Python frame>" not in log.read_text()
