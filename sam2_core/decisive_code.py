@@ -88,7 +88,7 @@ _BACKENDS = {
 # What follows objects, beside what makes masks.
 _FOLLOWING = (
     "follow", "backends.follow_backends", "backends.torch_follow", "architecture.memory",
-    "architecture.memory_graphs", "architecture.memory_kernels",
+    "architecture.memory_fused", "architecture.memory_graphs", "architecture.memory_kernels",
 )  # fmt: skip
 
 

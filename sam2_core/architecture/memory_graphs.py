@@ -25,9 +25,9 @@ from sam2_core.architecture.memory import (
     Turns,
     age_encoding,
     grid_position,
-    in_halves_on_gpu,
     sent,
 )
+from sam2_core.architecture.memory_fused import FusedEncoder
 from sam2_core.architecture.model import Sam2, select_mask
 
 POINTER_TOKENS = 4  # a pointer is cut into so many tokens of a memory's width
@@ -253,18 +253,6 @@ class MemoryDecoder(nn.Module):
         return chosen.float(), chosen_iou.float(), score.float(), pointer.float()
 
 
-class Unrefined(nn.Module):
-    """A `MemoryDecoder` of prompts without masks."""
-
-    def __init__(self, decoder: MemoryDecoder) -> None:
-        super().__init__()
-        self.decoder = decoder
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Decode conditioned maps, their index, fine features, points, labels and `ambiguous`."""
-        return self.decoder(*inputs[:-1], None, None, inputs[-1])
-
-
 class MaskPrompt(nn.Module):
     """A mask that is taken as it is: what `MemoryDecoder` makes its pointer of.
 
@@ -303,38 +291,6 @@ class MaskPrompt(nn.Module):
         return conditioned, logits, self.downsample(masks[:, None])
 
 
-class Downsampled(nn.Module):
-    """A convolution of few channels, normalised, GELU; on a GPU in halves one kernel of our own."""
-
-    def __init__(self, *steps: nn.Module) -> None:
-        super().__init__()
-        self.steps = nn.Sequential(*steps)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(O, c, S, S) -> (O, w, S / 2, S / 2)."""
-        if not in_halves_on_gpu(x):
-            return self.steps(x)
-        from sam2_core.architecture import memory_kernels
-
-        return memory_kernels.downsampled(x, self.steps[0], self.steps[1])
-
-
-class Depthwise(nn.Module):
-    """A convolution of each channel by itself, on a GPU in halves by a kernel of our own."""
-
-    def __init__(self, conv: nn.Conv2d) -> None:
-        super().__init__()
-        self.conv = conv
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(O, w, E, E) -> the same."""
-        if not in_halves_on_gpu(x):
-            return self.conv(x)
-        from sam2_core.architecture import memory_kernels
-
-        return memory_kernels.depthwise(x, self.conv.weight, self.conv.bias)
-
-
 class Remember(nn.Module):
     """Memory encoder.
 
@@ -348,13 +304,8 @@ class Remember(nn.Module):
     def __init__(self, model: Sam2, memory: Memory, *, fused: bool = False) -> None:
         super().__init__()
         self.size, self.cells = model.preset.image_size, model.preset.embedding_grid
-        self.encoder = copy.deepcopy(memory.memory_encoder)
-        if fused:
-            steps = self.encoder.mask_downsampler["encoder"]
-            some = Downsampled(*steps[:3]), Downsampled(*steps[3:6]), *steps[6:]
-            self.encoder.mask_downsampler["encoder"] = nn.Sequential(*some)
-            for layer in self.encoder.fuser["layers"]:
-                layer.dwconv = Depthwise(layer.dwconv)
+        encoder = copy.deepcopy(memory.memory_encoder)
+        self.encoder = FusedEncoder(encoder) if fused else encoder
         self.register_buffer("no_memory", model.no_mem_embed.detach().reshape(-1).clone())
         self.register_buffer("absent", memory.no_obj_embed_spatial.detach().clone())
 

@@ -9,7 +9,6 @@ PyTorch's kernels do not take.
 import functools
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 import triton
 import triton.language as tl
 from torch import Tensor, nn
@@ -134,68 +133,91 @@ def attended(q: Tensor, k: Tensor, v: Tensor, ends: Tensor) -> Tensor:
 
 @triton.jit
 def _weighted(  # type: ignore[no-untyped-def]
-    x, weight, bias, out, size, channels, side: tl.constexpr, cells_each: tl.constexpr,
+    x, weight, bias, out, cells, size, channels,
+    side: tl.constexpr, cells_each: tl.constexpr, channels_each: tl.constexpr,
 ):  # fmt: skip
-    plane, channel = tl.program_id(0), tl.program_id(0) % channels
-    cell = tl.program_id(1) * cells_each + tl.arange(0, cells_each)
-    there, padded = cell < size * size, size + side - 1
-    first = x + plane * padded * padded + cell // size * padded + cell % size
-    total = tl.zeros((cells_each,), tl.float32) + tl.load(bias + channel).to(tl.float32)
-    for row in tl.static_range(side):
-        for column in tl.static_range(side):
-            value = tl.load(first + row * padded + column, there, 0.0).to(tl.float32)
-            factor = tl.load(weight + channel * side * side + row * side + column)
-            total += value * factor.to(tl.float32)
-    tl.store(out + plane * size * size + cell, total.to(out.dtype.element_ty), there)
+    cell = tl.program_id(0) * cells_each + tl.arange(0, cells_each)
+    channel = tl.program_id(1) * channels_each + tl.arange(0, channels_each)
+    row, column, wanted = cell // size % size, cell % size, channel < channels
+    total = tl.zeros((cells_each, channels_each), tl.float32)
+    total += tl.load(bias + channel, wanted, 0.0).to(tl.float32)[None, :]
+    for place in tl.static_range(side * side):
+        down, right = place // side - side // 2, place % side - side // 2
+        inside = (row + down >= 0) & (row + down < size) & (cell < cells)
+        inside = inside & (column + right >= 0) & (column + right < size)
+        at = (cell + down * size + right)[:, None] * channels + channel[None, :]
+        value = tl.load(x + at, inside[:, None] & wanted[None, :], 0.0).to(tl.float32)
+        factor = tl.load(weight + place * channels + channel, wanted, 0.0).to(tl.float32)
+        total += value * factor[None, :]
+    to = out + cell[:, None] * channels + channel[None, :]
+    tl.store(to, total.to(out.dtype.element_ty), (cell < cells)[:, None] & wanted[None, :])
 
 
-def depthwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Convolve each channel of (O, w, E, E), halves, with its own weights (w, 1, k, k)."""
-    objects, channels, size, _ = x.shape
-    side, out, cells_each = weight.shape[-1], x.new_empty(x.shape), 1024
-    padded = F.pad(x, [side // 2] * 4).contiguous()
-    _weighted[(objects * channels, triton.cdiv(size * size, cells_each))](
-        padded, weight, bias, out, size, channels, side=side, cells_each=cells_each
-    )
+def depthwise(x: Tensor, conv: nn.Conv2d) -> Tensor:
+    """Convolve each channel of (O, E, E, w), halves, with its own weights (w, 1, k, k)."""
+    x = x.contiguous()
+    size, channels = x.shape[2:]
+    cells, out = x.numel() // channels, torch.empty_like(x)
+    weight = conv.weight.flatten(1).t().contiguous()
+    _weighted[(triton.cdiv(cells, 64), triton.cdiv(channels, 64))](
+        x, weight, conv.bias, out, cells, size, channels,
+        side=conv.weight.shape[-1], cells_each=64, channels_each=64,
+    )  # fmt: skip
     return out
 
 
 @triton.jit
 def _downsampled(  # type: ignore[no-untyped-def]
     x, weight, bias, scale, shift, out, size, eps,
-    narrow: tl.constexpr, wide: tl.constexpr, cells_each: tl.constexpr,
+    narrow: tl.constexpr, wide: tl.constexpr, places: tl.constexpr, cells_each: tl.constexpr,
 ):  # fmt: skip
     one, half = tl.program_id(1), size // 2
     cell = tl.program_id(0) * cells_each + tl.arange(0, cells_each)
     there, channel = cell < half * half, tl.arange(0, wide)
     total = tl.zeros((cells_each, wide), tl.float32)
     total += tl.load(bias + channel).to(tl.float32)[None, :]
-    for place in tl.static_range(9 * narrow):
-        row = cell // half * 2 + place % 9 // 3 - 1
-        column = cell % half * 2 + place % 3 - 1
-        inside = there & (row >= 0) & (column >= 0)
-        at = ((one * narrow + place // 9) * size + row) * size + column
-        value = tl.load(x + at, inside, 0.0).to(tl.float32)
-        factor = tl.load(weight + channel * (9 * narrow) + place).to(tl.float32)
-        total += value[:, None] * factor[None, :]
+    first = one * size * size
+    if wide >= 16:  # a product of matrices: rows of cells, columns of the 3x3 places' channels
+        place = tl.arange(0, places)
+        row = (cell // half * 2 - 1)[:, None] + (place // narrow // 3)[None, :]
+        column = (cell % half * 2 - 1)[:, None] + (place // narrow % 3)[None, :]
+        used = place < 9 * narrow
+        inside = there[:, None] & used[None, :] & (row >= 0) & (column >= 0)
+        at = (first + row * size + column) * narrow + (place % narrow)[None, :]
+        value = tl.load(x + at, inside, 0.0)
+        factor = tl.load(weight + place[:, None] * wide + channel[None, :], used[:, None], 0.0)
+        total = tl.dot(value, factor, total)
+    else:
+        for place in tl.static_range(9 * narrow):
+            row = cell // half * 2 + place // narrow // 3 - 1
+            column = cell % half * 2 + place // narrow % 3 - 1
+            at = (first + row * size + column) * narrow + place % narrow
+            value = tl.load(x + at, there & (row >= 0) & (column >= 0), 0.0).to(tl.float32)
+            factor = tl.load(weight + place * wide + channel).to(tl.float32)
+            total += value[:, None] * factor[None, :]
     centred = total - (tl.sum(total, 1) / wide)[:, None]
     variance = tl.sum(centred * centred, 1) / wide
     normal = centred / tl.sqrt(variance + eps)[:, None]
     y = normal * tl.load(scale + channel).to(tl.float32)[None, :]
     y += tl.load(shift + channel).to(tl.float32)[None, :]
     y = 0.5 * y * (1 + tl.erf(y * 0.7071067811865476))
-    to = out + (one * wide + channel[None, :]) * (half * half) + cell[:, None]
+    to = out + (one * half * half + cell)[:, None] * wide + channel[None, :]
     tl.store(to, y.to(out.dtype.element_ty), there[:, None])
 
 
 def downsampled(x: Tensor, conv: nn.Conv2d, norm: LayerNorm2d) -> Tensor:
-    """Convolve (O, c, S, S), halves, with 3x3 and stride 2, normalise, GELU: (O, w, S/2, S/2)."""
-    x = x.contiguous()
-    objects, narrow, size, _ = x.shape
-    half, wide, cells_each = size // 2, conv.out_channels, 256
-    out = x.new_empty(objects, wide, half, half)
+    """Convolve (O, c, S, S), halves, with 3x3 and stride 2, normalise, GELU: (O, w, S/2, S/2).
+
+    Channels lie side by side in memory, as kernels for many channels want them.
+    """
+    x = x.permute(0, 2, 3, 1).contiguous()
+    objects, size, _, narrow = x.shape
+    half, wide, cells_each = size // 2, conv.out_channels, 128
+    out = x.new_empty(objects, half, half, wide)
+    weight = conv.weight.permute(2, 3, 1, 0).contiguous()
     _downsampled[(triton.cdiv(half * half, cells_each), objects)](
-        x, conv.weight, conv.bias, norm.weight, norm.bias, out, size, norm.eps,
-        narrow=narrow, wide=wide, cells_each=cells_each,
+        x, weight, conv.bias, norm.weight, norm.bias, out, size, norm.eps,
+        narrow=narrow, wide=wide, places=triton.next_power_of_2(max(9 * narrow, 16)),
+        cells_each=cells_each,
     )  # fmt: skip
-    return out
+    return out.permute(0, 3, 1, 2)

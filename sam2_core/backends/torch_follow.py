@@ -10,12 +10,12 @@ import torch
 
 from sam2_core.architecture import Memory, Sam2, cast
 from sam2_core.architecture.lean_encoder import LeanEncoder
+from sam2_core.architecture.memory_fused import Unrefined
 from sam2_core.architecture.memory_graphs import (
     MaskPrompt,
     MemoryDecoder,
     Recall,
     Remember,
-    Unrefined,
 )
 from sam2_core.backends.device_owner import DEVICE_OWNER
 from sam2_core.backends.follow_backends import FollowBackend

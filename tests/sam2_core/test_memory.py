@@ -26,6 +26,7 @@ from lab.tools.follow_with_meta import (  # noqa: E402
     weights,
 )
 from sam2_core.architecture import build_memory, random_memory, random_weights  # noqa: E402
+from sam2_core.architecture.memory_fused import FusedEncoder  # noqa: E402
 from sam2_core.architecture.memory_graphs import ABSENT_LOGIT, Recall  # noqa: E402
 from sam2_core.backends import torch_compiled  # noqa: E402
 from sam2_core.backends.follow_backends import OnnxFollowBackend  # noqa: E402
@@ -102,6 +103,17 @@ def test_what_a_gpu_records_for_so_many_objects_gives_the_same_masks(tmp_path, m
     assert compared(found, expected).min() == 1
     keys = {key for key in recorded._graphs.captured if key[0] != "encoder"}
     assert {("memory_encoder", 0, 4), ("memory_decoder", 2, 4)} <= keys
+
+
+def test_the_encoder_for_a_gpu_gives_what_the_plain_one_gives():
+    """On a CPU, where it runs no kernels of ours."""
+    _, memory = weights(MICRO)
+    generator = torch.Generator().manual_seed(0)
+    cells = MICRO.embedding_grid
+    image = torch.randn(1, MICRO.width, cells, cells, generator=generator)
+    masks = 20 * torch.rand(3, 1, *[MICRO.image_size] * 2, generator=generator) - 10
+    expected = memory.memory_encoder(image, masks)
+    assert torch.allclose(FusedEncoder(memory.memory_encoder)(image, masks), expected, atol=1e-5)
 
 
 def test_halves_give_nearly_the_same_masks():
