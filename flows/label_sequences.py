@@ -23,7 +23,7 @@ from tasks.pipeline.outcome import (
 )
 from tasks.pipeline.run_context import Job
 from tasks.pipeline.sequence import Opened, prepare_dataset
-from tasks.store import quarantine
+from tasks.store import quarantine, storage
 from tasks.wording import counted
 
 # Of tasks: blocks that are labeled, one that downloads, and what waits; for as many processes as
@@ -169,4 +169,22 @@ def label_sequences(
             "%s failed for now; trying again in %.0f s", counted(len(todo), "sequence"), pause_s
         )
         time.sleep(pause_s)
-    return [outcomes[one] for one in sorted(outcomes)]
+    found = [outcomes[one] for one in sorted(outcomes)]
+    if not in_shard:  # a shard's flow counts all failures
+        _note_unreadable(job, parts, found)
+    return found
+
+
+def _note_unreadable(
+    job: Job, parts: Sequence[SequencePart], outcomes: Sequence[SequenceOutcome]
+) -> None:
+    """Leave a report of each sequence that has no manifest, as nothing of it can be decoded."""
+    keys = {part.name: part.found.content_key for part in parts}
+    for one in outcomes:
+        if one.hopeless and one.manifest is None:
+            name = one.sequence_id
+            case = quarantine.Case(job.params.out, job.stamp.run_key, name, keys[name])
+            try:
+                quarantine.note_failure(case, "label", one.error, final=True)
+            except storage.StorageError as error:
+                log.warning("%s: %s", name, error)

@@ -10,8 +10,8 @@ from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 
 
-class NothingToLabelError(AutolabelError):
-    """Nothing of what was named is to be labeled: an answer that nobody asked for; says why."""
+class NothingFoundError(AutolabelError):
+    """There is nothing of what was asked for; says why. Commands end with exit code 1."""
 
 
 @dataclass(frozen=True)

@@ -114,14 +114,9 @@ def command(
         )  # fmt: skip
     _say(console, report, target)
     print_json(as_json, report)
-    nothing = ""
-    if choice.decided_only and not report["frames"]:
-        asked = choice.decisions or choice.reviewers
-        nothing = "no decision is so" if asked else "nobody has reviewed a frame yet"
-    elif report["classes_not_there"] and not report["instances"]:
-        nothing = "no label has these classes"
+    nothing = report["classes_not_there"] and not report["instances"]
     if nothing:
-        console.print(f"[red]nothing to export: {nothing}[/]")
+        console.print("[red]no label is exported: none has these classes[/]")
     sys.exit(1 if nothing or "sequences_unreadable" in report else 0)
 
 
@@ -132,7 +127,7 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
         f"[bold]{counted(report['instances'], 'label')}[/] of "
         f"{counted(report['sequences'], 'sequence')} as {report['format']}: {target}"
     )
-    for line in _of_dataset(report) if report["dataset"] else _of_folder(report, target):
+    for line in _origin(report, target):
         console.print(f"  {line}", markup=False)
     for reason, count in report["left_out"].items():
         if count:
@@ -157,6 +152,13 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
         console.print(f"  IoU of polygons with their masks: {mean:.4f}, worst {worst:.4f}")
     if report["classes_not_there"]:
         console.print(f"[yellow]no label has the class {', '.join(report['classes_not_there'])}[/]")
+
+
+def _origin(report: Mapping[str, Any], target: str) -> Iterator[str]:
+    """Say what made the labels, and where people's decisions are."""
+    if len(runs := report["runs"]) > 1:
+        yield f"made by {len(runs)} models or parameters; one with --run: {', '.join(runs)}"
+    yield from _of_dataset(report) if report["dataset"] else _of_folder(report, target)
 
 
 def _of_folder(report: Mapping[str, Any], target: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from sam2_core.machine_errors import causes
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.processes import collect_seldom
-from tasks.types import NothingToLabelError
+from tasks.types import NothingFoundError
 
 MOST_FILES, LEAST_FILES = 65_536, 1024
 LEAST_ADDRESSES = 8 * 2**30  # a run on a CPU was measured to have 3 on two cores, each core adds
@@ -150,7 +150,7 @@ def main() -> None:
         cli(standalone_mode=True)
     except AutolabelError as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(1 if isinstance(error, NothingToLabelError) else 2)
+        sys.exit(1 if isinstance(error, NothingFoundError) else 2)
     except OSError as error:
         if not error.filename or not variable_of(os.fsdecode(error.filename)):
             raise

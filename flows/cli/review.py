@@ -209,17 +209,20 @@ def open_(
 @click.option("--out", help="Default: where the labels came from.")
 @json_option
 def export(dataset: str, out: str | None, as_json: bool) -> None:
-    """Write decisions as a table and as COCO json with masks."""
+    """Write decisions as a table and as COCO json with masks.
+
+    Exit code 1: there is no decision.
+    """
     report = export_reviews(dataset, out or "")
-    if print_json(as_json, asdict(report)):
-        return
-    counts = ", ".join(f"{count} {name}" for name, count in report.by_decision.items()) or "none"
-    click.echo(f"{report.text()} ({counts})")
-    click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
-    if report.set_aside_uri:
-        click.echo(f"not in them: {report.set_aside.text()}\n  {report.set_aside_uri}")
-    if count := unsettled(second_opinions_given(open_dataset(dataset))):
-        click.echo(f"{counted(count, 'disagreement')} open: what stands is written")
+    if not print_json(as_json, asdict(report)):
+        counts = ", ".join(f"{count} {name}" for name, count in report.by_decision.items())
+        click.echo(f"{report.text()} ({counts or 'nobody has decided on any'})")
+        click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
+        if report.set_aside_uri:
+            click.echo(f"not in them: {report.set_aside.text()}\n  {report.set_aside_uri}")
+        if count := unsettled(second_opinions_given(open_dataset(dataset))):
+            click.echo(f"{counted(count, 'disagreement')} open: what stands is written")
+    sys.exit(0 if report.frames or report.set_aside_uri else 1)
 
 
 @command.command("report")

@@ -45,7 +45,10 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
         if labels:
             sys.exit(_show_labels(labels, as_json))
         if out:
-            raise AutolabelError(f"{redact(out)} holds no labeled sequence")
+            begun = storage.list_folders(storage.join(out, "labels"))
+            so_far = f" yet, but chunks of {counted(len(begun), 'sequence')}: give the command "
+            so_far += "again, which continues"
+            raise AutolabelError(f"{redact(out)} holds no labeled sequence{so_far * bool(begun)}")
         raise AutolabelError(
             "nothing is labeled in this folder: give the --out of runs (`autolabel status OUT`). "
             "There is no Prefect server whose runs could be shown: `autolabel up` starts one, and "
@@ -86,39 +89,48 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
 
 def _labeled_in(out: str) -> list[dict[str, Any]]:
     """Return what each run has labeled in a folder, the newest last."""
-    runs: dict[str, list[ListedManifest]] = {}
-    for one in list_manifests(checked(out)):  # oldest first
-        runs.setdefault(one.run_key, []).append(one)
     from tasks.review.events import reviewed_datasets
 
-    reviewed = reviewed_datasets(out)
+    listed, reviewed = list_manifests(checked(out)), reviewed_datasets(out)
+    last = {one.run_key: one for one in listed}  # oldest first
     return [
         _labeled_by(out, key, listed) | {"reviewed_datasets": reviewed}
-        for key, listed in sorted(runs.items(), key=lambda run: run[1][-1])
+        for key in sorted(last, key=last.__getitem__)
     ]
 
 
 def _labeled_by(out: str, run_key: str, listed: list[ListedManifest]) -> dict[str, Any]:
-    newest = sorted(newest_of(listed).values())
+    """Tell of a run; what is to do is about sequences that no newer run has labeled."""
+    from flows.plan.plan import failure_row, unlabeled_frames
+
+    newest = sorted(newest_of(one for one in listed if one.run_key == run_key).values())
     manifests, unreadable = read_listed(out, newest[-MOST_READ:])
+    current = set(newest) & set(newest_of(listed).values())
     to_do = [f"give its command again: {error}" for error in unreadable.values()]  # it says where
     partial = sum(one.partial for one in newest)
-    if partial:
+    if any(one.partial for one in current):
         to_do.append("give its command again: frames could not be fetched")
     model = manifests[-1].stamp.model if manifests else None
-    failed = sum(one.failed for one in manifests)
+    failing = {one.sequence_id for one in manifests if one.failed}
+    failed = unlabeled_frames(out, [one for one in current if one.sequence_id in failing])
     if failed:
-        to_do.append(f"mend {counted(failed, 'frame')}, then give its command again")
-    labeled = datetime.fromtimestamp(listed[-1].written_s, UTC)
+        to_do.append(f"mend {counted(len(failed), 'frame')}, then give its command again")
+    if quarantined := quarantine.standing(out, run_key, listed):
+        to_do.append(
+            f"{counted(len(quarantined), 'sequence')} given up, why is in quarantine/{run_key}/: "
+            "replace the files, then give its command again, a backfill with --retry-quarantined"
+        )
+    labeled = datetime.fromtimestamp(newest[-1].written_s, UTC)
     return {
         "out": storage.redact(storage.canonical(out)), "run_key": run_key,
         "model": model.name if model else None, "sequences": len(newest) - len(unreadable),
         "sequences_read": len(manifests), "partial": partial,
         "frames": sum(one.frames for one in manifests),
-        "failed_frames": failed,
+        "relabeled": len(newest) - len(current),
+        "failed_frames": [failure_row(one) for one in failed],
         "instances": sum(one.instances for one in manifests),
         "labeled": labeled.isoformat(timespec="seconds"),
-        "quarantined": sorted(name for name, _ in quarantine.given_up(out, run_key)),
+        "quarantined": quarantined,
         "to_do": to_do,
     }  # fmt: skip
 
@@ -129,14 +141,17 @@ def _show_labels(labels: list[dict[str, Any]], as_json: bool) -> int:
     if not print_json(as_json, {"labels": labels, "workers_refused": refused}):
         _show_refused(refused)
         for one in labels:
-            failed, some = one["failed_frames"], one["sequences_read"] < one["sequences"]
+            some = one["sequences_read"] < one["sequences"]
+            failed = len(one["failed_frames"])
             of_newest = f"in the newest {one['sequences_read']:,} of them " if some else ""
             click.echo(
                 f"{one['out']}: {counted(one['sequences'], 'sequence')}, {of_newest}"
                 f"{counted(one['frames'], 'frame')}{f' ({failed} failed)' if failed else ''} and "
                 f"{counted(one['instances'], 'label')} by {one['model']}, "
                 f"{local_time(one['labeled'])} (run {one['run_key']})"
+                + (f"; a later run has labeled {one['relabeled']} anew" if one["relabeled"] else "")
             )
+            _show_failed(one["failed_frames"])
             for line in one["to_do"]:
                 click.echo(f"  to do: {line}")
             for name in one["quarantined"]:
@@ -146,6 +161,13 @@ def _show_labels(labels: list[dict[str, Any]], as_json: bool) -> int:
             if names:
                 click.echo(f"{folder}: decisions on {names}")
     return int(bool(refused) or any(one["to_do"] for one in labels))
+
+
+def _show_failed(frames: list[dict[str, Any]]) -> None:
+    for one in frames[:FRAMES_SHOWN]:
+        click.echo(f"  no labels   {one['uri']}: {one['reason']} (in {one['stage']})")
+    if (more := len(frames) - FRAMES_SHOWN) > 0:
+        click.echo(f"  no labels   {more} more; --json has all")
 
 
 def _show_refused(reasons: dict[str, str]) -> None:
@@ -188,10 +210,7 @@ def _show(run: dict[str, Any]) -> None:
         click.echo(f"  failed {count}x  {reason}")
     for reason, count in run["waiting"].items():
         click.echo(f"  waits  {count}x  {reason}")
-    for one in run["failed_frames"][:FRAMES_SHOWN]:
-        click.echo(f"  no labels   {one['uri']}: {one['reason']} (in {one['stage']})")
-    if (more := len(run["failed_frames"]) - FRAMES_SHOWN) > 0:
-        click.echo(f"  no labels   {more} more; --json has all")
+    _show_failed(run["failed_frames"])
     for what, names in (
         ("given up", run["quarantined"]),
         ("mixed versions", run["sequences_of_mixed_versions"]),

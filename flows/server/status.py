@@ -32,7 +32,7 @@ from tasks.store.manifests import (
     MIXED,
     MOST_READ,
     Key,
-    complete_keys,
+    labeled_since,
     list_keys,
     list_manifests,
     newest_of,
@@ -179,9 +179,6 @@ def look_at_storage(
 ) -> tuple[set[Key], dict[str, Any]]:
     """Find out what a run has labeled, given up and mixed, and which frames lack labels.
 
-    What failed or was given up is past once it has labels: its own, or newer ones of the same
-    sequence, whose files may have changed meanwhile.
-
     Returns what is not labeled by now of the shards that failed, and the facts.
     """
     out_uri, run_key = shards[0][2].label.out, shards[0][2].run_key
@@ -191,14 +188,7 @@ def look_at_storage(
     }  # fmt: skip
     try:
         listed = list_manifests(out_uri, run_key)
-        newest, given_up = newest_of(listed), quarantine.given_up(out_uri, run_key)
-        complete = complete_keys(listed) if failed or given_up else set()
-
-        def is_past(key: Key, since_s: float) -> bool:
-            last = newest.get(key[0])
-            since = last is not None and not last.partial and last.written_s > since_s
-            return since or key in complete
-
+        newest, is_past = newest_of(listed), labeled_since(listed)
         partial = sum(one.partial for one in newest.values())
         mixed = list_keys(out_uri, MIXED, run_key)
         names = {piece.sequence_id for _, _, shard in shards for piece in shard.pieces}
@@ -207,9 +197,7 @@ def look_at_storage(
             "sequences_complete": len(newest) - partial,
             "sequences_partial": partial,
             "sequences_of_mixed_versions": sorted(name for name, _ in mixed),
-            "quarantined": sorted(
-                {key[0] for key, at_s in given_up.items() if not is_past(key, at_s)}
-            ),
+            "quarantined": quarantine.standing(out_uri, run_key, listed),
             "failed_frames": [failure_row(one) for one in unlabeled_frames(out_uri, last)],
         }
         missing = {

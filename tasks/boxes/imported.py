@@ -32,7 +32,7 @@ from tasks.frames.discover import Discovered
 from tasks.frames.identity import part_of
 from tasks.frames.images import UPRIGHT, BadImageError, shown_size, stored_size, turn_boxes
 from tasks.store import storage
-from tasks.types import Footage, FrameFailure, FrameRef, NothingToLabelError, VideoRef
+from tasks.types import Footage, FrameFailure, FrameRef, NothingFoundError, VideoRef
 from tasks.wording import counted
 
 # Folders that only say what is in them.
@@ -476,13 +476,13 @@ class Matching:
         """Refuse to label nothing at all; call it when every frame has been seen.
 
         Raises:
-            NothingToLabelError: no entry belongs to any frame.
+            NothingFoundError: no entry belongs to any frame.
             AutolabelError: none has a box of these classes.
 
         """
         if not self._frame_of:
             frame = f" beside {self.examples[0]}" if self.examples else ""
-            raise NothingToLabelError(
+            raise NothingFoundError(
                 f"{self.imported.where}: none of its images is among the frames of the sources "
                 f"({self.imported.entries[0].name}{frame}); names must be equal, and name only "
                 "folders that the frames lie in, such as CAM_FRONT/0001.jpg"

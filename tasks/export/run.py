@@ -6,6 +6,7 @@ The labels are a run's, or a dataset's with what people decided.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,7 @@ from tasks.store.manifests import (
 )
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
+from tasks.types import NothingFoundError
 
 EMPTY = "empty"
 # What people can have decided; of frames, that nothing is there.
@@ -481,6 +483,7 @@ def export(
         on_frame: called with the number of frames done.
 
     Raises:
+        NothingFoundError: decisions are asked for, and there is none.
         AutolabelError: no such source, something is at the target, or a file cannot be written.
 
     """
@@ -497,9 +500,15 @@ def export(
     splits: Counter[str] = Counter(dict.fromkeys(choice.splits, 0))
     sequences: set[str] = set()
     empty: list[str] = []
+    stream = iter(frames)
+    first = next(stream, None)
+    if first is None and choice.decided_only:  # before a folder looks like an export
+        some = choice.decisions or choice.reviewers
+        why = "no decision is so" if some else "nobody has reviewed a frame yet"
+        raise NothingFoundError(f"nothing to export: {why}")
     with Sink(checked(target), images) as sink:
         writer = FORMATS[format_](sink, classes, notes)
-        for frame in frames:
+        for frame in itertools.chain(() if first is None else (first,), stream):
             writer.add(frame)
             splits[frame.split] += 1
             sequences.add(frame.sequence_id)

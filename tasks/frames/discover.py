@@ -38,7 +38,7 @@ from tasks.types import (
     Footage,
     FrameRef,
     FrameSelection,
-    NothingToLabelError,
+    NothingFoundError,
     SequenceRef,
     StreamRef,
     VideoRef,
@@ -94,7 +94,7 @@ def discover(
         AutolabelError: a source is missing, has no images or videos, or is inside another one, or
             a link joins two; a folder can be read in two ways; two sequences or cameras would have
             the same name, or several the one that was given.
-        NothingToLabelError: there are frames, and the selection takes none of them.
+        NothingFoundError: there are frames, and the selection takes none of them.
 
     """
     if not sources:
@@ -113,7 +113,7 @@ def discover(
             selected = True
             yield one
     if not selected:
-        raise NothingToLabelError(
+        raise NothingFoundError(
             f"--frames {selection} takes no frame: no camera has more than {selection.start}"
         )
 

@@ -19,7 +19,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -370,6 +370,23 @@ def newest_of(listed: Iterable[ListedManifest]) -> dict[str, ListedManifest]:
 def complete_keys(listed: Iterable[ListedManifest], run_key: str = "") -> set[Key]:
     """(sequence_id, content_key) of what is complete, in one run or in any."""
     return {one.key for one in listed if not one.partial and run_key in {"", one.run_key}}
+
+
+def labeled_since(listed: Iterable[ListedManifest]) -> Callable[[Key, float], bool]:
+    """Return what tells whether a sequence has labels that are newer than a moment, or its own.
+
+    What failed or was given up then is past, though its files may have changed meanwhile.
+    """
+    listed = list(listed)
+    newest, complete = newest_of(listed), complete_keys(listed)
+
+    def is_past(key: Key, since_s: float) -> bool:
+        last = newest.get(key[0])
+        return key in complete or (
+            last is not None and not last.partial and last.written_s > since_s
+        )
+
+    return is_past
 
 
 def newest_manifests(

@@ -4,11 +4,13 @@ A process that dies cannot say what killed it. So before a sequence is started a
 "begun, so many chunks were complete"; when it ends, well or with an error that was caught, the file
 goes. What is left are attempts that died. Enough of them without any progress between, and the
 sequence is set aside with a report instead of killing another worker. The same happens after as
-many runs that could not complete it, or at once where trying again is of no use.
+many runs that could not complete it, or at once where trying again is of no use. `label`
+notes that too, and tries again whatever it is given.
 """
 
 import logging
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -115,6 +117,13 @@ def _give_up(case: Case, reason: str, attempts: int) -> None:
 def given_up(out_uri: str, run_key: str) -> dict[manifests.Key, float]:
     """When sequences of a run were given up, in seconds since 1970, by one listing."""
     return manifests.list_keys(out_uri, "quarantine", run_key)
+
+
+def standing(out_uri: str, run_key: str, listed: Iterable[manifests.ListedManifest]) -> list[str]:
+    """Names of the sequences that a run has given up and that have no labels since, sorted."""
+    is_past = manifests.labeled_since(listed)
+    found = given_up(out_uri, run_key).items()
+    return sorted({key[0] for key, at_s in found if not is_past(key, at_s)})
 
 
 def release(case: Case) -> None:

@@ -8,7 +8,7 @@ from sam2_core.types import AutolabelError
 from tasks.boxes import imported
 from tasks.boxes.import_files import import_boxes
 from tasks.boxes.imported import Matching
-from tasks.types import FrameRef, FrameSelection, NothingToLabelError, VideoRef
+from tasks.types import FrameRef, FrameSelection, NothingFoundError, VideoRef
 
 
 def frame(path, camera="", index=0):
@@ -69,7 +69,7 @@ def test_a_video_has_only_the_frames_that_are_selected(tmp_path):
     assert found.unmatched() == []
     found = texts(tmp_path)
     found.add([video("rig/cam0.mp4", "cam0", ":3")])
-    with pytest.raises(NothingToLabelError, match="none of its images is among the frames"):
+    with pytest.raises(NothingFoundError, match="none of its images is among the frames"):
         found.refuse_nothing(())
 
 
@@ -83,7 +83,7 @@ def test_what_fits_nothing_is_told(tmp_path):
     assert found.as_json()["boxes_without_frame"] == 10
     nothing = texts(tmp_path)
     nothing.add([frame("a/other.jpg")])
-    with pytest.raises(NothingToLabelError, match=r"none of its images .* beside .*other.jpg"):
+    with pytest.raises(NothingFoundError, match=r"none of its images .* beside .*other.jpg"):
         nothing.refuse_nothing(())
 
 
@@ -107,7 +107,7 @@ def coco(path, *boxes, names=("1.jpg",), footage=("a/1.jpg",)):
 @pytest.mark.parametrize("name", ["C:\\data\\1.jpg", "/home/ann/data/1.jpg", "b/1.jpg"])
 def test_names_with_the_folders_of_another_machine_are_told(tmp_path, name):
     found = coco(tmp_path / "c.json", names=[name], footage=["a/1.jpg", "a/2.jpg"])
-    with pytest.raises(NothingToLabelError) as caught:
+    with pytest.raises(NothingFoundError) as caught:
         found.refuse_nothing(())
     assert f"({name} beside s3://bucket/a/1.jpg); names must be equal" in str(caught.value)
 

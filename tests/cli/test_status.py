@@ -8,9 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from flows.cli import status
+from flows.cli.main import cli
+from flows.params import LabelParams
+from flows.run import label
 from flows.server.client import asked_once
 from sam2_core.types import AutolabelError
 from tests.export.labeled_runs import run_of
+from tests.integration.runs import MICRO, write_image, write_sequence
 
 
 def test_nights_are_told_with_their_zone(monkeypatch):
@@ -76,3 +80,59 @@ def test_without_a_server_it_tells_of_the_labels_here(tmp_path, monkeypatch, in_
     assert f"to do: give its command again: {damaged} is truncated or damaged" in shown.output
     with pytest.raises(AutolabelError, match="cache holds no labeled sequence"):
         CliRunner().invoke(status.command, [str(tmp_path / "cache")], catch_exceptions=False)
+
+
+def test_what_failed_and_what_another_run_has_labeled_since_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    sources, out = tmp_path / "in", tmp_path / "out"
+    write_sequence(sources / "drive", tmp_path / "boxes", 2)
+    damaged, video = sources / "drive" / "0001.jpg", sources / "clip" / "front.mp4"
+    damaged.write_bytes(b"no picture")
+    video.parent.mkdir()
+    video.write_bytes(b"no video")
+
+    def status_of():
+        told = CliRunner().invoke(status.command, [str(out)])
+        found = CliRunner().invoke(status.command, [str(out), "--json"])
+        return told.exit_code, told.output, json.loads(found.stdout)["labels"]
+
+    def labeled(**more):
+        return label(LabelParams(
+            sources=str(sources), out=str(out), model=str(MICRO), load_dataset=False,
+            boxes=str(tmp_path / "boxes"), **more,
+        ))  # fmt: skip
+
+    assert len(labeled()["failed"]) == 2
+    code, told, (run,) = status_of()
+    (name,) = run["quarantined"]
+    (report,) = (out / "quarantine" / run["run_key"]).iterdir()
+    assert (code, report.name.startswith(name), str(video) in report.read_text()) == (1, True, True)
+    assert [one["uri"] for one in run["failed_frames"]] == [str(damaged)]
+    assert f"to do: 1 sequence given up, why is in quarantine/{run['run_key']}/" in told
+    assert f"no labels   {damaged}: " in told
+    write_image(damaged, seed=7)
+    video.unlink()
+    write_image(video.parent / "0000.jpg", seed=8)
+    assert not labeled()["failed"]
+    assert status_of()[::2] == (0, [run | {
+        "sequences": 2, "sequences_read": 2, "frames": 3, "failed_frames": [], "to_do": [],
+        "quarantined": [], "instances": 4, "labeled": status_of()[2][0]["labeled"],
+    }])  # fmt: skip
+    labeled(min_score=0.01)
+    code, told, (first, second) = status_of()
+    assert (code, first["relabeled"], second["relabeled"]) == (0, 2, 0)
+    assert "; a later run has labeled 2 anew\n" in told
+    to = ["--format", "coco", "--to", str(tmp_path / "coco"), "--images", "none"]
+    write_image(sources / "other" / "0000.jpg", seed=9)
+    (sources / "clip").rename(tmp_path / "clip")
+    labeled()  # the first run again, of all but the clip
+    exported = CliRunner().invoke(cli, ["export", str(out), *to])
+    assert "made by 2 models or parameters; one with --run: " in exported.stderr
+
+
+def test_a_run_that_was_stopped_is_told_from_none(tmp_path):
+    run = run_of(tmp_path)
+    (manifests,) = (tmp_path / "run").glob("manifests")
+    manifests.rename(tmp_path / "manifests")
+    with pytest.raises(AutolabelError, match="no labeled sequence yet, but chunks of 1 sequence"):
+        CliRunner().invoke(status.command, [run], catch_exceptions=False)

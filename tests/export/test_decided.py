@@ -20,6 +20,7 @@ from tasks.review.export import export_reviews
 from tasks.review.queue import NO_LABELS, build_queue
 from tasks.review.relabel import bring_back, relabel_dataset, request_relabel
 from tasks.store.roots import Root, write_roots
+from tasks.types import NothingFoundError
 from tests.export.labeled_runs import run_of, truth
 from tests.review.reviewed import ask, pick, relabel
 
@@ -42,6 +43,11 @@ def test_sequences_without_a_decision_are_not_counted_among_those_of_the_decided
     database, tmp_path
 ):
     name = loaded(run_of(tmp_path, ("decided", "untouched"), frames=1))
+    target = tmp_path / "nothing"
+    with pytest.raises(NothingFoundError, match="nobody has reviewed a frame yet"):
+        export(name, "coco", str(target), Choice(reviewed=True), images="none")
+    assert not target.exists()
+    assert CliRunner().invoke(cli, ["review", "export", name]).exit_code == 1
     accept(*pick(name, 0, 0))
     for choice, count in ((Choice(), 2), (Choice(reviewed=True), 1)):
         told = export(name, "coco", str(tmp_path / f"coco-{count}"), choice, images="none")
@@ -131,8 +137,8 @@ def test_labels_that_are_undecided_again_are_exported_as_such(name, tmp_path):
     areas[6:8] = [400, 400]
     frames, found = exported("undecided")
     assert (frames, sorted(found)) == (3, sorted(areas))
-    none = export(name, "coco", str(tmp_path / "none"), Choice(reviewed=True), images="none")
-    assert none["frames"] == 0
+    with pytest.raises(NothingFoundError):
+        exported("none", reviewed=True)
     assert export_reviews(name).frames == 0
     accept(*pick(name, 1, 1))
     frames, found = exported("one decided")

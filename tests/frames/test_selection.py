@@ -5,7 +5,7 @@ import pytest
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover
 from tasks.store import storage
-from tasks.types import FrameSelection, NothingToLabelError
+from tasks.types import FrameSelection, NothingFoundError
 
 
 def test_selection_keeps_the_numbers_of_the_source(tmp_path):
@@ -14,7 +14,7 @@ def test_selection_keeps_the_numbers_of_the_source(tmp_path):
     selected = next(discover([str(tmp_path)], FrameSelection.parse("2:9:3")))
     assert [frame.index for frame in selected.frames] == [2, 5, 8]
     assert selected.content_key != next(discover([str(tmp_path)])).content_key
-    with pytest.raises(NothingToLabelError, match="--frames 50::1 takes no frame"):
+    with pytest.raises(NothingFoundError, match="--frames 50::1 takes no frame"):
         list(discover([str(tmp_path)], FrameSelection.parse("50:")))
 
 
