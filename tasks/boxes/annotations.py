@@ -50,7 +50,8 @@ def read_coco(data: bytes, where: str) -> Rows:
     file = read_coco_json(data, where, CocoImage)
     found = []
     for image, annotations in file.images:
-        rows_of_image = ImageRows(size_hw_of(image.height, image.width))
+        size_hw = size_hw_of(image.height, image.width)
+        rows_of_image = ImageRows(size_hw, frame_uri=image.frame_uri)
         for one in annotations:
             rows_of_image.add(f"{where}: annotation {one['id']}", _coco_row, one, file.names)
         found.append((image.file_name, rows_of_image))

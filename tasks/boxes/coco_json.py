@@ -20,12 +20,13 @@ _KEY: TypeAdapter[int | str] = TypeAdapter(Key)
 
 
 class CocoImage(BaseModel):
-    """An image; not every tool tells its size."""
+    """An image; not every tool tells its size, and only ours of which frame it is a copy."""
 
     id: Key
     file_name: Annotated[str, Field(min_length=1)]
     height: Any = None
     width: Any = None
+    frame_uri: str = ""
 
 
 class _Category(BaseModel):

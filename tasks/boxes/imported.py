@@ -112,12 +112,16 @@ def boxes_of(rows: Iterable[Row], source: str) -> Boxes:
 
 @dataclass(slots=True)
 class ImageRows:
-    """The boxes of an image in the order of the file; `problem` says why they cannot be read."""
+    """The boxes of an image in the order of the file; `problem` says why they cannot be read.
+
+    `frame_uri`: address of the frame that it is a copy of, as our exports tell it.
+    """
 
     size_hw: tuple[int, int] | None = None
     rows: list[Row] = field(default_factory=list)
     problem: str = ""
     fractions: bool = False
+    frame_uri: str = ""
 
     def add(self, where: str, read: Callable[..., Row | None], *what: Any) -> None:
         """Add the row that is read of something; one that cannot be read is the image's problem."""
@@ -166,6 +170,7 @@ class Entry:
         fractions: they are in fractions of the picture, not in pixels.
         empty: there is none: a list may name pictures that show nothing.
         version: of the remote file that they are read from; "" where reading them costs nothing.
+        frame_uri: address of the frame that the image is a copy of, "" where nobody says.
 
     """
 
@@ -177,6 +182,7 @@ class Entry:
     fractions: bool = False
     empty: bool = False
     version: str = ""
+    frame_uri: str = ""
 
     def digest(self) -> str:
         """Return what changes with these boxes, and with none of another image."""
@@ -237,9 +243,12 @@ class ImportedBoxes:
     # a name may be there for every drive.
     _by_name: dict[str | int, dict[str, list[Entry]]] = field(default_factory=dict, repr=False)
     _numbers: dict[str, set[int]] = field(default_factory=dict, repr=False)  # by last folder
+    _copies: dict[str, Entry] = field(default_factory=dict, repr=False)  # by their frame's address
 
     def __post_init__(self) -> None:
         for entry in self.entries:
+            if entry.frame_uri:
+                self._copies[entry.frame_uri] = entry
             folder = entry.parents[-1] if entry.parents else ""
             names: list[str | int] = [entry.stem]
             number = _NUMBERED.fullmatch(entry.stem)
@@ -255,7 +264,7 @@ class ImportedBoxes:
         entries = tuple(
             entry_of(
                 name, image.boxes, size_hw=image.size_hw, fractions=image.fractions,
-                empty=not image.rows and not image.problem,
+                empty=not image.rows and not image.problem, frame_uri=image.frame_uri,
             )
             for name, image in rows.images
         )  # fmt: skip
@@ -289,7 +298,9 @@ class ImportedBoxes:
             return FrameFailure.of(frame, stage, str(error))
 
     def entries_of(self, frame: FrameRef) -> list[Entry]:
-        """Entries that fit a frame; those that name most of its folders."""
+        """Entries that fit a frame: of a copy of it, else those that name most of its folders."""
+        if copy := self._copies.get(frame.uri):
+            return [copy]
         path, number = _place_of(frame)
         return self._fitting(path.stem if number is None else number, frame)
 

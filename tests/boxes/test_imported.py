@@ -37,6 +37,18 @@ def coco(images, annotations, categories=((1, "car"), (2, "person"))):
     }).encode()  # fmt: skip
 
 
+def test_our_exports_fit_the_frames_that_they_are_copies_of(tmp_path):
+    """Whatever the frames' sequence is called now; frames elsewhere still go by names."""
+    there = "/data/2026-11-24/drive_a/0.jpg"
+    told = json.loads(coco([(1, "2026-11-24__drive_a/0.jpg")], [{**BOX, "image_id": 1}]))
+    told["images"][0]["frame_uri"] = there
+    (tmp_path / "c.json").write_text(json.dumps(told))
+    boxes = import_boxes(str(tmp_path / "c.json"))
+    for uri in (there, "/coco/images/2026-11-24__drive_a/0.jpg"):
+        assert len(boxes.of(frame(uri, sequence_id="drive_a"))) == 1
+    assert len(boxes.of(frame("/data/2026-11-24/drive_b/0.jpg", sequence_id="drive_b"))) == 0
+
+
 @pytest.fixture(params=["local", "memory", "s3"])
 def folder(request, tmp_path):
     return str(tmp_path) if request.param == "local" else request.getfixturevalue(request.param)
