@@ -45,7 +45,7 @@ LINKS = "sign-in.html"  # what `up` has printed
 # Of a program that listens on a port, process 1 does nothing: while it runs supervisord holds the
 # port, also when process 0, the program, is started again. Workers would send a password to whoever
 # else got it.
-HOLD_PORT = 'test "$0" = 1 && exec sleep infinity; exec "$@"'
+HOLD_PORT = 'test "$0" = 1 && PATH=/usr/bin:/bin exec sleep infinity; exec "$@"'
 SUPERVISOR = "supervisor.supervisord"
 ADVICE = (
     "what failed is tested again and again, and a worker that is well takes work by itself: make "
@@ -315,7 +315,7 @@ def _section(program: Program, at: Path, log: str, most: str) -> str:
     """Tell a supervisor of a program; at most so much of what it writes goes to one log."""
     kind, processes, holding, more = "program", program.count, list[str](), ""
     if program.port:
-        kind, processes, holding = "fcgi-program", 2, ["sh", "-c", HOLD_PORT, NUMBER]
+        kind, processes, holding = "fcgi-program", 2, ["/bin/sh", "-c", HOLD_PORT, NUMBER]
         more = f"socket=tcp://127.0.0.1:{program.port}\n"
     words = [*TIED, *holding, *program.command]
     command = " ".join(one if one == NUMBER else _escaped(shlex.quote(one)) for one in words)

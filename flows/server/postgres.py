@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
 
+from flows.machine.launched import SETPRIV
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.processes import repeating
@@ -28,10 +29,10 @@ from tasks.store.shared_server import SharedServer, socket_folder
 log = logging.getLogger(__name__)
 USER, PORT = "autolabel", 5432
 SOCKET = f".s.PGSQL.{PORT}"
-START_S, LOOK_EVERY_S = 15.0, 0.5
+START_S, LOOK_EVERY_S = 30.0, 0.5
 # PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
 AS_NOBODY = (
-    "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups",
+    SETPRIV, "--reuid=nobody", "--regid=nogroup", "--clear-groups",
     "--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override",
     "--securebits=+no_setuid_fixup",  # else access() would not count it
 )  # fmt: skip
@@ -160,8 +161,6 @@ class Postgres(SharedServer):
         environment = {key: value for key, value in os.environ.items() if key[:2] != "PG"}
         if not os.geteuid():
             command = [*AS_NOBODY, *command]
-            # Systems have it there, also when the PATH is short.
-            environment["PATH"] = f"{environment.get('PATH', '')}{os.pathsep}{os.defpath}"
         try:
             return subprocess.run(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
