@@ -135,5 +135,8 @@ clean: ## Remove what was built
 		base = os.environ.get("XDG_CACHE_HOME") or expanduser("~/.cache"); \
 		cache = expanduser(os.environ.get("AUTOLABEL_CACHE") or join(base, "autolabel")); \
 		isdir(cache) and print("the cache stays, datasets in it: " + cache)'
-	@$(or $(PYTHON),python3) -c 'import shutil, sys; [shutil.rmtree(one, True) for one in sys.argv[1:]]' \
-		$(VENV) .uv build dist .pytest_cache .mypy_cache .ruff_cache
+	@$(or $(PYTHON),python3) -c 'import pathlib, shutil, sys; \
+		caches = list(pathlib.Path().rglob("__pycache__")); \
+		[shutil.rmtree(one, True) for one in [*caches, *sys.argv[1:]]]' \
+		$(VENV) .uv build dist flows/site \
+		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -59,11 +59,12 @@ def test_help_is_what_make_does_by_itself(checkout):
 
 def test_clean_needs_python_alone(checkout):
     (checkout / "bin" / "python3").symlink_to(sys._base_executable)
-    for name in (".venv/bin", ".uv", ".mypy_cache"):
+    built = (".venv", ".uv", ".mypy_cache", "flows/site", "tasks/store/__pycache__")
+    for name in built:
         (checkout / name).mkdir(parents=True)
     done = make(checkout, "clean")
     assert (done.returncode, done.stdout) == (0, "")
-    assert not any((checkout / name).exists() for name in (".venv", ".uv", ".mypy_cache"))
+    assert not any((checkout / name).exists() for name in built)
     (checkout / ".cache" / "autolabel").mkdir(parents=True)  # what only the command can clear
     assert make(checkout, "clean").stdout.endswith(f": {checkout}/.cache/autolabel\n")
     assert (checkout / "Makefile").exists()

@@ -68,7 +68,9 @@ def print_json(wanted: bool, result: Any) -> bool:
     return wanted
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, is_eager=True, help="One JSON object on stdout."
+)  # eager: known to options that end a command
 cache_option = click.option(
     "--cache",
     type=FOLDER,

@@ -69,8 +69,8 @@ def run_label(
     with contextlib.ExitStack() as beside:
         api = beside.enter_context(prefect_if_needed(console, stopped, clean_up))
         with spinning(console, "looking for sequences"):
-            check_writable(params.out)
             plan = plan or make_plan(params, context)
+            check_writable(params.out)  # what is refused before leaves no folder
             job = plan.job
             if not plan.is_small:  # while the dataset's database starts
                 api.begin()

@@ -25,7 +25,8 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
     use_api()
     turn_off()
-    click.echo("nights are off; repeat the command with SOURCE to turn them on again")
+    if not print_json(ctx.params["as_json"], {"on": False}):
+        click.echo("nights are off; repeat the command with SOURCE to turn them on again")
     ctx.exit()
 
 
@@ -41,7 +42,7 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 )
 @click.option("--timezone", default="UTC", metavar="NAME", help="Its time zone.")
 @click.option(
-    "--off", is_flag=True, is_eager=True, expose_value=False, callback=_off,
+    "--off", is_flag=True, expose_value=False, callback=_off,
     help="Turn the nights off; needs no SOURCE.",
 )  # fmt: skip
 @json_option
@@ -49,7 +50,9 @@ def command(at: datetime, timezone: str, as_json: bool, **options: Any) -> None:
     """Label what is new in SOURCE every night, and load it.
 
     Sets the parameters and the schedule of the deployment nightly/nightly and prints the next runs.
-    `autolabel status` also shows how the last night ended.
+    There is one schedule: name all sources in one command. It tests whether this machine can list
+    S3 sources and whether workers offer the backend, not what workers can read.
+    `autolabel status` also shows what is labeled every night, and how the last night ended.
     """
     from flows.machine.programs import CPU_POOL
     from flows.plan.names import refuse_other_names

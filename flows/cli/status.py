@@ -179,12 +179,16 @@ def _show_refused(reasons: dict[str, str]) -> None:
 
 
 def _show_schedule(schedule: dict[str, Any]) -> None:
+    from flows.server.artifacts import short_sources
+
     state = "on" if schedule["on"] else "off"
     line = f"schedule of {schedule['deployment']}: {schedule['when']}, {state}"
     if schedule["last_run"]:
         moment = _local(schedule["last_run"], schedule)
         line += f", the last run of {moment} {schedule['last_state'].lower()}"
     click.echo(line)
+    if schedule["sources"]:
+        click.echo(f"  labels      {short_sources(schedule['sources'])} to {schedule['out']}")
     for moment in schedule["next_runs"]:
         click.echo(f"  planned     {_local(moment, schedule)}")
     if schedule["problem"]:

@@ -180,8 +180,7 @@ class Api:
                 why = last_words(self._log) or (none if ended is None else f"exit status {ended}")
                 raise AutolabelError(
                     f"Prefect's server did not start: {why}; its log is {self._log}. Another way "
-                    "is to start one with `autolabel up` or `prefect server start`, and to set "
-                    "PREFECT_API_URL"
+                    "is to start one with `prefect server start`, and to set PREFECT_API_URL"
                 )
             time.sleep(0.05)
 

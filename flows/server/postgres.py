@@ -28,6 +28,7 @@ from tasks.store.shared_server import SharedServer, socket_folder
 
 USER, PORT = "autolabel", 5432
 SOCKET = f".s.PGSQL.{PORT}"
+MIGRATED = "migrated"  # names the version of Prefect whose tables are there
 START_S, LOOK_EVERY_S = 30.0, 0.5
 # PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
 AS_NOBODY = (
@@ -51,6 +52,12 @@ def size_bytes(folder: Path | None = None) -> int:
         with contextlib.suppress(OSError):  # it works on them
             found += path.lstat().st_size
     return found
+
+
+def tables_of(folder: Path | None = None) -> str:
+    """Return the version of Prefect that last made or changed the tables; "" for none."""
+    done = (folder or home()) / MIGRATED
+    return done.read_text() if done.is_file() else ""
 
 
 class Postgres(SharedServer):
@@ -139,8 +146,8 @@ class Postgres(SharedServer):
 
     def _migrate(self) -> None:
         """Make Prefect's tables, or bring them up to its version; seconds, once."""
-        done = self.folder / "migrated"
-        if done.is_file() and done.read_text() == version("prefect"):
+        before, now = tables_of(self.folder), version("prefect")
+        if before == now:
             return
         own = {"PREFECT_API_DATABASE_CONNECTION_URL": self.url, "PREFECT_HOME": str(self.folder)}
         migrating = subprocess.run(
@@ -149,8 +156,16 @@ class Postgres(SharedServer):
         )  # fmt: skip
         if migrating.returncode:
             told = migrating.stderr[-500:].strip()
+            if before:
+                raise AutolabelError(
+                    f"Prefect {now} cannot use the tables that Prefect {before} made in "
+                    f"{self.folder}: another installation shares this cache, or you went back to "
+                    "an older version. Give one of them an AUTOLABEL_CACHE of its own, or begin "
+                    "anew with `autolabel cache clear prefect` (the history of runs and schedules "
+                    f"go with it, labels stay). {told}"
+                )
             raise AutolabelError(f"Prefect's tables cannot be made: {told}")
-        done.write_text(version("prefect"))
+        (self.folder / MIGRATED).write_text(now)
 
     def _run(self, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Run one of PostgreSQL's programs, as nobody where this user is root."""

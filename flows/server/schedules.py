@@ -34,9 +34,9 @@ def collect_schedules() -> list[dict[str, Any]]:
 
     Returns:
         Of each: the `deployment`, as Prefect's commands take it; `when`, its rule; whether it is
-        `on`; and of one that is on its `timezone`, `next_runs`, when the `last_run` that has begun
-        was planned, its `last_state`, and the `problem`, "" where it does what it should. Times
-        are ISO 8601 in the schedule's time zone.
+        `on`; what it labels (`sources`) and where to (`out`); and of one that is on its `timezone`,
+        `next_runs`, when the `last_run` that has begun was planned, its `last_state`, and the
+        `problem`, "" where it does what it should. Times are ISO 8601 in the schedule's time zone.
 
     Raises:
         AutolabelError: Prefect is not there.
@@ -52,6 +52,7 @@ def _status_of(
     client: SyncPrefectClient, deployment: DeploymentResponse, schedule: DeploymentSchedule
 ) -> dict[str, Any]:
     on = schedule.active and not deployment.paused
+    label = (deployment.parameters.get("params") or {}).get("label") or {}
     zone = ZoneInfo(getattr(schedule.schedule, "timezone", None) or "UTC")
     made = _scheduled_runs(deployment) if on else []
     planned = _planned(made)
@@ -60,6 +61,8 @@ def _status_of(
         "deployment": f"{client.read_flow(deployment.flow_id).name}/{deployment.name}",
         "when": _rule_text(schedule),
         "on": on,
+        "sources": list(label.get("sources", ())),
+        "out": label.get("out", ""),
         "timezone": zone.key,
         "next_runs": [_text(one.expected_start_time, zone) for one in planned[:RUNS_TOLD]],
         "last_run": _text(last.expected_start_time, zone) if last else "",

@@ -31,12 +31,14 @@ def test_nothing_to_label_is_no_success(
     write_boxes(tmp_path / "boxes" / "1.txt", ["car 0.9 10 10 50 50"])
     write_boxes(tmp_path / "other" / "elsewhere" / "1.txt", ["car 0.9 10 10 50 50"])
     monkeypatch.chdir(tmp_path)
-    arguments = ["in", "--out", "out", "--boxes", "boxes", "--model", str(MICRO), "--dry-run"]
+    arguments = ["in", "--out", "out", "--boxes", "boxes", "--model", str(MICRO)]
+    arguments += ["--dry-run"] * (command == "backfill")
     monkeypatch.setattr(sys, "argv", ["autolabel", command, *arguments, *options])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == code
     assert reason in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from flows.cli.main import cli
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.load import resolve_model
 from sam2_core.types import AutolabelError
+from tests.integration.runs import write_image
 
 
 def refused(*arguments):
@@ -87,7 +88,8 @@ def test_what_excludes_another_option_and_an_out_that_is_a_file(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "README.md").touch()
-    code, said = refused(command, ".", "--out", "out", *arguments)
+    write_image(tmp_path / "in" / "1.jpg")
+    code, said = refused(command, "in", "--out", "out", *arguments)
     assert (code, message in said) == (2, True)
 
 

@@ -21,6 +21,7 @@ def test_nights_are_told_with_their_zone(monkeypatch):
     """As `nightly` does it, in winter and in summer."""
     schedule = {
         "deployment": "nightly/nightly", "when": "every day at 01:00 Europe/Berlin", "on": True,
+        "sources": ["s3://drives"], "out": "s3://labels",
         "timezone": "Europe/Berlin", "next_runs": ["2026-11-23T01:00+01:00"],
         "last_run": "2026-08-01T01:00+02:00", "last_state": "Completed", "problem": "",
     }  # fmt: skip
@@ -33,6 +34,7 @@ def test_nights_are_told_with_their_zone(monkeypatch):
     assert "Prefect's database: 5 MB\n" in shown
     lines = iter(shown.splitlines())
     head = next(line for line in lines if line.startswith("schedule of nightly/nightly"))
+    assert next(lines).split() == ["labels", "s3://drives", "to", "s3://labels"]
     night = next(lines)
     assert head.endswith("the last run of Sat 2026-08-01 01:00 CEST completed")
     assert night.split() == ["planned", "Mon", "2026-11-23", "01:00", "CET"]

@@ -271,7 +271,7 @@ def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, da
     first = days[0].replace(tzinfo=ZoneInfo("America/New_York"))
     assert found["next_runs"][0] == first.isoformat(timespec="minutes")
     status._show_schedule(found)
-    shown = [line.split("planned")[1].strip() for line in capsys.readouterr().out.splitlines()[1:]]
+    shown = [line.split("planned")[1].strip() for line in capsys.readouterr().out.splitlines()[2:]]
     assert shown == [night.strip() for night in nights], "both commands say the same"
 
     assert run(["/other", "--out", "/labels", "--at", "23:05"]).exit_code == 0
@@ -281,6 +281,7 @@ def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, da
     assert all("T23:05" in moment for moment in found["next_runs"])
 
     assert run(["--off"]).exit_code == 0
+    assert json.loads(run(["--off", "--json"]).stdout) == {"on": False}
     assert planned_sources(client) == set()
     assert not mine()[0]["on"]
     dataset = f"of another out {uuid4().hex[:8]}"

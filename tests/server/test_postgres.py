@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -103,6 +104,20 @@ def test_whoever_has_it_starts_it_again_and_stops_it(tmp_path, folder, monkeypat
         os.kill(before, signal.SIGKILL)
         wait_for(lambda: user.process_id not in {None, before}, 60)
     assert user.process_id is None
+
+
+def test_tables_of_another_prefect_are_told_with_the_cure(folder):
+    server = Postgres(folder)
+    known = asked(server, "SELECT version_num FROM alembic_version")
+    asked(server, "UPDATE alembic_version SET version_num = 'ffffffffffff' RETURNING 1")
+    server.leave()
+    (folder / "migrated").write_text("99.1")
+    with pytest.raises(AutolabelError, match=r"tables that Prefect 99\.1 made.*clear prefect"):
+        Postgres(folder)
+    (folder / "migrated").write_text(version("prefect"))
+    server = Postgres(folder)
+    asked(server, f"UPDATE alembic_version SET version_num = '{known}' RETURNING 1")
+    server.leave()
 
 
 def test_it_works_below_a_long_path_and_data_of_another_version_are_told(tmp_path, monkeypatch):
