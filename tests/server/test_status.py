@@ -66,14 +66,17 @@ def test_why_a_shard_was_given_back_is_told_while_it_waits(capsys):
     assert "  waits  1x  drive: cannot write /out/x: no space left\n" in capsys.readouterr().out
 
 
-def test_why_labels_were_not_loaded_is_told():
+@pytest.mark.parametrize("lacked", [None, {"drive"}, set()])
+def test_why_labels_were_not_loaded_is_told_until_the_dataset_has_them(lacked, monkeypatch):
+    monkeypatch.setattr(status, "lacked", lambda *_: lacked)
     away = SequenceOutcome("drive", frames=3, error="MemoryError", stage=LOAD)
     bad = SequenceOutcome("other", error="no disk", stage=CHECK)
     for outcomes, kind in (([away], Completed), ([away, bad], Failed)):
         message = ending(outcomes, "3 frames", 0, "drives").message
         told = told_of(kind(message=message))
-        assert told["not_loaded"] == {"drive: MemoryError": 1}
-        assert "not loaded (drive: MemoryError)" in "".join(told["to_do"])
+        assert told["not_loaded"] == ({} if lacked == set() else {"drive: MemoryError": 1})
+        said = "not loaded (drive: MemoryError)" in "".join(told["to_do"])
+        assert said == (lacked != set())
 
 
 def test_states_are_words():
