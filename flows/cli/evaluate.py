@@ -148,7 +148,7 @@ def command(**options: Any) -> None:
 
     `miou` and `boundary_f` are means over all true instances; one that was not found counts 0;
     boundary F allows 0.2% of the diagonal (3 px at 1280x720). Where the boxes are the truth's own,
-    recall and box precision are not shown: they would say nothing. Sequences also get DAVIS's J
+    recall and box AP are not shown: they would say nothing. Sequences also get DAVIS's J
     and F.
 
     With --run or --dataset, labels that exist are scored. Their frames are found by name: folders

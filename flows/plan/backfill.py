@@ -52,7 +52,11 @@ class Rate:
     @property
     def text(self) -> str:
         """What to tell a person."""
-        how = f"measured on {self.frames}" if self.frames else "assumed: nothing was measured yet"
+        how = (
+            f"measured on {self.frames}"
+            if self.frames
+            else "assumed: this run has measured none yet"
+        )
         return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, {how}"
 
 

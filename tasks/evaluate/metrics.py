@@ -275,7 +275,7 @@ class Scores:
 
     `miou` and `boundary_f` are means over all true instances; one that was not found counts 0.
     `miou_matched` and `boundary_f_matched` leave those out. `boxes_of_truth` says that every box
-    was the truth's own: then recall and box precision say nothing.
+    was the truth's own: then recall and box AP say nothing.
     """
 
     categories: Sequence[str]

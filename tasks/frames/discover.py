@@ -114,7 +114,7 @@ def discover(
             yield one
     if not selected:
         raise NothingFoundError(
-            f"--frames {selection} takes no frame: no camera has more than {selection.start}"
+            f"--frames {selection} takes no frame: none is number {selection.start}, from 0"
         )
 
 

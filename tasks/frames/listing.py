@@ -162,7 +162,7 @@ class _LocalWalk:
         if left_out:
             number = counted(len(left_out), "dangling link, pipe, socket or device",
                              "dangling links, pipes, sockets or devices")  # fmt: skip
-            log.warning("ignoring %s in %s: %s", number, folder, min(left_out))
+            log.warning("ignoring %s in %s, such as %s", number, folder, min(left_out))
         return files, below
 
     def _is_to_follow(self, link: Path) -> bool:
