@@ -52,11 +52,7 @@ class Rate:
     @property
     def text(self) -> str:
         """What to tell a person."""
-        how = (
-            f"measured on {self.frames}"
-            if self.frames
-            else "assumed: this run has measured none yet"
-        )
+        how = f"measured on {self.frames}" if self.frames else "assumed: none of this run measured"
         return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, {how}"
 
 
