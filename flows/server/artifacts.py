@@ -124,11 +124,13 @@ def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
         AutolabelError: Prefect is not there.
 
     """
+    if not run_ids:
+        return {}
     of_runs = {"flow_run_id": {"any_": list(run_ids)}, "type": {"any_": ["progress"]}}
     fits, order = ArtifactFilter.model_validate(of_runs), ArtifactSort.CREATED_DESC
     with connected() as client:
         read = partial(client.read_artifacts, artifact_filter=fits, sort=order)
-        newest_first = list(in_pages(read)) if run_ids else []
+        newest_first = list(in_pages(read))
     return {
         one.flow_run_id: float(str(one.data)) for one in reversed(newest_first) if one.flow_run_id
     }
