@@ -45,10 +45,7 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
         if labels:
             sys.exit(_show_labels(labels, as_json))
         if out:
-            begun = storage.list_folders(storage.join(out, "labels"))
-            so_far = f" yet, but chunks of {counted(len(begun), 'sequence')}: give the command "
-            so_far += "again, which continues"
-            raise AutolabelError(f"{redact(out)} holds no labeled sequence{so_far * bool(begun)}")
+            raise AutolabelError(f"{redact(out)} holds no labeled sequence{_begun_in(out)}")
         raise AutolabelError(
             "nothing is labeled in this folder: give the --out of runs (`autolabel status OUT`). "
             "There is no Prefect server whose runs could be shown: `autolabel up` starts one, and "
@@ -97,6 +94,16 @@ def _labeled_in(out: str) -> list[dict[str, Any]]:
         _labeled_by(out, key, listed) | {"reviewed_datasets": reviewed}
         for key in sorted(last, key=last.__getitem__)
     ]
+
+
+def _begun_in(out: str) -> str:
+    """Say what runs have left that labeled no sequence to its end."""
+    begun = storage.list_folders(storage.join(out, "labels"))
+    if begun:
+        chunks = f"chunks of {counted(len(begun), 'sequence')}"
+        return f" yet, but {chunks}: give the command again, which continues"
+    given_up = storage.list_folders(storage.join(out, "quarantine"))
+    return "; what was given up, and why, is in its quarantine/" if given_up else ""
 
 
 def _labeled_by(out: str, run_key: str, listed: list[ListedManifest]) -> dict[str, Any]:

@@ -138,3 +138,6 @@ def test_a_run_that_was_stopped_is_told_from_none(tmp_path):
     manifests.rename(tmp_path / "manifests")
     with pytest.raises(AutolabelError, match="no labeled sequence yet, but chunks of 1 sequence"):
         CliRunner().invoke(status.command, [run], catch_exceptions=False)
+    (tmp_path / "run" / "labels").rename(tmp_path / "run" / "quarantine")
+    with pytest.raises(AutolabelError, match="no labeled sequence; what was given up, and why"):
+        CliRunner().invoke(status.command, [run], catch_exceptions=False)
