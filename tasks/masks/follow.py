@@ -3,10 +3,15 @@
 Every chunk begins anew with its own detections, so its labels depend on nothing outside it. Masks
 of detected boxes stay as the model draws them; what memory adds comes behind them as rows of its
 own, with the class of the object's last detection.
+
+Masks that the model is sure of are believed at once. Those that it doubts are believed between two
+detections: that a later one joins the object is evidence that memory did not lose it.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -18,16 +23,20 @@ from sam2_core.follow import Followed, Follower, FollowRules
 from sam2_core.load import memory_sha256
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.postprocess import finish
-from sam2_core.types import Boxes, ImageArray, Masks
+from sam2_core.types import Boxes, ImageArray, IntArray, Masks
 from tasks.masks.crops import segments_of
 from tasks.masks.model import ModelChoice
 from tasks.store.tables import FOLLOWED, LabeledFrame
 from tasks.types import FrameRef
 
+# Masks that the model doubts are believed if a detection joins the object after so many frames at
+# most: false objects come back later, if at all.
+MOST_DOUBTED = 3
 # An object is followed for so many frames after its last detection, then it ends.
 MOST_UNDETECTED = 10
 RULES = FollowRules(absent_frames=MOST_UNDETECTED + 1, undetected_frames=MOST_UNDETECTED + 1)
-# Predicted IoU of a mask that is believed: of `compact` as often on an object as detected ones.
+# Predicted IoU of a mask that is believed without a later detection: of `compact` on rendered
+# drives as often on an object as detected ones.
 LEAST_PREDICTED_IOU = 0.85
 # Share of a mask that another label of the frame may cover; from there on they are one object.
 MOST_COVERED = 0.5
@@ -68,6 +77,8 @@ def follow_objects(
 
     """
     chunk = _Chunk(backend)
+    # Frames on which a gap may be open that a detection still closes.
+    waiting = deque[tuple[LabeledFrame, _Undetected | None]]()
     order = iter(frame.index for frame in frames)
     for one in labeled:
         for index in order:
@@ -75,11 +86,35 @@ def follow_objects(
                 break
             chunk.follower.skip()
         try:
-            yield chunk.add(one, picture)
+            waiting.append((one, chunk.see(one, picture)))
         except Exception as error:
             if is_machine_error(error):
                 raise as_machine_error(error, "following objects") from error
             raise
+        if len(waiting) > MOST_DOUBTED:
+            yield chunk.with_followed(*waiting.popleft())
+    yield from starmap(chunk.with_followed, waiting)
+
+
+@dataclass(frozen=True, eq=False)
+class _Undetected:
+    """Objects that are present on a frame without a detection, the last detected ones first.
+
+    Attributes:
+        frame: number of the frame in the chunk.
+        tracks: names of the objects.
+        boxes: around the masks, with what the last detections before the frame say; a track id is
+            -1 where none was given.
+        masks: by memory.
+        ages: frames since the last detections.
+
+    """
+
+    frame: int
+    tracks: Sequence[int]
+    boxes: Boxes
+    masks: Masks
+    ages: IntArray
 
 
 class _Chunk:
@@ -87,51 +122,69 @@ class _Chunk:
 
     def __init__(self, backend: FollowBackend) -> None:
         self.follower = Follower(backend, RULES)
-        # Class, score and given track id (-1: none) of each object's last detection.
-        self._last: dict[int, tuple[str, float, int]] = {}
+        # Class, score, given track id (-1: none) and frame of each object's last detection.
+        self._last: dict[int, tuple[str, float, int, int]] = {}
+        # Objects, and frames of detections that were soon followed by another.
+        self._closed: set[tuple[int, int]] = set()
 
-    def add(self, one: LabeledFrame, picture: Callable[[FrameRef], ImageArray]) -> LabeledFrame:
-        """Go to a frame and return it with the objects that were not detected on it."""
+    def see(
+        self, one: LabeledFrame, picture: Callable[[FrameRef], ImageArray]
+    ) -> _Undetected | None:
+        """Go to a frame and return the objects that were not detected on it, if there are any."""
         if one.masks is None:
             self.follower.skip()
-            return one
+            return None
         boxes = one.boxes
         prompts = np.where(np.isfinite(boxes.scores)[:, None], boxes.xyxy_px, np.nan)
         shown = self.follower.step(picture(one.frame), prompts)
-        given = boxes.track_ids
+        frame, given = self.follower.frame, boxes.track_ids
         ids = [-1] * len(boxes) if given is None else given.tolist()
-        known = list(zip(boxes.labels, boxes.scores.tolist(), ids, strict=True))
-        pairs = list(zip(shown.tracks.tolist(), shown.detections.tolist(), strict=True))
-        self._last = {track: known[row] if row >= 0 else self._last[track] for track, row in pairs}
-        rows = self._believed(shown, ids if given is not None else [])
-        made = finish(shown.chosen(rows), one.masks.size_hw)
-        kept = _uncovered(made, one.masks)
-        if not kept:
-            return one
-        masks = made.chosen(kept)
-        rows = [rows[row] for row in kept]
-        labels, scores, ids = zip(*(self._last[pairs[row][0]] for row in rows), strict=True)
+        names = shown.tracks.tolist()
+        for name, row in zip(names, shown.detections.tolist(), strict=True):
+            if row >= 0:
+                score = float(boxes.scores[row])
+                if name in self._last and frame - self._last[name][-1] <= MOST_DOUBTED + 1:
+                    self._closed.add((name, self._last[name][-1]))
+                self._last[name] = boxes.labels[row], score, ids[row], frame
+        rows = self._candidates(shown, ids if given is not None else [])
+        if not rows:
+            return None
+        masks = finish(shown.chosen(rows), one.masks.size_hw)
+        tracks = [names[row] for row in rows]
+        labels, scores, ids, _ = zip(*(self._last[name] for name in tracks), strict=True)
         bounds = segments_of(masks.rle, masks.size_hw).bounds_xyxy_px()
-        more = Boxes(
+        made = Boxes(
             bounds.astype(np.float32), np.array(scores, np.float32), labels,
-            None if -1 in ids else np.array(ids, np.int64), FOLLOWED,
+            np.array(ids, np.int64), FOLLOWED,
         )  # fmt: skip
-        undetected = shown.undetected_frames[rows].tolist()
-        return replace(one.with_more(more, masks), followed=tuple(undetected))
+        return _Undetected(frame, tracks, made, masks, shown.undetected_frames[rows])
 
-    def _believed(self, shown: Followed, given: Sequence[int]) -> list[int]:
-        """Choose objects without a detection, those first that were detected last.
+    def with_followed(self, one: LabeledFrame, there: _Undetected | None) -> LabeledFrame:
+        """Add to a frame the objects that are believed to be there."""
+        if there is None or one.masks is None:
+            return one
+        before = (there.frame - there.ages).tolist()
+        closed = [gap in self._closed for gap in zip(there.tracks, before, strict=True)]
+        rows = np.flatnonzero((there.masks.predicted_iou >= LEAST_PREDICTED_IOU) | closed)
+        rows = rows[_uncovered(there.masks.chosen(rows), one.masks)]
+        if not len(rows):
+            return one
+        more = there.boxes.chosen(rows)
+        if more.track_ids is not None and (more.track_ids < 0).any():
+            more = replace(more, track_ids=None)
+        added = one.with_more(more, there.masks.chosen(rows))
+        return replace(added, followed=tuple(there.ages[rows].tolist()))
+
+    def _candidates(self, shown: Followed, given: Sequence[int]) -> list[int]:
+        """Choose present objects without a detection, those first that were detected last.
 
         Where the frame's boxes have track ids, an object needs one that is not among them.
         """
-        good = (
-            (shown.detections < 0) & (shown.undetected_frames > 0)
-            & (shown.object_score > 0) & (shown.predicted_iou >= LEAST_PREDICTED_IOU)
-        )  # fmt: skip
+        there = (shown.detections < 0) & (shown.undetected_frames > 0) & (shown.object_score > 0)
         order = np.lexsort((shown.tracks, shown.undetected_frames))
         names = shown.tracks.tolist()
         taken = {*given, -1} if given else set()
-        return [int(i) for i in order if good[i] and self._last[names[i]][2] not in taken]
+        return [int(i) for i in order if there[i] and self._last[names[i]][2] not in taken]
 
 
 def _uncovered(made: Masks, own: Masks) -> list[int]:

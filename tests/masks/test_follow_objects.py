@@ -14,7 +14,7 @@ from sam2_core.types import AutolabelError, Boxes
 from tasks.dataset.documents import Origin, label_documents
 from tasks.export.run import Choice, export
 from tasks.masks.crops import crops_of_frames
-from tasks.masks.follow import MOST_UNDETECTED, follow_objects
+from tasks.masks.follow import MOST_DOUBTED, MOST_UNDETECTED, follow_objects
 from tasks.masks.model import choose_model
 from tasks.risk.compute_risk import compute_risk
 from tasks.store.artifacts import read_chunk
@@ -46,11 +46,11 @@ def failed(index):
     return LabeledFrame(one.frame, Boxes.empty(), failure=failure)
 
 
-def followed(*frames, missing=()):
+def followed(*frames, missing=(), predicted_iou=0.9):
     """What becomes of the frames of a chunk; labels of some of its frames never come."""
     present = [one for one in frames if one.frame.index not in missing]
     every = [one.frame for one in frames]
-    return list(follow_objects(StandIn(), every, present, lambda _: WHITE))
+    return list(follow_objects(StandIn(predicted_iou), every, present, lambda _: WHITE))
 
 
 def test_a_missed_object_is_a_row_behind_the_detected_ones_until_it_was_missed_too_often():
@@ -69,6 +69,29 @@ def test_a_missed_object_is_a_row_behind_the_detected_ones_until_it_was_missed_t
         assert one.masks.rle[0] == before.masks.rle[0]
         np.testing.assert_allclose(one.masks.predicted_iou, [1, 0.9])
         assert one.masks.area_px[1] == pytest.approx(24 * 24, abs=4)  # corners are round
+
+
+def test_a_mask_that_the_model_doubts_is_a_row_if_its_object_is_detected_soon_again():
+    there, end = seen(0, CAR, VAN), MOST_DOUBTED + 1
+    gap = [seen(i, VAN) for i in range(1, end)]
+    closed = followed(there, *gap, seen(end, VAN, CAR), seen(end + 1, VAN), predicted_iou=0.4)
+    added = [one.followed for one in closed]
+    assert added == [(), *((age,) for age in range(1, end)), (), ()], "the last has no end"
+    late = followed(there, *gap, seen(end, VAN), seen(end + 1, VAN, CAR), predicted_iou=0.4)
+    assert not any(one.followed for one in late)
+    often = [seen(i, CAR) for i in range(3, 3 + 2 * end)]
+    made = followed(there, seen(1), seen(2, CAR), *often, predicted_iou=0.4)
+    assert [one.followed for one in made[:3]] == [(), (1,), ()], "the van's gap stays open"
+    assert not any(one.followed for one in made[3:])
+
+
+def test_frames_wait_for_no_more_than_a_mask_is_doubted():
+    frames, taken = [seen(i, CAR) for i in range(9)], list[int]()
+    labeled = (taken.append(one.frame.index) or one for one in frames)
+    made = follow_objects(StandIn(), [one.frame for one in frames], labeled, lambda _: WHITE)
+    for index, one in enumerate(made):
+        assert one is frames[index]
+        assert len(taken) == min(index + MOST_DOUBTED + 1, 9)
 
 
 def test_frames_without_labels_count_and_other_chunks_begin_anew():

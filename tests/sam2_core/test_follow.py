@@ -20,7 +20,8 @@ class StandIn(FollowBackend):
 
     image_size, width = SIZE, 1
 
-    def __init__(self) -> None:
+    def __init__(self, predicted_iou: float = 0.9) -> None:
+        self.predicted_iou = predicted_iou
         self.calls: list[tuple[str, dict]] = []
         self.masks: list[np.ndarray] = []
 
@@ -48,7 +49,7 @@ class StandIn(FollowBackend):
         if self.black:
             logits = np.full_like(logits, -1024)
         score = np.full(len(logits), -1 if self.black else 1, np.float32)
-        iou = np.full(len(logits), 0.9, np.float32)
+        iou = np.full(len(logits), self.predicted_iou, np.float32)
         return [logits.astype(np.float32), iou, score, pointers.astype(np.float32)[:, None]]
 
     def stacked(self, memories):
