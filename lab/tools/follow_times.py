@@ -1,12 +1,12 @@
 """Time `autolabel label --follow` for each frame, whole command, beside the same without.
 
-    python -m lab.tools.follow_times OUT [--models base_plus,compact] [--backend torch]
+    python -m lab.tools.follow_times OUT [--models random:base_plus,compact] [--backend torch]
         [--frames N] [--boxes N]
 
 The frames are a scene that drifts, 1280x720 as JPEG, with N boxes on it that move along, 30% of
-them missing at random. Weights are random, of the size that is named. A command on 64 frames comes
-first: it compiles and captures. What a frame takes is the difference of two further commands,
-on 64 and on all frames, so that starting counts for neither.
+them missing at random. A command on 64 frames comes first: it compiles and captures. What a frame
+takes is the difference of two further commands, on 64 and on all frames, so that starting counts
+for neither.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--models", default="base_plus,compact")
+    parser.add_argument("--models", default="random:base_plus,compact")
     parser.add_argument("--backend", default="torch")
     parser.add_argument("--frames", type=int, default=832)
     parser.add_argument("--boxes", type=int, default=16)
@@ -76,7 +76,7 @@ def main() -> None:
     write_frames(source, boxes, options.frames, options.boxes)
     for model in options.models.split(","):
         for follow in (True, False):
-            what = ["--model", f"random:{model}", "--backend", options.backend]
+            what = ["--model", model, "--backend", options.backend]
             what += ["--follow"] if follow else []
             walls, found = [], {}
             for turn, frames in enumerate((FEW, FEW, options.frames)):

@@ -1,13 +1,15 @@
 """Follow objects through frames beside Meta's own video predictor, with the same weights.
 
     python -m lab.tools.follow_with_meta [PACKAGE ...] [--model micro|tiny|...] [--size PIXELS]
-        [--frames N] [--seed N] [--score-bias LOGIT] [--device cuda] [--onnx] [--record FILE]
+        [--frames N] [--seed N] [--score-bias LOGIT] [--trained] [--clip VIDEO] [--device cuda]
+        [--onnx] [--record FILE]
 
 PACKAGE are folders with Meta's `sam2` 1.1.0 from PyPI and what it imports: `pip install --target
 PACKAGE --no-deps --no-build-isolation sam2==1.1.0 hydra-core iopath portalocker omegaconf`. Nothing
-of it is kept here. Both get seeded random weights, tensors and prompts alike: three objects, one of
-them late, prompted again before and after a frame was tracked, by a box, a click and masks. Without
-its CUDA extension Meta's predictor fills no holes, and neither do we.
+of it is kept here. Both get the same weights, seeded random ones or the checkpoint's (--trained),
+tensors and prompts: three objects, one of them late, prompted again before and after a frame was
+tracked, by a box, a click and masks. Without its CUDA extension Meta's predictor fills no holes,
+and neither do we.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +32,7 @@ from sam2_core.backends.follow_backends import FollowBackend, OnnxFollowBackend
 from sam2_core.backends.torch_follow import TorchFollowBackend
 from sam2_core.export import export_memory, export_model
 from sam2_core.follow import Follower
+from sam2_core.load import resolve_weights
 from sam2_core.presets import Preset, preset_named
 
 Masks = dict[tuple[int, int], np.ndarray]  # logits (G, G) by frame and object
@@ -80,6 +84,20 @@ def video(preset: Preset, frames: int, seed: int = 1) -> torch.Tensor:
     for frame in range(frames):
         x, y = frame * size // (2 * frames), frame * size // (3 * frames)
         shown.append(scene[y : y + size, x : x + size])
+    return torch.stack(shown)
+
+
+def clip(file: str, preset: Preset, frames: int) -> torch.Tensor:
+    """Return the first frames of a video as squares, uint8 (T, S, S, 3)."""
+    import cv2
+
+    reader, shown = cv2.VideoCapture(file), []
+    while len(shown) < frames:
+        there, frame = reader.read()
+        if not there:
+            raise SystemExit(f"{file} has {len(shown)} frames only")
+        square = cv2.resize(frame, (preset.image_size, preset.image_size))
+        shown.append(torch.from_numpy(square[:, :, ::-1].copy()))
     return torch.stack(shown)
 
 
@@ -234,6 +252,8 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=40)
     parser.add_argument("--score-bias", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trained", action="store_true", help="the checkpoint's own weights")
+    parser.add_argument("--clip", help="a video instead of a random scene")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="of Meta's predictor and of PyTorch")
     parser.add_argument("--onnx", action="store_true", help="on ONNX Runtime's CPU provider too")
@@ -243,7 +263,11 @@ def main() -> None:
     preset = preset_named(options.model).sized(image_size=options.size)
     torch.set_num_threads(options.threads)
     model, memory = weights(preset, options.score_bias, options.seed)
-    frames, asked = video(preset, options.frames), prompts(options.frames)
+    if options.trained:
+        found = resolve_weights(options.model)
+        model, memory = found.load(), found.load_memory() or memory
+    shown = partial(clip, options.clip) if options.clip else video
+    frames, asked = shown(preset, options.frames), prompts(options.frames)
     started = time.perf_counter()
     torch.backends.cudnn.allow_tf32 = False
     theirs = metas_masks(model, memory, frames, asked, options.device)

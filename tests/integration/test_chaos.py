@@ -56,13 +56,12 @@ class Chaos:
         self.cluster.start_worker()
 
     def kill_supervisor(self):
-        """What it runs, and the command around it, have to end by themselves."""
-        command = self.random.choice([one for one in self.cluster.workers if one.poll() is None])
-        everything = tree(command.pid)
-        (supervisor,) = psutil.Process(command.pid).children()
-        supervisor.kill()
+        """`autolabel worker` becomes it: what it runs has to end by itself."""
+        victim = self.random.choice([one for one in self.cluster.workers if one.poll() is None])
+        everything = tree(victim.pid)
+        victim.kill()
         assert psutil.wait_procs(everything, 60)[1] == []
-        self.cluster.workers.remove(command)
+        self.cluster.workers.remove(victim)
         self.cluster.start_worker()
 
     def kill_server(self):
