@@ -181,6 +181,9 @@ class _Chunk:
         Where the frame's boxes have track ids, an object needs one that is not among them.
         """
         there = (shown.detections < 0) & (shown.undetected_frames > 0) & (shown.object_score > 0)
+        there &= (  # others can be believed no more
+            (shown.predicted_iou >= LEAST_PREDICTED_IOU) | (shown.undetected_frames <= MOST_DOUBTED)
+        )
         order = np.lexsort((shown.tracks, shown.undetected_frames))
         names = shown.tracks.tolist()
         taken = {*given, -1} if given else set()
