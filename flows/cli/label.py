@@ -24,6 +24,7 @@ from flows.pipeline import do_now
 from flows.plan.names import why_kept
 from flows.plan.plan import Plan, begin, check_writable, make_plan, summary_of, tracks_told
 from flows.server.api import Api, configured_api
+from sam2_core.cache import cache_folder, make_folder
 from tasks.dataset.database import ensure_database, release_database
 from tasks.masks.model import BUNDLED, NOT_CHECKED, verdict_on
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
@@ -228,13 +229,19 @@ def announce(console: Console, plan: Plan) -> None:
 
 
 def _offer_models(console: Console, plan: Plan) -> None:
-    """Name better models, where nobody chose and the bundled ones are taken."""
+    """Name better models, once on a machine, where nobody chose and the bundled ones are taken."""
     names = plan.job.model.stamp.name, plan.job.stamp.detector
-    if plan.job.params.model == "auto" and all(map(str.startswith, names, (BUNDLED, "compact@"))):
-        console.print(
-            "       these models learned from rendered streets alone, `tiny` and `yolox_s` from "
-            f"photographs: {escape(as_typed('models', 'download', 'tiny', 'yolox_s'))}"
-        )
+    bundled = all(map(str.startswith, names, (BUNDLED, "compact@")))
+    given = cache_folder() / "hints" / "models"
+    if plan.job.params.model != "auto" or not bundled or given.exists():
+        return
+    with contextlib.suppress(OSError):  # then it is said again
+        make_folder(given.parent)
+        given.touch()
+    console.print(
+        "       these models learned from rendered streets alone, `tiny` and `yolox_s` from "
+        f"photographs: {escape(as_typed('models', 'download', 'tiny', 'yolox_s'))}"
+    )
 
 
 def _say_what_does_not_fit(console: Console, plan: Plan, printed: Collection[str] = ()) -> None:

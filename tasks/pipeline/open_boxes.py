@@ -130,7 +130,6 @@ def field_boxes(
     """
     field = dataset_and_field(address)[1]
     found: dict[tuple[str, ...], ImageRows] = {}
-    without = 0
     for sample in samples:
         path = str(sample.get("frame_uri") or sample.get("filepath"))
         size = sample.get("metadata") or {}
@@ -140,7 +139,6 @@ def field_boxes(
                 index = int(one["frame_number"]) - 1  # FiftyOne counts from 1
                 found[_parts(f"{path}#frame={index}")] = _image(one, field, size_hw)
             continue
-        without += sample.get(field) is None
         size_hw = size_hw_of(size.get("height"), size.get("width"))
         found[_parts(path)] = _image(sample, field, size_hw)
     if not any(image.rows or image.problem for image in found.values()):
@@ -149,9 +147,8 @@ def field_boxes(
     levels = zip(*(parts[:-1] for parts in found), strict=False)
     common = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, levels))
     images = {"/".join(parts[common:]): image for parts, image in found.items()}
-    notes = (f"samples whose field {field} is not set: {without}",) if without else ()
     stamp = f"imported:{address.removeprefix(SCHEME)}"
-    return ImportedBoxes.of_rows(Rows(tuple(images.items()), notes), address, stamp)
+    return ImportedBoxes.of_rows(Rows(tuple(images.items())), address, stamp)
 
 
 def _parts(uri: str) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from flows.cli.main import cli
 from flows.params import LabelParams
-from flows.server.status import RunStatus, look_at_storage
+from flows.plan.shards import Piece, ShardParams
+from flows.server.status import look_at_storage
 from tasks.evaluate.run_diff import Side, diff_runs, uncertified
 from tasks.frames.decisive_code import decoding_versions
 from tests.integration.runs import MICRO, write_sequence
@@ -50,14 +51,17 @@ def test_labels_after_an_upgrade_are_marked_as_mixed_in_report_status_and_diff(t
 
     def found(sequence):
         (report,) = (out / "reports").rglob(f"{sequence}@*.json")
-        run = RunStatus(before["run_key"], LabelParams(sources=(str(tmp_path),), out=str(out)))
-        look_at_storage(run)
+        params = LabelParams(sources=(str(tmp_path),), out=str(out))
+        piece = Piece(sequence, frames_uri="x", content_key="c" * 20, frames=4)
+        shard = ShardParams(label=params, run_key=before["run_key"], pieces=(piece,))
+        _, facts = look_at_storage([(None, None, shard)], [])
+        mixed = facts["sequences_of_mixed_versions"]
         *_, (diff, _, _) = diff_runs(Side(str(out)), Side(str(tmp_path / "another")), 0.98)
         names = {f"run_{side}": side for side in "ab"}
-        assert bool(run.mixed) == bool(uncertified(diff.result() | names))
+        assert bool(mixed) == bool(uncertified(diff.result() | names))
         return (
             json.loads(report.read_text())["mixed_versions"],
-            run.mixed,
+            mixed,
             diff.facts["mixed_versions_a"],
         )
 
