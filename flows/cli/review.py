@@ -178,7 +178,7 @@ def open_(
     click.echo(f"{dataset}: {queue.text()}{views and f'; see the views {views}'}", err=True)
     for line in _advice(opened, mine, queue):
         click.echo(f"{dataset}: {line}", err=True)
-    risks = [f"{name} {risk:.2f}" for name, risk in sequence_risks(opened).items()]
+    risks = [f"{name} {risk:.0%}" for name, risk in sequence_risks(opened).items()]
     click.echo(f"{dataset}: riskiest sequences: {', '.join(risks[:5]) or 'all done'}", err=True)
     if aside.frames:
         click.echo(f"{dataset}: {aside.text()}", err=True)

@@ -303,6 +303,11 @@ def sources_of(field: str, label: Mapping[str, Any]) -> list[str]:
     return [str(one) for one in label.get("sources") or []]
 
 
+def count_once(frame: Chosen) -> int:
+    """Count labels, a machine's and what people have made of it as one."""
+    return len({_identity(field, label) for field, label in frame.labels})
+
+
 def _identity(field: str, label: Mapping[str, Any]) -> str:
     """Id that a label has, or gets, among the reviewed ones."""
     if field == REVIEWED_FIELD:

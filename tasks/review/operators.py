@@ -42,6 +42,7 @@ from tasks.review.events import (
     last_act,
     redo,
     reviewer,
+    standing_entries,
     undo,
 )
 from tasks.review.export import export_reviews
@@ -60,6 +61,8 @@ from tasks.review.queue import (
     frames_view,
     is_blind,
     known_classes,
+    left_beside_rejected,
+    left_of_objects,
     list_sequences,
     queue_standing,
     sequence_view,
@@ -216,7 +219,8 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
             buttons.btn(f"view_{row}", label=label, on_click=self.open, params={"view": view})
         buttons.btn("refresh", label="Count again", on_click=self.refresh, variant="outlined")
         panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
-        more = f"`autolabel export {shlex.quote(ctx.dataset.name)} --reviewed` in other formats"
+        name = shlex.quote(ctx.dataset.name)
+        more = f"`autolabel export {name} --format coco --to FOLDER --reviewed`, or other formats"
         panel.md(f"**Hand on:** {handing_on(ctx.dataset.name)}; {more}", name="export_text")
         for name in _TITLES:
             layout = ctx.panel.get_state(f"layout_{name}") or {}
@@ -235,7 +239,7 @@ _TITLES = {
 
 def _layout(name: str, plot: list[dict[str, Any]]) -> dict[str, Any]:
     is_rate, rows = name in {"by_class", "by_reason"}, len(plot[0]["y"])
-    axis: dict[str, Any] = {"tickformat": ".0%"} if is_rate else {}
+    axis: dict[str, Any] = {"tickformat": ".0%"} if is_rate or name == "by_sequence" else {}
     if name == "decisions" and max(plot[0]["x"]) < WHOLE_UP_TO:
         axis = {"dtick": 1, "rangemode": "nonnegative"}
     # The least margin: FiftyOne gives long names the room that they need.
@@ -263,6 +267,7 @@ class Done:
         events: what it changed, drawn anew.
         focus: id of the label that gets the focus; by default the next one.
         frame: id of the sample to show; by default the open one.
+        left: what the decision leaves open, said beside it in the strip.
 
     """
 
@@ -270,6 +275,7 @@ class Done:
     events: Sequence[Event] = ()
     focus: str = ""
     frame: str = ""
+    left: str = ""
 
 
 class Review(foo.Operator):  # type: ignore[misc]
@@ -313,7 +319,7 @@ class Review(foo.Operator):  # type: ignore[misc]
         if not isinstance(done, Done):
             return {"ok": True, **done}
         samples = redrawn(ctx.dataset, done.events)
-        where = {"focus": done.focus, "frame": done.frame}
+        where = {"focus": done.focus, "frame": done.frame, "left": done.left}
         return {"ok": True, "message": done.message, "samples": samples, **where}
 
 
@@ -405,9 +411,18 @@ def _decided(
 
     def act(ctx: Any) -> Done:
         chosen = _as_decided(ctx)
-        return Done(f"{verb} {_count(chosen)}", decide(ctx.dataset, chosen))
+        events = decide(ctx.dataset, chosen)
+        left = "" if verb == "accepted" else _left_of_objects(ctx, chosen, alike=True)
+        return Done(f"{verb} {_count(chosen)}", events, left=left)
 
     return act
+
+
+def _left_of_objects(ctx: Any, chosen: Sequence[Chosen], *, alike: bool) -> str:
+    """Say how many other labels of the same objects wait; a second opinion is of one label."""
+    seen = [one for one in chosen if not one.blind]
+    left = left_of_objects(ctx.dataset, seen, alike=alike)
+    return f"{counted(left, 'more label')} of this object: Shift+O" if left else ""
 
 
 # An act in the strip's words; others are called by what they are.
@@ -427,7 +442,8 @@ def _fix_class(ctx: Any) -> Done:
     chosen = _as_decided(ctx)
     name = str(ctx.params.get("class_name") or "")
     events = actions.fix_class(ctx.dataset, chosen, name)
-    return Done(f"{_count(chosen)} now of class {name}", events)
+    left = _left_of_objects(ctx, chosen, alike=False)
+    return Done(f"{_count(chosen)} now of class {name}", events, left=left)
 
 
 def _take(ctx: Any) -> Done:
@@ -452,8 +468,14 @@ def _sequence_done(ctx: Any) -> Done:
     samples = frames_of(ctx.view, _selected_frames(ctx)).values()
     names = sorted({ctx.dataset[one].sequence_id for one in samples})
     if not ctx.params.get("confirmed"):
+        left = left_beside_rejected(ctx.dataset, names)
+        beside = (
+            f", also {counted(left, 'label')} of objects that have a rejected label "
+            "(Shift+O rejects a whole object)"
+        )
         raise UnconfirmedError(
             f"all frames of {', '.join(names)}; labels that nobody touched count as right"
+            f"{beside if left else ''}"
         )
     events = [event for name in names for event in actions.mark_sequence(ctx.dataset, name)]
     return Done(f"{', '.join(names)}: {counted(len(events), 'frame')} marked as done", events)
@@ -466,8 +488,8 @@ def _nothing_here(ctx: Any) -> Done:
         raise AutolabelError("confirmed as empty already: done, and no label is left there")
     if any(frame.labels for frame in chosen) and not ctx.params.get("confirmed"):
         raise UnconfirmedError(
-            f"{counted(len(chosen), 'frame')} without any object; {_count(chosen)} there count as "
-            "wrong"
+            f"{counted(len(chosen), 'frame')} without any object; "
+            f"{counted(sum(map(actions.count_once, chosen)), 'label')} there count as wrong"
         )
     events = actions.nothing_here(ctx.dataset, chosen)
     return Done(f"{counted(len(chosen), 'frame')} confirmed as empty", events)
@@ -604,6 +626,11 @@ def _standing(ctx: Any) -> Answer:
     view = ctx.request_params.get("view_name") or ""
     standing, act = queue_standing(ctx.dataset, view), last_act(ctx.dataset)
     differing = second_opinions_given(ctx.dataset) if view == DISAGREEMENTS else ()
+    arisen = {one.label_id for one in differing if one.is_open} - {*standing.label_ids}
+    if arisen and not ctx.current_sample:  # since the view was saved
+        show_disagreements(ctx.dataset, differing)
+        ctx.ops.set_view(name=DISAGREEMENTS)
+        standing = queue_standing(ctx.dataset, view)
     said = {one.label_id: dict(zip(one.people, one.verdicts, strict=True)) for one in differing}
     followed = len(act) if act and act[0].action == "follow" else 0
     groups = ctx.dataset.app_config.sidebar_groups or ()
@@ -614,25 +641,44 @@ def _standing(ctx: Any) -> Answer:
         "queue": standing.label_ids, "decided": sorted(standing.decided), "said": said,
         "words": WORDS, "told": DESCRIPTIONS, "last": _in_words(act) if act else "",
         "next": "" if standing.left else _next_after(ctx.dataset, view),
-        "who": reviewer(), "followed": followed,
+        "who": reviewer(), "followed": followed, "command": _command(ctx.dataset.name),
         "groups": [
             {"name": one.name, "paths": list(one.paths), "expanded": one.expanded} for one in groups
         ],
     }  # fmt: skip
 
 
+def _command(name: str) -> str:
+    """Return the command that opens this review again."""
+    options = ["--reviewer", reviewer(), *Share.of_this_process().options]
+    return shlex.join(["autolabel", "review", name, *options])
+
+
 def _around(ctx: Any) -> Answer:
-    """Return who has decided on a frame's labels, and all of these, whatever the view shows."""
+    """Return who has decided on a frame's labels, and all of these, whatever the view shows.
+
+    `remade` are those that were made again and wait for a decision.
+    """
     wanted = {"_id": ObjectId(ctx.params["sample_id"])}
     sample = sample_collection(_dataset_of(ctx)).find_one(wanted, {LOG_FIELD: 1, **_PLACES}) or {}
     labels = detections_of(sample, MACHINE_FIELD)
     return {
         "by": deciders(sample),
+        "remade": [str(one["_id"]) for one in labels if _is_remade(one, sample)],
         "labels": [{**one, "id": str(one.pop("_id"))} for one in labels],
     }
 
 
-_PLACES = {f"{MACHINE_FIELD}.detections.{name}": 1 for name in ("_id", "label", "bounding_box")}
+_OF_PLACES = ("_id", "label", "bounding_box", "decision")
+_PLACES = {f"{MACHINE_FIELD}.detections.{name}": 1 for name in _OF_PLACES}
+
+
+def _is_remade(label: Mapping[str, Any], sample: Mapping[str, Any]) -> bool:
+    return not label.get("decision") and any(
+        str(label["_id"]) in entry["decisions"]
+        for entry in standing_entries(sample)
+        if entry["action"] == "relabeled" and "failed" not in entry["changes"]
+    )
 
 
 def _next_after(dataset: Any, view: str) -> str:
@@ -645,7 +691,8 @@ def _next_after(dataset: Any, view: str) -> str:
         if waiting and view != name:
             then = f"next: {counted(waiting, 'label')} in the view '{name}'"
             break
-    return f"the queue is finished; {then}; {handing_on(dataset.name)}"
+    done = "'Sequence done' (Shift+E) ends a drive: what nobody touched in it counts as right"
+    return f"the queue is finished; {then}; {done}; {handing_on(dataset.name)}"
 
 
 def handing_on(name: str) -> str:

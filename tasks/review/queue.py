@@ -114,6 +114,18 @@ class Share:
         is_doubled = _hash("double", frame_key) < self.double * 2**64
         return is_doubled and self.holder(frame_key) == self.seconds
 
+    @property
+    def options(self) -> list[str]:
+        """Options by which `autolabel review` gives this share."""
+        usual = self == Share.parse(self.text)
+        share = ["--share", self.text] if self.of > 1 else []
+        return share + ([] if usual else ["--double", f"{self.double:g}"])
+
+    @property
+    def text(self) -> str:
+        """What `parse` reads."""
+        return f"{self.number}/{self.of}"
+
     def named(self, view: str) -> str:
         """Name of this reviewer's view."""
         return view if self.of == 1 else f"{view} {self.number} of {self.of}"
@@ -295,6 +307,31 @@ def _decide(
     return events
 
 
+def left_of_objects(dataset: Any, chosen: Sequence[Chosen], *, alike: bool) -> int:
+    """Count undecided labels of the objects of machine labels; of their classes only if `alike`."""
+    classes = {
+        object_of(label): str(label["label"])
+        for frame in chosen
+        for field, label in frame.labels
+        if field == MACHINE_FIELD
+    }
+    rest = _undecided_of(dataset, classes)[1].values()
+    return sum(not alike or classes[name] == label for name, label in rest)
+
+
+def left_beside_rejected(dataset: Any, sequences: Sequence[str]) -> int:
+    """Count undecided labels in sequences whose objects have a rejected label there."""
+    fields = {f"{_INNER}.{name}": 1 for name in ("_id", "object", "decision")}
+    rejected, left = set[str](), list[str]()
+    for sample in sample_collection(dataset).find({"sequence_id": {"$in": [*sequences]}}, fields):
+        for label in detections_of(sample, MACHINE_FIELD):
+            if label.get("decision") == REJECTED:
+                rejected.add(object_of(label))
+            elif not label.get("decision"):
+                left.append(object_of(label))
+    return sum(name in rejected for name in left)
+
+
 def _undecided_of(
     dataset: Any, objects: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, tuple[str, str]]]:
@@ -350,8 +387,9 @@ class Queue:
         if not self.decisions:
             return f"nothing to decide{more}"
         return (
-            f"{counted(self.decisions, 'decision')} on {counted(self.frames, 'frame')}, one for "
-            f"each object, all with a risk of at least {self.threshold:.2f}{more}"
+            f"{counted(self.decisions, 'decision')} on {counted(self.frames, 'frame')}, one label "
+            f"of each object, all with a risk of at least {self.threshold:.0%}; a decision is "
+            f"about that label alone, Shift+O makes it for its whole object{more}"
         )
 
 
@@ -675,7 +713,7 @@ def list_sequences(dataset: Any) -> dict[str, str]:
     risks = sequence_risks(dataset)
     listed = {}
     for name in [*risks, *sorted(set(frames) - set(risks))]:
-        state = f"risk {risks[name]:.2f}" if name in risks else "done"
+        state = f"risk {risks[name]:.0%}" if name in risks else "done"
         listed[name] = f"{name}  ({counted(frames[name], 'frame')}, {state})"
     return listed
 

@@ -29,6 +29,8 @@ from tasks.dataset.schema import (
 )
 from tasks.review.events import (
     ACCEPTED,
+    CORRECTED,
+    EDITED,
     OPEN_RISK,
     RELABEL,
     WRONG,
@@ -436,7 +438,7 @@ def summary(stats: Stats) -> str:
     agreed = agreement.text() if agreement.of else "nothing decided"
     pairs = "; ".join(one.text() for one in agreements(stats.opinions))
     relabel = ", ".join(f"{count} {state}" for state, count in stats.relabel.items()) or "none"
-    control = _of(stats.control.of, stats.control_size) if stats.control_size else NO_CONTROL
+    control = _of(stats.control.of, stats.control_size)
     if stats.control.of:
         control += f"; wrong: {stats.control.text()}, and about as much of what nobody reviews"
     speed = f"{stats.per_hour:,.0f} decisions per hour" if stats.per_hour else "too few decisions"
@@ -445,7 +447,6 @@ def summary(stats: Stats) -> str:
         f"| Decided in the queue '{queue.view}' | {_of(len(queue.decided), len(queue.label_ids))}, "
         f"{queue.left:,} left |",
         "|---|---|",
-        f"| Decided in the control sample: random labels that nobody else reviews | {control} |",
         f"| Labels decided, in the queue or not | {_of(stats.decided, stats.labels)} |",
         "| Frames done: every label decided, those outside the queue too, or marked as done | "
         f"**{stats.frames_done:,}** of {stats.frames:,} |",
@@ -456,6 +457,9 @@ def summary(stats: Stats) -> str:
         f"| Disagreements that nobody has settled | {unsettled(stats.opinions)} |",
         f"| Frames sent back | {relabel} |",
     ]
+    if stats.control_size:
+        told = "Decided in the control sample: random labels that nobody else reviews"
+        lines.insert(2, f"| {told} | {control} |")
     if stats.set_aside.frames:
         lines.append(f"| Set aside | {stats.set_aside.text()} |")
     return "\n".join(lines)
@@ -467,10 +471,12 @@ def _of(count: int, whole: int) -> str:
 
 def decisions_plot(stats: Stats) -> list[dict[str, Any]]:
     """Bars of what was decided, always in the same order."""
-    names = list(DECISION_COLOURS)[::-1]
+    names = [name for name in DECISION_COLOURS if name != EDITED][::-1]
+    counts = Counter(stats.decisions)
+    counts[CORRECTED] += counts.pop(EDITED, 0)  # an edit in the tab Annotate is a correction
     return [
         {
-            "type": "bar", "x": [stats.decisions.get(name, 0) for name in names],
+            "type": "bar", "x": [counts[name] for name in names],
             "y": ["sent back" if name == RELABEL else name for name in names], "orientation": "h",
             "hovertemplate": "%{x} %{y}<extra></extra>",
             "marker": {"color": [DECISION_COLOURS[name] for name in names]},
@@ -504,7 +510,7 @@ def risks_plot(risks: Mapping[str, float], most: int = 12) -> list[dict[str, Any
     return [
         {
             "type": "bar", "orientation": "h", "x": [risks[name] for name in names], "y": names,
-            "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
+            "hovertemplate": "%{y}: %{x:.0%}<extra></extra>",
             "marker": {"color": _RED},
         }
     ]  # fmt: skip

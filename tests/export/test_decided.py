@@ -174,6 +174,10 @@ def test_what_is_empty_is_told_from_what_nobody_has_looked_at(database, tmp_path
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "ana")
     asked = ask(dataset, "nothing_here", selected=[rows[1], rows[2]])["question"]
     assert "5 labels there count as wrong" in asked
+    accept(*pick(name, 1, 0))
+    again = ask(dataset, "nothing_here", selected=[rows[1], rows[2]])["question"]
+    assert again == asked, "an accepted label is one label"
+    undo(dataset)
     assert ask(dataset, "nothing_here", selected=[rows[1], rows[2]], confirmed=True)["ok"]
     assert "already" in ask(dataset, "nothing_here", selected=[rows[1], rows[2]])["message"]
     assert ask(dataset, "standing")["last"].startswith("nothing here")

@@ -229,6 +229,9 @@ def test_decide_see_it_send_back_and_see_it_come_back(
         open_view(page, app.link(name, view="sent-back"))
         page.get_by_test_id("entry-counts").get_by_text("1").first.wait_for()
         open_first_sample(page)
+        remade = schema.open_dataset(name).first().detections.detections[row].id
+        wait_for(lambda: review_state(page)["reviewFocus"], remade)
+        assert page.get_by_test_id("strip-reasons").inner_text().startswith("made again")
         save_picture(page, tmp_path, "review-sent-back")
     log = (tmp_path / "cache" / "services" / "review-app.log").read_text()
     assert app.token not in log
@@ -303,10 +306,18 @@ def a_drawn_box_becomes_a_mask(page: Any, name: str) -> None:
     page.get_by_text("Explore", exact=True).click()
     strip = page.get_by_test_id("strip-place")
     place = strip.inner_text()
-    assert place.endswith("1 left · 2 hidden")
-    assert "those decided before" in strip.get_attribute("title")
+    assert place.endswith("1 left")
+    hidden = page.get_by_test_id("strip-hidden")
+    assert hidden.inner_text() == "2 hidden"
+    assert "those decided before" in hidden.get_attribute("title")
+    layer = page.locator("canvas.autolabel-layer")
+    before = pixels(layer)
+    hidden.click()
+    assert np.any(pixels(layer) != before, -1).sum() > 500, "their outlines"
+    hidden.click()
     page.get_by_text("Annotate", exact=True).click()
     page.get_by_test_id("detection-mode").click()
+    page.get_by_text("2 labels are hidden here").wait_for()
     page.get_by_text("its mask is made when you go back to Explore").wait_for()
     held = page.get_by_test_id("lighter-sample-renderer").bounding_box()
     page.mouse.move(held["x"] + held["width"] * 0.1, held["y"] + held["height"] * 0.4)

@@ -22,7 +22,6 @@ from tasks.review.queue import (
 )
 from tasks.review.stats import (
     DECISION_COLOURS,
-    NO_CONTROL,
     Rate,
     decisions_plot,
     rates_plot,
@@ -138,7 +137,7 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     assert dataset.has_saved_view(CONTROL)
     build_queue(dataset, budget=1000)
     assert not dataset.has_saved_view(CONTROL), "nothing is left to draw from"
-    assert NO_CONTROL in summary(review_stats(dataset))
+    assert "control sample" not in summary(review_stats(dataset))
     build_queue(dataset, budget=20, control=30)
     view = dataset.load_saved_view(CONTROL)
     drawn = [(s.id, d) for s in view for d in s.detections.detections]
@@ -188,7 +187,9 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     (bars,) = decisions_plot(stats)
     assert bars["y"][:3] == ["added", "sent back", "deleted"], "from the bottom"
     assert bars["y"][-2:] == ["rejected", "accepted"], "whatever was decided first"
-    assert bars["x"] == [0] * 6 + [3, 27]
+    assert bars["x"] == [0] * 5 + [3, 27]
+    (bars,) = decisions_plot(replace(stats, decisions={"edited": 1, "corrected": 2}))
+    assert bars["x"][bars["y"].index("corrected")] == 3, "an edit is a correction"
     assert len(rates_plot(stats.by_class)[0]["x"]) == len(stats.by_class)
     axis = shown_names(risks_plot({"car": 1, f"long{'-' * 196}class": 2}))
     assert axis["tickvals"][0] == f"long{'-' * 196}class"

@@ -101,6 +101,18 @@ def test_the_key_spreads_what_is_selected_and_else_the_last_decision(still: str)
     tiles = dataset.load_saved_view(LABEL_BY_LABEL)
     assert "decide on a label first" in ask(dataset, "spread", tiles)["message"]
     first, second = picked(dataset, 0), picked(dataset, 1)
+    opened = {"current_sample": dataset.first().id}
+    assert "rejected" not in ask(dataset, "sequence_done", **opened)["question"]
+    tile = {"view": tiles, "current_sample": tiles.first().id}
+    left = f"{FRAMES - 1} more labels of this object: Shift+O"
+    assert ask(dataset, "reject", **tile)["left"] == left
+    asked = ask(dataset, "sequence_done", **opened)["question"]
+    assert f"also {FRAMES - 1} labels of objects that have a rejected label" in asked
+    undo(dataset)
+    assert ask(dataset, "fix_class", class_name="tram", **tile)["left"] == left
+    undo(dataset)
+    assert ask(dataset, "accept", **tile)["left"] == "", "the rest counts as right, too"
+    undo(dataset)
     reject(dataset, first)
     accept(dataset, second)
     told = ask(dataset, "spread", tiles)["message"]
@@ -155,7 +167,7 @@ def test_review_opens_at_the_queue_and_says_its_counts_and_port(
     assert "the App was killed by signal 9" in str(done.exception)
     assert chosen == [("http://127.0.0.1:4200/api", "admin:secret")]
     view = schema.open_dataset(still).load_saved_view(NEEDS_REVIEW)
-    assert f"2 decisions on {counted(len(view), 'frame')}, one for each object" in done.output
+    assert f"2 decisions on {counted(len(view), 'frame')}, one label of each object" in done.output
     assert f"{FRAMES} frames in all" in done.output
     assert f"port {app.DEFAULT_PORT} is taken: {app.DEFAULT_PORT + 1} is used" in done.output
     assert NO_CONTROL not in done.output
@@ -177,7 +189,8 @@ def test_sequences_are_a_list_that_can_be_searched(still: str) -> None:
     load_frames(still, other, STAMP)
     listed = list_sequences(dataset)
     assert set(listed) == {"drive", "Depot_7"}
-    assert listed["drive"].startswith(f"drive  ({FRAMES} frames, risk 0.")
+    assert listed["drive"].startswith(f"drive  ({FRAMES} frames, risk ")
+    assert listed["drive"].endswith("%)")
     assert sequence_view(dataset, "drive").values("frame_number") == list(range(FRAMES))
     assert set(sequence_view(dataset, "depot").values("sequence_id")) == {"Depot_7"}
     with pytest.raises(AutolabelError, match="no sequence has 'tram'"):

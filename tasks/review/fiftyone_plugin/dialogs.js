@@ -73,7 +73,7 @@
   }
 
   // Asks for one of some rows, at first the one whose value is `marked`, or for something else that
-  // `other` describes; null if somebody gives up. A second line of the title says what happens then.
+  // `other` describes, if it is given; null if somebody gives up. A second line of the title says what happens then.
   function pick(kind, title, rows, other, marked = "") {
     const dialog = element(
       "dialog",
@@ -99,7 +99,7 @@
     const choices = () => {
       const typed = field.value.trim();
       const known = rows.some(([value]) => value.toLowerCase() === typed.toLowerCase());
-      return [...fitting(rows, typed), ...(typed && !known ? [[typed, other(typed)]] : [])];
+      return [...fitting(rows, typed), ...(other && typed && !known ? [[typed, other(typed)]] : [])];
     };
     return new Promise((answer) => {
       const close = (value) => {
@@ -110,6 +110,7 @@
         const found = choices();
         at = Math.max(0, Math.min(at, found.length - 1));
         list.replaceChildren();
+        if (!found.length) element("div", "padding:5px 8px", list, "nothing here has these letters: delete some");
         found.forEach(([value, text], row) => {
           const mark = row === at ? "background:#38bdf8;color:#111827" : "";
           const cut = "overflow:hidden;text-overflow:ellipsis;white-space:nowrap;";
@@ -124,7 +125,9 @@
       dialog.addEventListener("keydown", (event) => {
         event.stopPropagation(); // FiftyOne's own shortcuts are letters
         if (event.key === "Escape") close(null);
-        else if (event.key === "Enter") close(choices()[at]?.[0] ?? null);
+        else if (event.key === "Enter") {
+          if (choices().length) close(choices()[at][0]);
+        }
         else if (event.key === "ArrowDown") at += 1;
         else if (event.key === "ArrowUp") at -= 1;
         else return;

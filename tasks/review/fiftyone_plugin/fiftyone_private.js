@@ -19,6 +19,7 @@
   const MOST_LETTERS = 32; // of a name
   const AROUND = 2; // so much larger than a label is what is seen when it is zoomed to
   const lookers = new WeakMap(); // by canvas
+  let tileDrawn = () => {};
   let replaced = new Set(); // ids of machine labels whose correction is drawn
   let tinted = new Set(); // ids of labels whose masks are on the layer
 
@@ -26,6 +27,7 @@
   const { getImageSource } = AbstractLooker.prototype;
   AbstractLooker.prototype.getImageSource = function (...given) {
     lookers.set(this.canvas, this);
+    if (this.state.config.thumbnail) queueMicrotask(() => tileDrawn(this));
     return getImageSource.apply(this, given);
   };
 
@@ -42,8 +44,9 @@
     ];
   }
 
-  // FiftyOne says so after each drawing, with the canvas.
-  function onDrawn(act) {
+  // FiftyOne says so after each drawing, with the canvas; of a tile that is not in the page yet nobody hears it.
+  function onDrawn(act, onTile) {
+    tileDrawn = onTile;
     window.addEventListener("canvas-loaded", ({ target }) => act(target, lookers.get(target)));
   }
 

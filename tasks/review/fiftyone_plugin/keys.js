@@ -126,7 +126,7 @@
     isAway = true;
     const name = decodeURIComponent(location.pathname.split("/")[2] ?? "DATASET");
     review.show("away", `The review has ended, or the connection is lost. Decisions with their mark are in storage.
-      \nautolabel review ${name.includes(" ") ? `'${name}'` : name}
+      \n${review.strip.command() || `autolabel review '${name}'`}
       \n(or autolabel up) starts it again and prints the address to open.`);
   }, LOOK_MS);
 
@@ -242,7 +242,7 @@
     }
     if (done?.message) review.tell(done.message, done.ok ? "done" : "wrong");
     if (done?.ok && act === "nothing_here") lastFocus = params.focus?.label_id;
-    if (done?.ok) review.strip.refresh();
+    if (done?.ok) review.strip.refresh().then(() => done.left && review.strip.noteLeft(done.left));
     if (!done?.ok || !Object.keys(done.samples ?? {}).length) return done;
     // The App asks for all buttons anew when a selection changes.
     if (review.selectedLabels().length) foo.executeOperator("@voxel51/operators/clear_selected_labels", {});
@@ -298,6 +298,7 @@
         const done = await send(decision.act, decision.params, { keepalive: true });
         queue.shift();
         written(done.samples ?? {});
+        if (done.ok && !queue.length) review.strip.noteLeft(done.left);
         if (!done.ok) refuse([decision], done.message, done.samples?.[decision.focus.sample_id]);
       } catch (error) {
         refuse(queue.splice(0), error.message);

@@ -113,8 +113,8 @@
     }
   }
 
-  // A label that the view leaves out and the one with the focus is about.
-  function paintOther(pen, [x, y, w, h], name) {
+  // A label that the view leaves out, with a text below it.
+  function paintOther(pen, [x, y, w, h], text) {
     pen.save();
     pen.setLineDash([6, 4]);
     pen.lineWidth = 1.5;
@@ -123,7 +123,7 @@
     pen.font = "12px sans-serif";
     pen.shadowColor = "#000000";
     pen.shadowBlur = 4;
-    pen.fillText(`the other: ${name}`, x, y + h + 14);
+    pen.fillText(text, x, y + h + 14);
     pen.restore();
   }
 

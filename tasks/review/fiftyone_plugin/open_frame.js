@@ -6,13 +6,15 @@
   const CONTAINER = "[data-cy=modal-looker-container]";
   const FIELD = "detections";
   const MOMENT_MS = 1500;
+  const SENT_BACK = "sent-back"; // the view, as addresses have it
   const ABOUT_TWO = ["overlap", "duplicate"]; // reasons
   // `claims` are decisions that FiftyOne's labels do not have yet, by label id: what a key has just
   // decided, and what the server has written. `over` are tiles without anything left. `by` says who has decided on labels
-  // of the frame before it was opened, `others` are all its labels, those too that the view leaves out.
+  // of the frame before it was opened, `others` are all its labels, those too that the view leaves out; these are
+  // outlined while `showsHidden`; `remade` are ids of those that were made again and are undecided.
   const open = {
     looker: null, dataset: "", focus: null, next: null, kept: null, last: [], emptySince: null, drawn: 0, by: {}, others: [],
-    claims: new Map(), over: new Set(),
+    remade: [], showsHidden: false, claims: new Map(), over: new Set(),
   };
 
   // Labels of the machine that FiftyOne draws now, riskiest first: view and filters are applied. It
@@ -107,6 +109,12 @@
   // How many labels of the machine the frame has that the view leaves out; a patch does not say.
   const hiddenLabels = () => Math.max(0, (open.looker?.sample?.instances ?? 0) - labels().length);
 
+  // Outlines them, or no longer.
+  function showHidden() {
+    open.showsHidden = !open.showsHidden;
+    paint();
+  }
+
   // Says in the strip what a key acts on.
   function describe(focus) {
     const selected = selectedLabels();
@@ -118,26 +126,30 @@
 
   function verdictOn(label) {
     const decision = decisionOf(label), by = [label.id, ...(label.sources ?? [])].map((id) => open.by[id]).find(Boolean);
+    if (!decision && open.remade.includes(label.id)) return "made again";
     const told = review.markOf(decision);
     return decision && by && !open.claims.has(label.id) ? `${told} by ${by}` : told;
   }
 
-  // What the label with the focus covers, or seems to be once more, where the view leaves it out.
+  // Labels that the view leaves out: all if somebody asks for them, else what the label with the focus covers, or seems
+  // to be once more.
   function paintOthers(pen, focus) {
-    if (!focus?.reasons?.some((one) => ABOUT_TWO.includes(one))) return;
-    const [x, y, w, h] = focus.bounding_box, drawn = new Set(labels().map(({ id }) => id));
+    const isAboutTwo = focus?.reasons?.some((one) => ABOUT_TWO.includes(one));
+    const [x, y, w, h] = isAboutTwo ? focus.bounding_box : [0, 0, 0, 0], drawn = new Set(labels().map(({ id }) => id));
     for (const one of open.others) {
       const [left, top, width, height] = one.bounding_box;
       const isNear = left < x + w && x < left + width && top < y + h && y < top + height;
-      if (isNear && !drawn.has(one.id)) review.paintOther(pen, boxOnPage(one), one.label);
+      if (drawn.has(one.id) || !(open.showsHidden || (isAboutTwo && isNear))) continue;
+      review.paintOther(pen, boxOnPage(one), `${open.showsHidden ? "hidden" : "the other"}: ${one.label}`);
     }
   }
 
   async function lookAround() {
     const { looker } = open;
-    Object.assign(open, { by: {}, others: [] });
+    Object.assign(open, { by: {}, others: [], remade: [] });
     const found = await review.send("around", { sample_id: openId() }).catch(() => null);
-    if (found?.ok && open.looker === looker) Object.assign(open, { by: found.by, others: found.labels });
+    if (found?.ok && open.looker === looker) Object.assign(open, { by: found.by, others: found.labels, remade: found.remade });
+    if (open.remade.length && !open.focus && review.strip.viewNow() === SENT_BACK) focusOn(open.remade[0]);
     paint();
   }
 
@@ -220,10 +232,11 @@
 
   // Another looker is that of another frame.
   fiftyone.onDrawn((canvas, looker) => {
-    if (!canvas.closest?.(CONTAINER)) {
-      if (looker && !canvas.closest("[data-cy=modal]")) paintTile(looker);
-    } else if (open.looker === looker) paint();
+    if (!canvas.closest?.(CONTAINER)) return;
+    if (open.looker === looker) paint();
     else window.__foo__.executeOperator("sam2-autolabel/attend", {});
+  }, (looker) => {
+    if (fiftyone.isThere(looker) && !looker.canvas.closest("[data-cy=modal]")) paintTile(looker);
   });
 
   // A frame that its address has opened, as when the page is loaded anew, has no arrows: its tile behind it has.
@@ -243,7 +256,8 @@
     const drawn = fiftyone.drawnLabels(looker, FIELD);
     const { instances, review_status, reviewed, detections } = review.asWritten(looker.sample);
     const decided = new Map([detections?.detections ?? detections ?? []].flat().map((one) => [one._id ?? one.id, one.decision]));
-    const made = reviewedAlone(drawn, reviewed?.detections ?? []).map((one) => [fiftyone.boxOnCanvas(looker, one), decisionOf(one)]);
+    const isLabel = Boolean(looker.sample._sample_id); // a tile of one label has the mark of that one alone
+    const made = isLabel ? [] : reviewedAlone(drawn, reviewed?.detections ?? []).map((one) => [fiftyone.boxOnCanvas(looker, one), decisionOf(one)]);
     const marked = drawn.map((one) => [
       fiftyone.boxOnCanvas(looker, one), // of two who disagree, none has decided
       review.strip.isDisputed(one.id) ? "" : decided.get(one.id) ?? one.decision ?? "",
@@ -251,7 +265,7 @@
     const isEmpty = review_status === "done" && instances === 0 && !reviewed?.detections?.length;
     const isAll = !(instances > marked.length); // of the frame
     looker.canvas.title = marked.some(([, one]) => one) ? "labels that this view shows, and how many are decided; ? tells the marks" : "";
-    review.paintTile(looker.ctx, looker.canvas.clientWidth, marked, made, isEmpty, isAll);
+    review.paintTile(looker.ctx, looker.canvas.width / (window.devicePixelRatio || 1), marked, made, isEmpty, isAll);
   }
 
   const isDisputed = ({ id }) => review.strip.isDisputed(id);
@@ -264,7 +278,7 @@
   }
 
   Object.assign(review, {
-    open, openId, hiddenLabels, isDone, isOver, isPatch, tileId, labels, decisionOf, claim, focused, boxOnPage, focusOn,
+    open, openId, hiddenLabels, showHidden, isDone, isOver, isPatch, tileId, labels, decisionOf, claim, focused, boxOnPage, focusOn,
     moveFocus, paint, selectedLabels, correctionOf, markTiles,
   });
 })();

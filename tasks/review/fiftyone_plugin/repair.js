@@ -35,7 +35,7 @@
   const NOTHING = "No labels to annotate";
   const INSTEAD = ["Nothing to edit here yet", "Draw a box around what has no label, or accept labels in Explore to edit them"];
   const saved = new Set(); // ids of samples
-  let isDrawing = false, advice = "";
+  let isDrawing = false, advice = "", hidden = 0;
 
   async function takeDrawn() {
     if (isDrawing || !saved.size) return;
@@ -50,7 +50,7 @@
     const modal = document.querySelector("[data-cy=modal]"), chosen = modal?.querySelector("input[role=combobox]")?.value;
     const text = chosen
       ? `its class is "${chosen}": choose another one under "label" at the right, or press F in Explore, where a new box gets its mask`
-      : HOW;
+      : hidden ? `${hidden === 1 ? "1 label is" : `${hidden} labels are`} hidden here ("${hidden} hidden" in Explore outlines them); ${HOW}` : HOW;
     if (text !== advice) review.show("annotate", text);
     advice = text;
     for (const one of modal?.querySelectorAll("span") ?? []) {
@@ -60,6 +60,7 @@
 
   new MutationObserver(() => {
     const wasDrawing = isDrawing;
+    if (!isDrawing && review.fiftyone.isThere(review.open.looker)) hidden = review.hiddenLabels();
     isDrawing = review.fiftyone.isAnnotating();
     if (isDrawing) advise();
     if (wasDrawing === isDrawing) return;

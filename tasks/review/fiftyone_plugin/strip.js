@@ -10,13 +10,13 @@
   const BUTTON = "font:13px sans-serif;color:#f3f4f6;background:#374151;border:1px solid #6b7280;border-radius:6px;" +
     "padding:3px 6px;cursor:pointer;flex:none";
   const HIDDEN = "labels of the frame that the view leaves out: those decided before, and those of objects that it asks about " +
-    "in another frame or not at all; 'Open a sequence' above the grid shows all";
+    "in another frame or not at all; press this to outline them; 'Open a sequence' above the grid shows their masks";
   const OUTSIDE = "the queue asks about as many objects as --budget says, about each once: by its riskiest label. Another label of this " +
     "object is asked about or decided, or the budget did not reach it";
-  const NOT_QUEUED = "not in the queue ⓘ";
+  const NOT_QUEUED = "not in the queue (i)";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
-  const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", followed: 0, next: "" };
+  const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", left: "", command: "", followed: 0, next: "" };
   let bar = null, buttons = [], asked; // for which view
 
   // Parts of the strip that change, by name.
@@ -30,12 +30,19 @@
       bar[name].dataset.cy = `strip-${name}`;
     };
     part("place", "flex:none;color:#9ca3af");
+    bar.unseen = element("button", BUTTON, bar);
+    bar.unseen.dataset.cy = "strip-hidden";
+    bar.unseen.addEventListener("click", () => {
+      bar.unseen.blur();
+      review.showHidden();
+    });
     part("label", `font-weight:bold;max-width:16em;${CUT};flex:none`);
     part("risk", "flex:none;border-radius:4px;padding:2px 7px;color:#111827;font-weight:bold");
     part("take", "flex:none;display:flex;gap:8px");
     part("reasons", "white-space:normal;line-height:16px;max-height:32px;overflow:hidden;flex:1 1 0;min-width:0;cursor:help;" +
       "-webkit-line-clamp:2;-webkit-box-orient:vertical");
     part("last", `color:#9ca3af;max-width:14em;${CUT};flex:none`);
+    part("left", "color:#fde047;white-space:normal;font-size:12px;line-height:15px;max-width:9em;flex:none");
     for (const [key, text, act, told = ""] of buttons) {
       const button = element("button", BUTTON, bar);
       element("span", KEY, button, key);
@@ -81,10 +88,16 @@
     bar[name].style.display = text ? "" : "none";
   }
 
+  // A verdict, so that it is not read as one on the person.
+  function inFull(verdict) {
+    if (["right", "wrong"].includes(verdict)) return `label is ${verdict}`;
+    return verdict === "mask repaired" ? verdict : `class is ${verdict}`;
+  }
+
   // A button for each of two who disagree, in the colour of that person's outline: their class and mask hold then. Else
   // one that leads to followed masks.
   function offerMore(id, said) {
-    const rows = Object.entries(said).map(([who, verdict]) => [`take ${who}'s: ${verdict}`, "take", { who }]);
+    const rows = Object.entries(said).map(([who, verdict]) => [`take ${who}'s decision (${inFull(verdict)})`, "take", { who }]);
     if (!rows.length && standing.followed) rows.push([`show the followed masks: ${standing.followed}`, "show_followed", {}]);
     const all = JSON.stringify([id, rows]);
     if (bar.take.dataset.of === all) return;
@@ -92,7 +105,7 @@
     bar.take.replaceChildren();
     for (const [text, act, params] of rows) {
       const colour = review.colourOf(params.who, said);
-      const button = element("button", `${BUTTON};max-width:16em;${CUT};color:${colour};border-color:${colour}`, bar.take, text);
+      const button = element("button", `${BUTTON};max-width:22em;${CUT};color:${colour};border-color:${colour}`, bar.take, text);
       button.addEventListener("click", () => {
         button.blur();
         review.act(act, params);
@@ -108,8 +121,9 @@
     const reasons = (!selected && label?.reasons) || [];
     const isDrawn = label?.sources?.length === 0; // by somebody: its frame has a place in the queue
     const place = placeOf(label && !selected && !isDrawn ? [label] : labels), hidden = review.hiddenLabels();
-    const why = [place === NOT_QUEUED && OUTSIDE, hidden && `${hidden} hidden: ${HIDDEN}`];
-    set("place", [place, hidden && `${hidden} hidden`].filter(Boolean).join(" · "), why.filter(Boolean).join("\n") || place);
+    set("place", place, place === NOT_QUEUED ? OUTSIDE : place);
+    set("unseen", hidden ? `${hidden} hidden` : "", HIDDEN);
+    bar.unseen.ariaPressed = review.open.showsHidden;
     set("label", selected ? `${selected} selected` : label?.label ?? "");
     set("risk", label?.risk && !selected ? `risk ${percent(label.risk)}` : "", "how likely the label is wrong");
     bar.risk.style.background = label?.risk > 0.5 ? "#fca5a5" : label?.risk > 0.2 ? "#fde047" : "#86efac";
@@ -124,6 +138,7 @@
     set("reasons", text, [text, ...told].join("\n")); // all of it, where the strip has no room
     bar.reasons.style.display = "-webkit-box"; // takes what room is left
     set("last", standing.last, `${standing.last}: your last decision, as ${standing.who}, which undo takes back`);
+    set("left", standing.left, `${standing.left} makes your last decision for all of them`);
   }
 
   function hide() {
@@ -139,7 +154,7 @@
     asked = viewNow();
     const found = await review.ask("standing");
     if (!found?.ok) return [];
-    Object.assign(standing, found, { decided: new Set(found.decided) });
+    Object.assign(standing, found, { left: found.last === standing.last ? standing.left : "", decided: new Set(found.decided) });
     standing.place = new Map(found.queue.map((id, row) => [id, row + 1]));
     guide();
     review.paint();
@@ -152,7 +167,7 @@
     review.hide("guide");
     const { about, where, queue, next } = standing;
     if (!(left() || next) || !viewNow()) return; // FiftyOne has its stages there
-    const how = "click the first picture, then A accepts, R rejects (for ticked tiles: Shift+A, Shift+R); ? tells all keys";
+    const how = "click the first picture, then A accepts, R rejects (for up to 20 ticked frames: Shift+A, Shift+R); ? tells all keys";
     const todo = left() ? `${left()} of ${queue.length} decisions left in ${where}` : next;
     const said = about ? [about, todo] : [todo, ...(left() ? [how] : [])];
     review.show("guide", [standing.who, said.join("; ")].filter(Boolean).join(": "));
@@ -165,10 +180,16 @@
     review.open.over.clear();
   }
 
+  // What the last decision leaves open, as other labels of its object.
+  function noteLeft(text) {
+    standing.left = text;
+    review.paint();
+  }
+
   // A label has or has lost a decision; `last` says which.
   function note(id, decision, last) {
     if (standing.place.has(id)) standing.decided[decision ? "add" : "delete"](id);
-    if (last) Object.assign(standing, { last, followed: 0 });
+    if (last) Object.assign(standing, { last, left: "", followed: 0 });
   }
 
   // Two reviewers disagree on it, and nobody has decided since.
@@ -207,7 +228,7 @@
   new MutationObserver(() => bar && !isOpen() && hide()).observe(document.body, { childList: true, subtree: true });
 
   Object.assign(review, {
-    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, note, refresh, leaveView, help, isDisputed, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
+    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, command: () => standing.command, note, noteLeft, refresh, leaveView, help, isDisputed, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
     offer: (row) => { buttons = row; },
   });
 })();
