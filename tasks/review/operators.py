@@ -692,7 +692,7 @@ def _next_after(dataset: Any, view: str) -> str:
             then = f"next: {counted(waiting, 'label')} in the view '{name}'"
             break
     done = "'Sequence done' (Shift+E) ends a drive: what nobody touched in it counts as right"
-    return f"the queue is finished; {then}; {done}; {handing_on(dataset.name)}"
+    return f"the queue is finished and its view empties; {then}; {done}; {handing_on(dataset.name)}"
 
 
 def handing_on(name: str) -> str:

@@ -214,6 +214,14 @@ def test_decide_see_it_send_back_and_see_it_come_back(
         wanted = decisions(name)
         wanted[row] = "relabel"
         page.keyboard.press("Shift+L")
+        prompts = page.get_by_test_id("prompt-picker")
+        prompts.wait_for()
+        page.keyboard.type("zzz")
+        prompts.get_by_text("nothing here has these letters").wait_for()
+        page.keyboard.press("Enter")
+        assert prompts.count(), "nothing is marked that could be taken"
+        for _ in "zzz":
+            page.keyboard.press("Backspace")
         for picker in ("prompt", "model"):
             page.get_by_test_id(f"{picker}-picker").wait_for()
             page.keyboard.press("Enter")

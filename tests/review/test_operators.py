@@ -201,6 +201,7 @@ def test_the_page_is_told_what_there_is_to_choose_from(name: str) -> None:
     paths = [one["paths"][:3] for one in standing["groups"]]
     assert ["reasons", "risk", "review_status"] in paths
     assert f"`autolabel review export '{name}'`" in standing["next"], "how the labels leave"
+    assert "'Sequence done' (Shift+E)" in standing["next"]
     ctx = context(dataset, dataset.view(), params={"act": "open_sequence", "sequence": "DRI"})
     assert Review().execute(ctx)["message"] == "drive: 4 frames"
     (request,) = ctx.executor.to_json()["requests"]

@@ -147,6 +147,8 @@ def test_who_overturns_what_somebody_else_has_decided_disagrees(
     monkeypatch.setenv(REVIEWER_VARIABLE, "kim")
     assert build_queue(dataset, 40, share=second).second == 2, "of everything, without a share"
     assert build_queue(dataset, 40, share=Share.parse("")).second == 0
+    given = [one.options for one in (Share.parse(""), second, Share.parse("2/3"))]
+    assert given == [[], ["--double", "1"], ["--share", "2/3"]], "by which the share is had again"
     assert report().count("no second opinion yet") == 1
     by("kim", accept, 0)
     by("kim", reject, 1)
