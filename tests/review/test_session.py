@@ -189,8 +189,10 @@ def nothing_left(page: Any, name: str) -> None:
     """A key after the last decision of a frame says so and does nothing."""
     assert review_state(page)["reviewOpen"] != "0"
     page.evaluate("""() => {
-        const { undecided, claim, paint } = window.autolabelReview;
-        for (const one of undecided()) claim(one.id, "accepted", true);
+        const { labels, decisionOf, claim, paint } = window.autolabelReview;
+        for (const { id } of labels().filter((one) => !decisionOf(one))) {
+            claim(id, "accepted", true);
+        }
         paint();
     }""")
     assert review_state(page)["reviewOpen"] == "0"
