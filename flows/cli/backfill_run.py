@@ -42,7 +42,7 @@ from tasks.store.private_files import remove_abandoned
 from tasks.store.retry import until_answered
 from tasks.wording import counted
 
-POLL_S, LOAD_POLL_S = 5.0, 2.0
+POLL_S = 5.0
 PACE_OVER_S = 300.0  # what is left is told by the pace of the last minutes
 
 

@@ -92,7 +92,7 @@ def _advice(dataset: Any, share: Share, queue: Queue) -> Iterator[str]:
     """Say what there is besides the queue, and how more of it is had."""
     others = set(sample_collection(dataset).distinct(f"{LOG_FIELD}.by")) - {signed_by()}
     if share.of > 1:
-        yield ("a frame's name says whose share it is in, so few frames make uneven shares")
+        yield "a frame's name says whose share it is in, so few frames make uneven shares"
         if share.double:
             yield (
                 f"you decide once more, without seeing what was said, on {share.double:.0%} of the "

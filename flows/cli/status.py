@@ -1,6 +1,7 @@
 """`autolabel status`: how runs and shards are doing, and what to do."""
 
 import sys
+from collections.abc import Callable, Iterable, Set
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -13,7 +14,15 @@ from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine, storage
 from tasks.store.addresses import checked
-from tasks.store.manifests import MOST_READ, ListedManifest, list_manifests, newest_of, read_listed
+from tasks.store.manifests import (
+    MOST_READ,
+    Key,
+    ListedManifest,
+    labeled_since,
+    list_manifests,
+    newest_of,
+    read_listed,
+)
 from tasks.wording import counted, local_time
 
 FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
@@ -90,8 +99,10 @@ def _labeled_in(out: str) -> list[dict[str, Any]]:
 
     listed, reviewed = list_manifests(checked(out)), reviewed_datasets(out)
     last = {one.run_key: one for one in listed}  # oldest first
+    current, is_past = set(newest_of(listed).values()), labeled_since(listed)
     return [
-        _labeled_by(out, key, listed) | {"reviewed_datasets": reviewed}
+        _labeled_by(out, key, (one for one in listed if one.run_key == key), current, is_past)
+        | {"reviewed_datasets": reviewed}
         for key in sorted(last, key=last.__getitem__)
     ]
 
@@ -106,13 +117,28 @@ def _begun_in(out: str) -> str:
     return "; what was given up, and why, is in its quarantine/" if given_up else ""
 
 
-def _labeled_by(out: str, run_key: str, listed: list[ListedManifest]) -> dict[str, Any]:
-    """Tell of a run; what is to do is about sequences that no newer run has labeled."""
+def _labeled_by(
+    out: str,
+    run_key: str,
+    own: Iterable[ListedManifest],
+    of_all: Set[ListedManifest],
+    is_past: Callable[[Key, float], bool],
+) -> dict[str, Any]:
+    """Tell of a run; what is to do is about sequences that no newer run has labeled.
+
+    Args:
+        out: the folder.
+        run_key: of the run.
+        own: its manifests.
+        of_all: the newest of each sequence, whichever run made it.
+        is_past: as `labeled_since` returns it.
+
+    """
     from flows.plan.plan import failure_row, unlabeled_frames
 
-    newest = sorted(newest_of(one for one in listed if one.run_key == run_key).values())
+    newest = sorted(newest_of(own).values())
     manifests, unreadable = read_listed(out, newest[-MOST_READ:])
-    current = set(newest) & set(newest_of(listed).values())
+    current = of_all & set(newest)
     to_do = [f"give its command again: {error}" for error in unreadable.values()]  # it says where
     partial = sum(one.partial for one in newest)
     if any(one.partial for one in current):
@@ -122,7 +148,7 @@ def _labeled_by(out: str, run_key: str, listed: list[ListedManifest]) -> dict[st
     failed = unlabeled_frames(out, [one for one in current if one.sequence_id in failing])
     if failed:
         to_do.append(f"mend {counted(len(failed), 'frame')}, then give its command again")
-    if quarantined := quarantine.standing(out, run_key, listed):
+    if quarantined := quarantine.standing(out, run_key, is_past):
         to_do.append(
             f"{counted(len(quarantined), 'sequence')} given up, why is in quarantine/{run_key}/: "
             "replace the files, then give its command again, a backfill with --retry-quarantined"

@@ -197,7 +197,7 @@ def look_at_storage(
             "sequences_complete": len(newest) - partial,
             "sequences_partial": partial,
             "sequences_of_mixed_versions": sorted(name for name, _ in mixed),
-            "quarantined": quarantine.standing(out_uri, run_key, listed),
+            "quarantined": quarantine.standing(out_uri, run_key, is_past),
             "failed_frames": [failure_row(one) for one in unlabeled_frames(out_uri, last)],
         }
         missing = {

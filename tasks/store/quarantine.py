@@ -10,7 +10,7 @@ notes that too, and tries again whatever it is given.
 
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -119,9 +119,17 @@ def given_up(out_uri: str, run_key: str) -> dict[manifests.Key, float]:
     return manifests.list_keys(out_uri, "quarantine", run_key)
 
 
-def standing(out_uri: str, run_key: str, listed: Iterable[manifests.ListedManifest]) -> list[str]:
-    """Names of the sequences that a run has given up and that have no labels since, sorted."""
-    is_past = manifests.labeled_since(listed)
+def standing(
+    out_uri: str, run_key: str, is_past: Callable[[manifests.Key, float], bool]
+) -> list[str]:
+    """Names of the sequences that a run has given up and that have no labels since, sorted.
+
+    Args:
+        out_uri: storage of the run.
+        run_key: of the run.
+        is_past: as `manifests.labeled_since` returns it.
+
+    """
     found = given_up(out_uri, run_key).items()
     return sorted({key[0] for key, at_s in found if not is_past(key, at_s)})
 
