@@ -98,7 +98,8 @@ def test_what_a_gpu_records_for_so_many_objects_gives_the_same_masks(tmp_path, m
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     plain, recorded = (TorchFollowBackend(*weights(MICRO)) for _ in range(2))
     recorded._graphs = Graphs(torch.device("cpu"), tmp_path, {}, None)
-    frames, asked = video(MICRO, FRAMES), prompts(FRAMES)
+    # Enough for every prompt, and for more memories than are kept.
+    frames, asked = video(MICRO, 12), prompts(12)
     expected, found = (our_masks(backend, frames, asked) for backend in (plain, recorded))
     assert compared(found, expected).min() == 1
     keys = {key for key in recorded._graphs.captured if key[0] != "encoder"}
@@ -241,7 +242,7 @@ def test_a_long_stream_takes_no_more_memory_and_time_than_a_short_one():
     scene, random = video(MICRO, 40).numpy(), np.random.default_rng(0)
     one_memory = MICRO.embedding_grid**2 * MICRO.memory_width * 4
     before, seconds, names = held(), [], set()
-    for frame in range(240):
+    for frame in range(120):
         corner = np.array([[8, 8], [60, 20], [30, 70]]) + random.integers(0, 8, (3, 2))
         boxes = np.concatenate([corner, corner + 40], 1).astype(np.float32)
         started = time.process_time()
@@ -262,9 +263,9 @@ def test_a_long_stream_takes_no_more_memory_and_time_than_a_short_one():
             # Detected and tracked ones, of this frame and of the one before.
             logits = 4 * len(boxes) * MICRO.grid**2 * 4
             assert held() - before <= features + logits + kept_by(memories) + one_memory
-    assert len(names) > 20  # objects came and went
+    assert len(names) > 10  # objects came and went
     assert len(follower.tracks) <= rules.objects
-    assert np.median(seconds[160:]) <= 1.3 * np.median(seconds[40:120])
+    assert np.median(seconds[80:]) <= 1.3 * np.median(seconds[20:60])
 
 
 def test_the_bundled_memory_is_known_by_its_own_file_and_not_by_the_models():
