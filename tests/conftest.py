@@ -1,6 +1,7 @@
 """Fixtures that several parts share: the test data folder, and a real S3 endpoint over HTTP."""
 
 import atexit
+import functools
 import logging
 import os
 import shutil
@@ -48,7 +49,18 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def s3_endpoint():
+def descriptions():
+    """Have descriptions of S3 read once: that is most of making a client, and tests make many."""
+    from botocore.loaders import JSONFileLoader
+
+    read = functools.cache(JSONFileLoader().load_file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: read(path))
+        yield
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(descriptions):
     """A moto S3 server on a free port, spoken to over HTTP like any other."""
     from moto.server import ThreadedMotoServer
 

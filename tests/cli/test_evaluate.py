@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -13,17 +14,25 @@ from sam2_core.types import AutolabelError
 from tests.examples import DRIVE
 
 
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory):
+    """The first frame of an example as PNG, which takes longest to write."""
+    path = tmp_path_factory.mktemp("picture") / "0.png"
+    first = json.loads((DRIVE.parent / "truth.json").read_text())["images"][0]
+    Image.open(DRIVE / first["file_name"]).save(path)
+    return path
+
+
 @pytest.fixture
-def truth(tmp_path):
+def truth(tmp_path, picture):
     """The truth of one frame of an example, beside it."""
     values = json.loads((DRIVE.parent / "truth.json").read_text())
     values["images"] = values["images"][:1]
     values["annotations"] = [
         one for one in values["annotations"] if one["image_id"] == 1 and not one["iscrowd"]
     ]
-    image = Image.open(DRIVE / values["images"][0]["file_name"])
     values["images"][0]["file_name"] = "0.png"
-    image.save(tmp_path / "0.png")
+    shutil.copy(picture, tmp_path)
     (tmp_path / "truth.json").write_text(json.dumps(values))
     return tmp_path / "truth.json"
 
