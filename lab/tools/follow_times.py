@@ -3,10 +3,10 @@
     python -m lab.tools.follow_times OUT [--models random:base_plus,compact] [--backend torch]
         [--frames N] [--boxes N]
 
-The frames are a scene that drifts, 1280x720 as JPEG, with N boxes on it that move along, 30% of
-them missing at random. A command on 64 frames comes first: it compiles and captures. What a frame
-takes is the difference of two further commands, on 64 and on all frames, so that starting counts
-for neither.
+The frames are a scene that drifts, 1280x720 as JPEG, with N discs on it that move along; 30% of
+their boxes are missing at random. A command on 64 frames comes first: it compiles and captures.
+What a frame takes is the difference of two further commands, on 64 and on all frames, so that
+starting counts for neither.
 """
 
 from __future__ import annotations
@@ -36,12 +36,18 @@ def write_frames(folder: Path, boxes_folder: Path, frames: int, boxes: int) -> N
     coarse = random.integers(0, 255, (24, 24, 3), np.uint8)
     scene = cv2.resize(coarse, (2 * WIDTH, 2 * HEIGHT), interpolation=cv2.INTER_CUBIC)
     side = random.integers(60, 200, (boxes, 2))
+    colors = random.integers(0, 255, (boxes, 3)).tolist()
     corner = random.uniform(0, 1, (boxes, 2)) * ([WIDTH, HEIGHT] - side)
     for frame in range(frames):
         phase = np.sin(frame / 40)
         x, y = int((phase + 1) * WIDTH / 2.1), int((phase + 1) * HEIGHT / 2.1)
-        cv2.imwrite(str(folder / f"{frame:06d}.jpg"), scene[y : y + HEIGHT, x : x + WIDTH])
+        picture = scene[y : y + HEIGHT, x : x + WIDTH].copy()
         at = corner + 40 * np.sin(frame / 20 + np.arange(boxes))[:, None]
+        for middle, axes, color in zip(at + side / 2, side / 2, colors, strict=True):
+            where = *map(tuple, (middle.astype(int).tolist(), axes.astype(int).tolist())), 0, 0, 360
+            cv2.ellipse(picture, *where, color, -1)
+            cv2.ellipse(picture, *where, (20, 20, 20), 3)
+        cv2.imwrite(str(folder / f"{frame:06d}.jpg"), picture)
         xyxy = np.concatenate([at, at + side], 1).clip(0, [WIDTH, HEIGHT] * 2)
         rows = xyxy[random.random(boxes) >= 0.3]
         lines = [f"car 0.9 {' '.join(f'{value:.1f}' for value in row)}" for row in rows]

@@ -5,7 +5,8 @@ of detected boxes stay as the model draws them; what memory adds comes behind th
 own, with the class of the object's last detection.
 
 Masks that the model is sure of are believed at once. Those that it doubts are believed between two
-detections: that a later one joins the object is evidence that memory did not lose it.
+detections: that a later one joins the object is evidence that memory did not lose it. Objects that
+the detector itself doubted each time are not followed: most of these are none.
 """
 
 from collections import deque
@@ -32,6 +33,8 @@ from tasks.types import FrameRef
 # Masks that the model doubts are believed if a detection joins the object after so many frames at
 # most: false objects come back later, if at all.
 MOST_DOUBTED = 3
+# Least score of an object's best detection so far.
+LEAST_SCORE = 0.5
 # An object is followed for so many frames after its last detection, then it ends.
 MOST_UNDETECTED = 10
 RULES = FollowRules(absent_frames=MOST_UNDETECTED + 1, undetected_frames=MOST_UNDETECTED + 1)
@@ -124,6 +127,7 @@ class _Chunk:
         self.follower = Follower(backend, RULES)
         # Class, score, given track id (-1: none) and frame of each object's last detection.
         self._last: dict[int, tuple[str, float, int, int]] = {}
+        self._sure: set[int] = set()  # objects that the detector was sure of once
         # Objects, and frames of detections that were soon followed by another.
         self._closed: set[tuple[int, int]] = set()
 
@@ -143,6 +147,8 @@ class _Chunk:
         for name, row in zip(names, shown.detections.tolist(), strict=True):
             if row >= 0:
                 score = float(boxes.scores[row])
+                if score >= LEAST_SCORE:
+                    self._sure.add(name)
                 if name in self._last and frame - self._last[name][-1] <= MOST_DOUBTED + 1:
                     self._closed.add((name, self._last[name][-1]))
                 self._last[name] = boxes.labels[row], score, ids[row], frame
@@ -187,7 +193,10 @@ class _Chunk:
         order = np.lexsort((shown.tracks, shown.undetected_frames))
         names = shown.tracks.tolist()
         taken = {*given, -1} if given else set()
-        return [int(i) for i in order if there[i] and self._last[names[i]][2] not in taken]
+        return [
+            int(i) for i in order
+            if there[i] and names[i] in self._sure and self._last[names[i]][2] not in taken
+        ]  # fmt: skip
 
 
 def _uncovered(made: Masks, own: Masks) -> list[int]:

@@ -109,6 +109,15 @@ def test_what_another_label_covers_is_not_added():
     assert [one.followed for one in followed(seen(0, CAR), nan)] == [(), ()]
 
 
+def test_an_object_that_the_detector_always_doubted_is_not_followed():
+    def of_scores(*scores):
+        there = [seen(i, CAR, VAN, scores=[score, 0.9]) for i, score in enumerate(scores)]
+        return followed(*there, seen(len(scores), VAN))[-1].followed
+
+    assert of_scores(0.49, 0.3) == ()
+    assert of_scores(0.5, 0.3) == (1,), "one sure detection is enough"
+
+
 def test_given_track_ids_stay_and_one_that_is_there_is_not_followed():
     first = seen(0, CAR, VAN, tracks=(7, 9))
     missed, elsewhere = seen(1, VAN, tracks=(9,)), seen(2, [0.0, 40.0, 20.0, 60.0], tracks=(7,))
