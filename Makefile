@@ -139,4 +139,4 @@ clean: ## Remove what was built
 		caches = list(pathlib.Path().rglob("__pycache__")); \
 		[shutil.rmtree(one, True) for one in [*caches, *sys.argv[1:]]]' \
 		$(VENV) .uv build dist flows/site \
-		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+		.cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -149,8 +149,7 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
         )
     if "polygon_iou_mean" in report:
         mean, worst = report["polygon_iou_mean"], report["polygon_iou_worst"]
-        figures = f"{mean:.4f}, worst {worst:.4f}"
-        console.print(f"  IoU of polygons, drawn by COCO's tools, with their masks: {figures}")
+        console.print(f"  polygons have a mean IoU of {mean:.4f} with the masks; worst {worst:.4f}")
     if report["classes_not_there"]:
         console.print(f"[yellow]no label has the class {', '.join(report['classes_not_there'])}[/]")
 

@@ -273,10 +273,13 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
         + (f", [yellow]{rejected} without a mask[/]" if summary["rejected"] else "")
         + (f", {counted(summary['skipped'], 'frame')} labeled before" if summary["skipped"] else "")
         + (f", [red]{len(failed)} failed[/]" if failed else "")
+        + f", {summary['seconds']['total']:.1f} s"
     )
     for line in tracks_told(summary):
         console.print(escape(line))
     _say_failed(console, failed)
+    if failed:
+        console.print("put right what failed and run the same command again: the rest is kept")
     if summary["left_out"]:
         frames = counted(summary["left_out"], "labeled frame")
         console.print(

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from flows.cli.common_options import FloatRange, json_option, print_json
-from flows.cli.display import as_typed
 from flows.machine.services import folder
 from flows.server.api import use_api
 from flows.server.sign_in import write_links
@@ -83,9 +82,7 @@ def _serve(app: App, opened: Any) -> None:
         time.sleep(0.5)
     status = app.process.returncode
     how = f"was killed by signal {-status}" if status < 0 else f"has ended with status {status}"
-    raise AutolabelError(
-        f"the App {how}: decisions are kept; run `{as_typed('review', opened.name)}` again"
-    )
+    raise AutolabelError(f"the App {how}: decisions are kept; give the same command again")
 
 
 def _advice(dataset: Any, share: Share, queue: Queue) -> Iterator[str]:

@@ -291,7 +291,7 @@ def tracks_told(summary: Mapping[str, Any]) -> Iterator[str]:
     if not summary["tracks"]:
         return
     other = counted(summary["other_class"], "label")
-    more = f"; {other} of another class than the track" if summary["other_class"] else ""
+    more = f"; {other} of another class than its track: at risk" if summary["other_class"] else ""
     yield f"{counted(summary['tracks'], 'track')}{more}"
     if summary["fill_gaps"]:
         missing = sorted(summary["not_filled"].items(), key=lambda one: -one[1])

@@ -172,7 +172,7 @@ class SequenceOutcome:
 
     @property
     def text(self) -> str:
-        """One line for the terminal; its seconds are those that this sequence took alone."""
+        """One line for the terminal."""
         parts = [counted(self.frames, "frame"), self.masks]
         if self.tracks:
             parts.append(counted(self.tracks, "track"))
@@ -181,8 +181,8 @@ class SequenceOutcome:
         elif not self.frames and self.good:
             return "no frame: --frames takes none of those that can be read"
         elif not self.computed_frames and self.good:
-            return ", ".join([*parts, "up to date"])
-        if self.computed_frames < self.frames:
+            parts.append("up to date")
+        elif self.computed_frames < self.frames:
             parts.append(f"{self.frames - self.computed_frames} of them labeled before")
         if self.failures:
             first = self.failures[0]
@@ -192,7 +192,7 @@ class SequenceOutcome:
             long = len(self.error) > _LONGEST_REASON  # the summary says it whole
             error = f"{self.error[:_LONGEST_REASON]}..." if long else self.error
             parts.append(f"failed in {self.stage}: {error}")
-        return ", ".join([*parts, f"{sum(self.seconds.values()):.1f} s"])
+        return ", ".join(parts)
 
 
 def complete_before(part: SequencePart) -> SequenceOutcome:

@@ -31,7 +31,7 @@ def test_a_failure_names_its_camera(capsys):
     )
     counts = dict.fromkeys(names, 0)
     failed += [failed[0] | {"uri": "/d/2.jpg", "reason": "empty"}, failed[0] | {"uri": "/d/3.jpg"}]
-    counts |= {"instances": 9, "followed": 2}
+    counts |= {"instances": 9, "followed": 2, "seconds": {"total": 1.0}}
     conclude(Console(), {**counts, "failed": failed, "nothing": "", "dataset": "drive"})
     said = capsys.readouterr().out
     assert "0 frames and 9 masks (2 of them followed) in 0 sequences" in said
@@ -55,6 +55,7 @@ def test_where_nothing_was_loaded_there_is_nothing_to_look_at(capsys, unloaded):
         ("instances", "rejected", "followed", "tracks", "skipped", "left_out"), 0
     )
     facts = {"failed": failed, "nothing": "", "dataset": "drive", "sequences": 2, "frames": 4}
+    facts |= {"seconds": {"total": 1.0}}
     conclude(Console(), counts | facts)
     assert ("review drive" in capsys.readouterr().out) == (unloaded == 1)
 
@@ -69,10 +70,10 @@ def test_where_nothing_was_loaded_there_is_nothing_to_look_at(capsys, unloaded):
             "1 frame, 2 masks, 1 of them followed, 1 box without a mask, up to date",
         ),
         (SequenceOutcome("d", error="broken", stage="open"), "failed in open: broken"),
-        (SequenceOutcome("d", error="x" * 300, stage="open"), f"failed in open: {'x' * 200}..., "),
+        (SequenceOutcome("d", error="x" * 300, stage="open"), f"failed in open: {'x' * 200}..."),
         (
-            SequenceOutcome("d", frames=1, computed_frames=1, seconds={"segment": 2, "track": 0.5}),
-            "1 frame, 0 masks, 2.5 s",
+            SequenceOutcome("d", frames=1, computed_frames=1),
+            "1 frame, 0 masks",
         ),
         (SequenceOutcome("d", failures=(LOST,)), "1 frame failed (CAM_BACK 1.jpg: gone)"),
     ],
@@ -89,7 +90,7 @@ def test_a_sequence_says_what_became_of_it(outcome, told):
         (
             {"tracks": 2, "other_class": 1},
             0,
-            ["2 tracks; 1 label of another class than the track"],
+            ["2 tracks; 1 label of another class than its track: at risk"],
         ),
         ({"tracks": 2}, 3, ["2 tracks", "gaps of tracks: 0 masks filled in"]),
         (
