@@ -80,13 +80,18 @@ def _end_with_command() -> None:
 
 
 def _serve(listener: socket.socket, auth: str, *, whole: bool) -> None:
-    from flows.server.sign_in import SignIn, guarding
+    from flows.server.sign_in import SERVER_AUTH, SignIn
     from tasks.review.door import Door
 
     origin = f"http://{HOST}:{listener.getsockname()[1]}"
-    for name, value in guarding(auth, origin).items():
+    guarding = {
+        SERVER_AUTH: auth,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": origin,  # its own pages alone read its answers
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+        "PREFECT_UI_API_URL": f"{origin}/api",
+    }
+    for name, value in guarding.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("PREFECT_UI_API_URL", f"{origin}/api")
 
     import uvicorn
     from prefect.server.api.server import create_app

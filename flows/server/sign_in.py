@@ -43,21 +43,6 @@ fetch("/api/admin/version", {headers: {Authorization: `Basic ${given}`}}).then((
 }).finally(() => location.replace("/"));"""
 
 
-def guarding(auth: str, origin: str) -> dict[str, str]:
-    """Return the environment of a Prefect server that only who knows `auth` may use.
-
-    Args:
-        auth: user and password, as `user:password`.
-        origin: of its own pages, the only ones that may read its answers.
-
-    """
-    return {
-        SERVER_AUTH: auth,
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": origin,
-        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
-    }
-
-
 def new_auth() -> str:
     """Make a password that has never been used."""
     return f"{USER}:{secrets.token_urlsafe(32)}"

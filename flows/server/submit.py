@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
 from prefect.client.schemas.objects import WorkPool
+from prefect.concurrency.asyncio import AcquireConcurrencySlotTimeoutError
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
@@ -84,16 +85,14 @@ def turn_of(run_key: str, out_uri: str) -> Iterator[None]:
     name = f"autolabel-submitting-{digest}"
     with connected() as client, contextlib.suppress(ObjectAlreadyExists):
         client.upsert_global_concurrency_limit_by_name(name, 1)
-    with contextlib.ExitStack() as held:
-        turn = concurrency(name, timeout_seconds=TURN_WITHIN_S, lease_duration=LEASE_S, strict=True)
-        try:
-            held.enter_context(turn)
-        except TimeoutError:
-            raise AutolabelError(
-                f"another submission of this run has been under way for {TURN_WITHIN_S:.0f} s: try "
-                f"again when it has ended. If none is, `prefect gcl update {name} --active-slots 0`"
-            ) from None
-        yield
+    try:
+        with concurrency(name, timeout_seconds=TURN_WITHIN_S, lease_duration=LEASE_S, strict=True):
+            yield
+    except AcquireConcurrencySlotTimeoutError:
+        raise AutolabelError(
+            f"another submission of this run has been under way for {TURN_WITHIN_S:.0f} s: try "
+            f"again when it has ended. If none is, `prefect gcl update {name} --active-slots 0`"
+        ) from None
 
 
 def ensure_queue(name: str, *, priority: int, concurrency_limit: int | None) -> str:

@@ -204,8 +204,8 @@ def test_all_workers_of_a_pool_label_alike(nightly):
     fleet.join("alike", "first", gpu[:1])  # alone it may change
     assert said() == "torch"
     client.send_worker_heartbeat("alike", "first")
-    told = "all workers of pool alike label with torch, and this one offers onnxruntime-cpu. "
-    told += r".*make extra-torch.* a pool of its own \(--pool\), or stop the others \(first;"
+    told = "all workers of pool alike label with torch, and this one offers onnxruntime-cpu: "
+    told += r".*doctor.* a pool of its own \(--pool\), or stop the others \(first;"
     with pytest.raises(FleetError, match=told):
         fleet.join("alike", "second", cpu)
     with pytest.raises(FleetError, match=r"label with torch, and this one offers torch, onnx"):
