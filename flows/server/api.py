@@ -184,11 +184,6 @@ class Api:
                 )
             time.sleep(0.05)
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a process needs to use ours."""
-        return {"PREFECT_API_URL": self.url, CLIENT_AUTH: self.auth}
-
     def settings(self) -> contextlib.AbstractContextManager[None]:
         """Let Prefect use this API inside the block; `wait` first."""
         return client_of(self.url, self.auth) if self._process else contextlib.nullcontext()

@@ -10,6 +10,7 @@ import pytest
 import s3fs
 
 from flows.server.api import Api
+from flows.server.sign_in import CLIENT_AUTH
 from tasks.masks.model import Segmenters, choose_model
 from tests.faults import FaultyProxy
 from tests.integration.cluster import Cluster
@@ -22,6 +23,11 @@ def prefect_api():
         server.begin_own()
         server.wait()
         yield server
+
+
+def environment_of(api: Api) -> dict[str, str]:
+    """What a process needs to use it."""
+    return {"PREFECT_API_URL": api.url, CLIENT_AUTH: api.auth}
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +44,7 @@ def certificates(tmp_path_factory):
 def home(tmp_path: Path, prefect_api: Api, certificates: Path) -> Home:
     """Processes of their own with an empty home."""
     shutil.copytree(certificates, tmp_path / "home" / "cache" / "certificates")
-    return Home(tmp_path / "home", **prefect_api.environment)
+    return Home(tmp_path / "home", **environment_of(prefect_api))
 
 
 class Terminal:
@@ -72,7 +78,7 @@ def terminal(monkeypatch, capsys, tmp_path, prefect_api, database, certificates)
     """`autolabel` in this process, with a Prefect server and a database; nothing in its cache."""
     shutil.copytree(certificates, tmp_path / "cache" / "certificates", dirs_exist_ok=True)
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    for name, value in prefect_api.environment.items():
+    for name, value in environment_of(prefect_api).items():
         monkeypatch.setenv(name, value)
     with prefect_api.settings():
         yield Terminal(monkeypatch, capsys)

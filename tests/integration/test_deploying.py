@@ -46,8 +46,8 @@ PARAMETERS = {"params": {"label": {"sources": ["/drives"], "out": "/labels"}}}
 @pytest.fixture
 def nightly(prefect_api, monkeypatch, tmp_path):
     """Deploys the nightly deployment alone, as `change` leaves what the file says of it."""
-    for name, value in prefect_api.environment.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api.url)
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", prefect_api.auth)
     (values,) = [one for one in described() if one["name"] == "nightly"]
     file = tmp_path / "prefect.yaml"
     monkeypatch.setattr(deployments, "FILE", file)
