@@ -181,8 +181,8 @@ class SequenceOutcome:
         elif not self.frames and self.good:
             return "no frame: --frames takes none of those that can be read"
         elif not self.computed_frames and self.good:
-            parts.append("up to date")
-        elif self.computed_frames < self.frames:
+            return ", ".join([*parts, "up to date"])
+        if self.computed_frames < self.frames:
             parts.append(f"{self.frames - self.computed_frames} of them labeled before")
         if self.failures:
             first = self.failures[0]

@@ -69,6 +69,10 @@ def test_where_nothing_was_loaded_there_is_nothing_to_look_at(capsys, unloaded):
             SequenceOutcome("d", frames=1, instances=3, rejected=1, followed=1),
             "1 frame, 2 masks, 1 of them followed, 1 box without a mask, up to date",
         ),
+        (
+            SequenceOutcome("d", frames=3, computed_frames=2, left_out=1),
+            "3 frames, 0 masks, 1 frame left out of the dataset, 1 of them labeled before",
+        ),
         (SequenceOutcome("d", error="broken", stage="open"), "failed in open: broken"),
         (SequenceOutcome("d", error="x" * 300, stage="open"), f"failed in open: {'x' * 200}..."),
         (
