@@ -102,6 +102,7 @@ class ProgressArtifact:
     def __init__(self, key: str, total: int, *, estimated: bool = False) -> None:
         self._about = "about " if estimated else ""
         self._id: UUID | None = None
+        self._said = ""
         with contextlib.suppress(*_AWAY):
             self._id = cast("UUID", create_progress_artifact(0.0, key, "nothing yet"))
         self.tell(0, total)
@@ -110,9 +111,10 @@ class ProgressArtifact:
         """Say how many frames are through; `how` is what cut a run short that has not ended."""
         percent = 100.0 if ended else min(100 * done / max(total, 1), 99.0)
         text = f"{how}{self._about}{done:,} of {counted(total, 'frame')}"
-        if self._id:
+        if self._id and (ended or text != self._said):
             with contextlib.suppress(*_AWAY):
                 update_progress_artifact(self._id, percent, text)
+                self._said = text
 
 
 def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:

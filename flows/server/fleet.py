@@ -67,12 +67,7 @@ def join(pool_name: str, worker: str, offers: Sequence[str]) -> None:
             return
         others = [one for one in workers_online(pool_name) if one != worker]
         if said and others:
-            raise FleetError(
-                f"all workers of pool {pool_name} label with {', '.join(said)}, and this one "
-                f"offers {', '.join(offers)}: `autolabel doctor` says what is missing here. Give "
-                f"it a pool of its own (--pool), or stop the others ({', '.join(others)}; one that "
-                f"was killed counts for up to {GONE_AFTER_S} s)"
-            )
+            raise FleetError(_unlike(pool_name, said, offers, others))
         template = pool.base_job_template or job_template()
         template["variables"].setdefault("properties", {})[POOL_VARIABLE] = {
             "title": "Backends",
@@ -81,6 +76,16 @@ def join(pool_name: str, worker: str, offers: Sequence[str]) -> None:
             "default": "+".join(offers),
         }
         client.update_work_pool(pool_name, WorkPoolUpdate(base_job_template=template))
+
+
+def _unlike(pool: str, said: Sequence[str], offers: Sequence[str], others: Sequence[str]) -> str:
+    """Say how a worker can become like the others of its pool."""
+    missing = [_missing(one) for one in said if one not in offers and one in EXTRAS]
+    return " ".join([
+        f"all workers of pool {pool} label with {', '.join(said)}, and this one offers "
+        f"{', '.join(offers)}.", *missing, "Give it a pool of its own (--pool), or stop the "
+        f"others ({', '.join(others)}; one that was killed counts for up to {GONE_AFTER_S} s)",
+    ])  # fmt: skip
 
 
 def decided(label: LabelParams) -> LabelParams:
@@ -110,11 +115,9 @@ def decided(label: LabelParams) -> LabelParams:
             return _exactly(label, one)
     # TensorRT and PyTorch are asked for by name, ONNX Runtime by the model, too.
     wanted = label.backend if label.backend in BEST_FIRST else CUDA
-    extra = EXTRAS[wanted]
     raise FleetError(
         f"the workers of pool {pool.name} label with {', '.join(offers)}, not with {wanted}: name "
-        f"another --backend ({CPU} uses processors), or start others. The extra {extra} brings it "
-        f"to a machine with a GPU: {how_to_install(extra)}"
+        f"another --backend ({CPU} uses processors), or start others. {_missing(wanted)}"
     )
 
 
@@ -155,4 +158,10 @@ def refuse_unless_offered(backend: str, precision: str = "fp16") -> None:
     raise FleetError(
         f"this worker cannot run {backend} in {precision}, which this shard's labels have to be "
         f"made with: it offers {', '.join(offers)}. `autolabel doctor` there says what is missing"
+    )
+
+
+def _missing(backend: str) -> str:
+    return f"The extra {EXTRAS[backend]} brings it to a machine with a GPU: " + how_to_install(
+        EXTRAS[backend]
     )

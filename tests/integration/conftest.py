@@ -10,11 +10,10 @@ import pytest
 import s3fs
 
 from flows.server.api import Api
-from flows.server.sign_in import CLIENT_AUTH
 from tasks.masks.model import Segmenters, choose_model
 from tests.faults import FaultyProxy
 from tests.integration.cluster import Cluster
-from tests.integration.runs import MICRO, Home, write_sequence
+from tests.integration.runs import MICRO, Home, environment_of, write_sequence
 
 
 @pytest.fixture(scope="session")
@@ -23,11 +22,6 @@ def prefect_api():
         server.begin_own()
         server.wait()
         yield server
-
-
-def environment_of(api: Api) -> dict[str, str]:
-    """What a process needs to use it."""
-    return {"PREFECT_API_URL": api.url, CLIENT_AUTH: api.auth}
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,7 @@ from flows.server.submit import sign_off, workers_online
 from sam2_core.types import AutolabelError
 from tasks.load.into_fiftyone import prepare_dataset
 from tests.conftest import REPOSITORY
+from tests.integration.runs import environment_of
 
 PARAMETERS = {"params": {"label": {"sources": ["/drives"], "out": "/labels"}}}
 
@@ -46,8 +47,8 @@ PARAMETERS = {"params": {"label": {"sources": ["/drives"], "out": "/labels"}}}
 @pytest.fixture
 def nightly(prefect_api, monkeypatch, tmp_path):
     """Deploys the nightly deployment alone, as `change` leaves what the file says of it."""
-    monkeypatch.setenv("PREFECT_API_URL", prefect_api.url)
-    monkeypatch.setenv("PREFECT_API_AUTH_STRING", prefect_api.auth)
+    for name, value in environment_of(prefect_api).items():
+        monkeypatch.setenv(name, value)
     (values,) = [one for one in described() if one["name"] == "nightly"]
     file = tmp_path / "prefect.yaml"
     monkeypatch.setattr(deployments, "FILE", file)
@@ -204,8 +205,8 @@ def test_all_workers_of_a_pool_label_alike(nightly):
     fleet.join("alike", "first", gpu[:1])  # alone it may change
     assert said() == "torch"
     client.send_worker_heartbeat("alike", "first")
-    told = "all workers of pool alike label with torch, and this one offers onnxruntime-cpu: "
-    told += r".*doctor.* a pool of its own \(--pool\), or stop the others \(first;"
+    told = "all workers of pool alike label with torch, and this one offers onnxruntime-cpu. "
+    told += r".*make extra-torch.* a pool of its own \(--pool\), or stop the others \(first;"
     with pytest.raises(FleetError, match=told):
         fleet.join("alike", "second", cpu)
     with pytest.raises(FleetError, match=r"label with torch, and this one offers torch, onnx"):
