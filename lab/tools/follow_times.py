@@ -43,10 +43,10 @@ def write_frames(folder: Path, boxes_folder: Path, frames: int, boxes: int) -> N
         x, y = int((phase + 1) * WIDTH / 2.1), int((phase + 1) * HEIGHT / 2.1)
         picture = scene[y : y + HEIGHT, x : x + WIDTH].copy()
         at = corner + 40 * np.sin(frame / 20 + np.arange(boxes))[:, None]
-        for middle, axes, color in zip(at + side / 2, side / 2, colors, strict=True):
-            where = *map(tuple, (middle.astype(int).tolist(), axes.astype(int).tolist())), 0, 0, 360
-            cv2.ellipse(picture, *where, color, -1)
-            cv2.ellipse(picture, *where, (20, 20, 20), 3)
+        for (left, top), (wide, high), color in zip(at.astype(int), side, colors, strict=True):
+            around = (int(left + wide // 2), int(top + high // 2)), (int(wide), int(high)), 0
+            cv2.ellipse(picture, around, color, -1)
+            cv2.ellipse(picture, around, (20, 20, 20), 3)
         cv2.imwrite(str(folder / f"{frame:06d}.jpg"), picture)
         xyxy = np.concatenate([at, at + side], 1).clip(0, [WIDTH, HEIGHT] * 2)
         rows = xyxy[random.random(boxes) >= 0.3]
