@@ -16,7 +16,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.label_sequences import THREADS, label_sequences
 from flows.machine.launched import tie_to_parent
-from flows.machine.self_test import NOTE_VARIABLE, note_sick, noted_sick
+from flows.machine.self_test import WORKER_VARIABLE, have_tested
 from flows.plan.names import names_of
 from flows.plan.plan import Plan, job_of, model_of, summary_of
 from flows.plan.shards import Piece, ShardParams
@@ -63,7 +63,7 @@ def label_shard(params: ShardParams) -> Any:
     for name in ("flows", "tasks", "sam2_core"):  # Prefect's extra loggers have no level of theirs
         logging.getLogger(name).setLevel(logging.INFO)
     collect_seldom()  # its worker waits for this process's end
-    if NOTE_VARIABLE in os.environ:  # its worker was killed: the next one gets the device
+    if WORKER_VARIABLE in os.environ:  # its worker was killed: the next one gets the device
         tie_to_parent(signal.SIGKILL)
     with redacted_errors(), signs_of_life():
         try:
@@ -81,8 +81,6 @@ def _label_shard(params: ShardParams) -> Any:
     if flow_run.run_count > MOST_STARTS:
         why = f"started {MOST_STARTS} times; its workers died or gave it back: not started again"
         return Failed(message=f"{why} by itself")
-    if why := noted_sick():
-        hand_on(why)
     model = model_of(params.label)
     refuse_unless_offered(model.backend, model.precision)
     job = replace(job_of(params.label, model=model), counts_attempts=True)
@@ -133,7 +131,7 @@ def machine_failed(why: str) -> None:
         Abort: the shard was given back.
 
     """
-    note_sick(why)  # before anything that takes time
+    have_tested()  # before anything that takes time
     hand_on(why)
 
 

@@ -1,4 +1,4 @@
-"""Processes of this product: how they are started, found again, and ended.
+"""Processes of this product: how they are found again, and ended.
 
 A process outlives the command that started it, or is ended by another one. By then its id may be
 that of something else: who ends a process says how to recognise it.
@@ -15,13 +15,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 POLL_S = 0.02
 REPEATED_WITHIN_S = 10.0
-POLITE = (signal.SIGTERM, signal.SIGKILL)
 
 
 def collect_seldom() -> None:
@@ -31,53 +29,6 @@ def collect_seldom() -> None:
     """
     gc.set_threshold(50_000, 20, 100)
     atexit.register(gc.freeze)  # before anything else is registered, so after all of it is done
-
-
-def start(
-    command: Sequence[str],
-    log: IO[bytes],
-    environment: Mapping[str, str],
-    *,
-    folder: Path | None = None,
-    pass_fds: Sequence[int] = (),
-    umask: int = -1,
-) -> subprocess.Popen[bytes]:
-    """Start a process that writes to a log, in a session of its own: Ctrl-C is not for it.
-
-    Args:
-        command: its command line.
-        log: where its output and its errors go.
-        environment: all of its environment.
-        folder: where it works; here when None.
-        pass_fds: descriptors that it inherits.
-        umask: of the files that it makes; this process's when -1.
-
-    """
-    return subprocess.Popen(
-        list(command),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=dict(environment),
-        cwd=folder,
-        pass_fds=pass_fds,
-        umask=umask,
-        start_new_session=True,
-    )
-
-
-def born(pid: int) -> float | None:
-    """When the process with this id was made, as the system tells it; None where none runs.
-
-    One of which the first thread alone has ended still holds its locks, so it runs.
-    """
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        if process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1:
-            return float(process.create_time())
-    return None
 
 
 def command_line(pid: int) -> list[str]:
@@ -91,25 +42,17 @@ def command_line(pid: int) -> list[str]:
     return []
 
 
-def stop(
-    pid: int,
-    alive: Callable[[], bool],
-    patience_s: float,
-    *,
-    signals: Sequence[signal.Signals] = POLITE,
-    group: bool = False,
-) -> bool:
+def stop(pid: int, alive: Callable[[], bool], patience_s: float, *, group: bool = False) -> bool:
     """Ask a process to end, wait, and kill it if it does not; returns whether it has ended.
 
     Args:
         pid: process id.
         alive: whether that very process runs; nothing is sent once it does not.
         patience_s: how long to wait after each signal.
-        signals: what to send, one after another.
         group: whether to send them to all of its process group.
 
     """
-    for number in signals:
+    for number in (signal.SIGTERM, signal.SIGKILL):
         if not alive():
             break
         with contextlib.suppress(ProcessLookupError):
@@ -122,15 +65,9 @@ def stop(
     return not alive()
 
 
-def end(
-    process: subprocess.Popen[bytes],
-    patience_s: float,
-    *,
-    signals: Sequence[signal.Signals] = POLITE,
-    group: bool = False,
-) -> None:
+def end(process: subprocess.Popen[bytes], patience_s: float, *, group: bool = False) -> None:
     """As `stop`, of a child of this process."""
-    stop(process.pid, lambda: process.poll() is None, patience_s, signals=signals, group=group)
+    stop(process.pid, lambda: process.poll() is None, patience_s, group=group)
 
 
 @contextlib.contextmanager

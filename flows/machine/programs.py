@@ -19,6 +19,7 @@ GPU_POOL, CPU_POOL = "gpu", "cpu"
 GRACE_S = 120.0  # for shards to be given back
 NUMBER = "%(process_num)d"  # of one process of a program, as supervisord writes it
 
+TAKES_NO_WORK = " takes no work: "  # what a worker says of itself in its last line
 LISTED_WITHIN_S = 60.0
 _OTHERWISE = "CUDA_VISIBLE_DEVICES names GPUs without it, and empty it means the processor"
 

@@ -1,63 +1,39 @@
 """Whether this machine works, and what can label on it: `python -m flows.machine.self_test`.
 
-In a process of its own, before a worker takes work: one that finds its device, its folders or its
-memory sick takes none. The last line that it prints is what can label here, best first, + between;
-with exit code 1 it is the problem.
+Before a worker takes work: one that finds its device, its folders or its memory sick takes none. A
+GPU is tested in a process of its own, this one: the last line that it prints is what can label
+here, best first, + between; with exit code 1 it is the problem.
 
 Only what is the machine's counts: storage that fails is no reason to stop.
-
-Why a worker takes no work is in its note, from its flow run or from its own test. Notes are in
-memory, where a full disk does not keep them.
 """
 
-import contextlib
 import errno
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
-from sam2_core.cache import cache_folder, make_folder, write_whole
+from sam2_core.cache import cache_folder, make_folder
 from sam2_core.machine_errors import first_line
 from sam2_core.types import AutolabelError
-from tasks.store.shared_server import short_folder
 
 LIMIT_S = 180.0
 WRITTEN_BYTES = 16 << 20
 LEAST_MEMORY_BYTES = 512 << 20
-MEMORY = "/dev/shm"  # noqa: S108 - private
-# Path of the note of a flow run's worker; workers that somebody else started have none.
-NOTE_VARIABLE = "AUTOLABEL_WORKER_SICK"
+# Process id of a flow run's worker; workers that somebody else started have none.
+WORKER_VARIABLE = "AUTOLABEL_WORKER"
+FAILED = signal.SIGUSR1  # what a worker gets from a flow run under whose hands the machine failed
 
 
-def notes_folder() -> Path:
-    """Where the notes of this machine's workers are, each named by its worker and supervisor."""
-    memory = MEMORY if os.access(MEMORY, os.W_OK) else "/tmp"  # noqa: S108 - private
-    return short_folder(memory, cache_folder())
-
-
-def note_sick(why: str) -> None:
-    """Note that this machine failed under this flow run's hands; the first note counts.
-
-    Its worker ends, and until then no flow run of it begins anything.
-    """
-    path = os.environ.get(NOTE_VARIABLE)
-    if path and not Path(path).exists():
-        with contextlib.suppress(OSError):  # the worker goes on, and its runs find out themselves
-            write_whole(Path(path), why)
-
-
-def noted_sick(path: str | Path | None = None) -> str:
-    """Return why a worker takes no work, that of this flow run by default; "" where it does."""
-    with contextlib.suppress(OSError):
-        return Path(path or os.environ.get(NOTE_VARIABLE, "")).read_text()
-    return ""
+def have_tested() -> None:
+    """Have the worker of this flow run end, and this machine tested before it takes more."""
+    if worker := os.environ.get(WORKER_VARIABLE):
+        os.kill(int(worker), FAILED)
 
 
 def device_offers() -> tuple[str, ...]:
-    """Test the device that this process sees; returns what can label with it, best first.
-
-    Without a device the CPU offers what it has.
+    """Test the GPU that this process sees; returns what can label with it, best first.
 
     Raises:
         AutolabelError: the device is not there, does not work, or nothing can use it.
@@ -65,9 +41,7 @@ def device_offers() -> tuple[str, ...]:
     """
     from sam2_core.backend_choice import cuda_devices, cuda_provider_problem, offered_backends
 
-    gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not gpu:
-        return ("onnxruntime-cpu",)
+    gpu = os.environ["CUDA_VISIBLE_DEVICES"]
     if not cuda_devices():
         raise AutolabelError(f"the driver shows no GPU {gpu}: see `nvidia-smi -L`")
     offers = tuple(one for one in offered_backends() if one != "onnxruntime-cpu")

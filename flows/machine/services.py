@@ -22,11 +22,10 @@ from typing import Any
 from xmlrpc.client import Error, Fault, ServerProxy
 
 from flows.machine.launched import TIED
-from flows.machine.programs import NUMBER, Program, python
-from flows.machine.self_test import noted_sick, notes_folder
+from flows.machine.programs import NUMBER, TAKES_NO_WORK, Program, python
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
-from tasks import processes
+from tasks.processes import command_line
 from tasks.store.private_files import (
     PRIVATE_UMASK,
     OwnFolder,
@@ -38,7 +37,7 @@ from tasks.store.shared_server import socket_folder
 
 START_S, STOP_S = 180.0, 150.0
 SUPERVISOR_S = 30.0
-POLL_S = 0.2
+POLL_S = 0.1
 LINES, LONGEST = 4, 600
 LIVES = {"STARTING", "RUNNING", "STOPPING", "BACKOFF"}
 LINKS = "sign-in.html"  # what `up` has printed
@@ -105,9 +104,9 @@ def folder() -> Path:
 
 def running() -> dict[str, Service]:
     """Services of `up` that run or are about to, by name."""
-    found, processes = {}, _processes(folder())
-    counts = Counter(one["group"] for one in processes)
-    for one in processes:
+    found, listed = {}, _ask("getAllProcessInfo", [])
+    counts = Counter(one["group"] for one in listed)
+    for one in listed:
         name = one["group"]
         if one["statename"] in LIVES and one["name"] == f"{name}_0":
             log, url = Path(one["stdout_logfile"]), _url_of(name)
@@ -123,31 +122,21 @@ def running_api() -> str | None:
 
 def start(program: Program) -> Service:
     """Put a program on the list of `up` and start it, unless it runs; output goes to its log."""
-    known = running()
-    if program.name not in known:
-        if not _pid_of(folder()):
-            _supervise(folder())
+    if program.name not in running():
+        if not _ask("getPID", 0):
+            _supervise()
         log = program.name if program.count == 1 else f"{program.name}_{NUMBER}"
         to = f"{_escaped(str(folder()))}/{log}.log"
         section = _section(program, folder(), to, most="10MB")
         write_private(_list_of(folder()) / f"{program.name}.conf", section)
-        supervisor = _rpc(folder())
-        ((added, changed, _),) = supervisor.reloadConfig()
-        for name in changed:
-            supervisor.removeProcessGroup(name)
-        for name in [*added, *changed]:
-            supervisor.addProcessGroup(name)
+        supervisor = _rpc()
+        supervisor.reloadConfig()
+        with contextlib.suppress(Fault):  # it is on the list where it has run before
+            supervisor.removeProcessGroup(program.name)
+        supervisor.addProcessGroup(program.name)
         with contextlib.suppress(Fault):  # it has started by itself, or says in its log why not
             supervisor.startProcessGroup(program.name, False)
-        known = running()
-    if program.name not in known:
-        raise AutolabelError(f"{program.name} ended at once: see {log_of(program.name)}")
-    return known[program.name]
-
-
-def log_of(name: str) -> Path:
-    """Log file of a service of `up` that has one process."""
-    return folder() / f"{name}.log"
+    return running()[program.name]
 
 
 def wait_until(service: Service, ready: Callable[[], object]) -> None:
@@ -161,8 +150,7 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
     _, of_workers, pool = service.name.partition("worker-")
     names = f"{socket.gethostname()}-{pool}-"
     while not ready():
-        noted = refused_workers().items() if of_workers else ()
-        refused = [why for name, why in noted if name.startswith(names)]
+        refused = [why for name, why in refused_workers().items() if name.startswith(names)]
         if len(refused) >= service.count:
             raise AutolabelError(
                 f"no worker takes work: {'; '.join(sorted(set(refused)))}. What was started goes "
@@ -180,21 +168,24 @@ def last_words(log: Path) -> str:
 
     A server's last line is often only that it stops ("Application startup failed. Exiting.").
     """
-    with contextlib.suppress(OSError):
-        text = log.read_text(errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return " ".join(lines[-LINES:])[-LONGEST:]
-    return ""
+    return " ".join(_lines_of(log)[-LINES:])[-LONGEST:]
+
+
+def _lines_of(log: Path) -> list[str]:
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def refused_workers() -> dict[str, str]:
-    """Return why workers of this machine take no work, by their names."""
+    """Return why workers of `up` take no work, by their names: each says so when it ends.
+
+    What one of an earlier supervisor has said is still in its log.
+    """
     found = {}
-    for note in sorted(notes_folder().glob(f"{socket.gethostname()}-*")):
-        name, _, supervisor = note.name.rpartition(".")
-        if SUPERVISOR not in processes.command_line(int(supervisor)):
-            note.unlink(missing_ok=True)
-        elif why := noted_sick(note):
+    for one in _ask("getAllProcessInfo", []):
+        last = "".join(_lines_of(Path(one["stdout_logfile"]))[-1:])
+        name, refuses, why = last.partition(TAKES_NO_WORK)
+        if refuses and one["stop"]:
             found[name] = why
     return found
 
@@ -202,7 +193,7 @@ def refused_workers() -> dict[str, str]:
 def stop(name: str) -> None:
     """Stop a service of `up`; nothing where it is not on the list."""
     with contextlib.suppress(OSError, Error):
-        _rpc(folder()).stopProcessGroup(name)
+        _rpc().stopProcessGroup(name)
 
 
 def stop_all(tell: Callable[[Sequence[str]], object] = lambda _: None) -> list[str]:
@@ -213,15 +204,12 @@ def stop_all(tell: Callable[[Sequence[str]], object] = lambda _: None) -> list[s
 
     """
     known = sorted(running())
-    if pid := _pid_of(folder()):
+    if pid := _ask("getPID", 0):
         tell(known)
-        _rpc(folder()).shutdown()
-    deadline = time.monotonic() + (1 + len(known)) * STOP_S
-    while pid and processes.born(pid) is not None:
-        time.sleep(POLL_S)
-        if time.monotonic() > deadline:
-            raise AutolabelError(f"supervisord (process {pid}) does not stop; end it by hand")
-    _forget(folder())
+        _rpc().shutdown()
+        while command_line(pid):  # it kills what does not end within STOP_S
+            time.sleep(POLL_S)
+    _forget()
     return known
 
 
@@ -248,15 +236,15 @@ def _list_of(at: Path) -> Path:
     return private_folder(private_folder(at) / "programs")
 
 
-def _forget(at: Path) -> None:
-    for file in [*at.glob("programs/*.conf"), at / LINKS]:
+def _forget() -> None:
+    for file in [*folder().glob("programs/*.conf"), folder() / LINKS]:
         file.unlink(missing_ok=True)
 
 
-def _rpc(at: Path) -> Any:
+def _rpc() -> Any:
     from supervisor.xmlrpc import SupervisorTransport
 
-    transport = SupervisorTransport(serverurl=f"unix://{_socket(at)}")
+    transport = SupervisorTransport(serverurl=f"unix://{_socket(folder())}")
     return ServerProxy("http://127.0.0.1", transport=transport).supervisor
 
 
@@ -264,26 +252,17 @@ def _socket(at: Path) -> Path:
     return socket_folder(at, "supervisor.sock.00000") / "supervisor.sock"
 
 
-def _ask(at: Path, question: str, otherwise: Any) -> Any:
-    """Ask a supervisor; returns `otherwise` where none answers."""
+def _ask(question: str, otherwise: Any) -> Any:
+    """Ask the supervisor of `up`; returns `otherwise` where none answers."""
     with contextlib.suppress(OSError, Error):
-        return getattr(_rpc(at), question)() if at.is_dir() else otherwise
+        return getattr(_rpc(), question)() if folder().is_dir() else otherwise
     return otherwise
-
-
-def _processes(at: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = _ask(at, "getAllProcessInfo", [])
-    return found
 
 
 def _url_of(name: str) -> str:
     parsed = configparser.RawConfigParser()
     parsed.read(_list_of(folder()) / f"{name}.conf")
     return parsed.get("autolabel", "url", fallback="")
-
-
-def _pid_of(at: Path) -> int:
-    return int(_ask(at, "getPID", 0))
 
 
 def _supervisor(at: Path) -> list[str]:
@@ -293,10 +272,11 @@ def _supervisor(at: Path) -> list[str]:
     return python(SUPERVISOR, "-c", str(file))
 
 
-def _supervise(at: Path) -> None:
-    """Start a supervisor with an empty list."""
+def _supervise() -> None:
+    """Start the supervisor of `up` with an empty list."""
+    at = folder()
     _list_of(at)
-    _forget(at)
+    _forget()
     log = close_file(at / "supervisor.start.log")
     with log.open("wb") as opened:
         started = subprocess.Popen(
@@ -304,18 +284,18 @@ def _supervise(at: Path) -> None:
             umask=PRIVATE_UMASK, start_new_session=True,
         )  # fmt: skip
     deadline = time.monotonic() + SUPERVISOR_S
-    while not _pid_of(at):
+    while not _ask("getPID", 0):
         if started.poll() is not None or time.monotonic() > deadline:
             said = last_words(log)
             raise AutolabelError(f"supervisord did not start: {said or 'it said nothing'}")
-        time.sleep(processes.POLL_S)
+        time.sleep(POLL_S)
 
 
 def _section(program: Program, at: Path, log: str, most: str) -> str:
     """Tell a supervisor of a program; at most so much of what it writes goes to one log."""
-    kind, processes, holding, more = "program", program.count, list[str](), ""
+    kind, count, holding, more = "program", program.count, list[str](), ""
     if program.port:
-        kind, processes, holding = "fcgi-program", 2, ["/bin/sh", "-c", HOLD_PORT, NUMBER]
+        kind, count, holding = "fcgi-program", 2, ["/bin/sh", "-c", HOLD_PORT, NUMBER]
         more = f"socket=tcp://127.0.0.1:{program.port}\n"
     words = [*TIED, *holding, *program.command]
     command = " ".join(one if one == NUMBER else _escaped(shlex.quote(one)) for one in words)
@@ -323,7 +303,7 @@ def _section(program: Program, at: Path, log: str, most: str) -> str:
     url = f"http://127.0.0.1:{program.port}{program.path}" if program.port else ""
     return (
         f"[{kind}:{program.name}]\n{more}"
-        f"numprocs={processes}\n"
+        f"numprocs={count}\n"
         f"process_name=%(program_name)s_{NUMBER}\n"
         f"command={command}\n"
         f"environment={values}\n"

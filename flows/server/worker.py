@@ -1,7 +1,7 @@
 """One worker of this machine: Prefect's process worker for one flow run at a time, and one GPU.
 
 A supervisor keeps it running. It tests the machine and its device before it takes work, and ends
-where they fail, or where a flow run notes that the machine has failed: the supervisor starts it
+where they fail, or where a flow run tells that the machine has failed: the supervisor starts it
 again, later and later. What `prefect worker start` does not do is stop politely: told to end it
 kills its flow run within seconds, and the shard lies there until somebody misses it. Here flow runs
 get SIGTERM first: they finish the chunk at hand and give their shard back.
@@ -28,11 +28,9 @@ import psutil
 
 from flows.machine import self_test
 from flows.machine.launched import TIED
-from flows.machine.programs import CPU_POOL, gpu_ids, python
-from flows.machine.self_test import NOTE_VARIABLE, noted_sick, notes_folder
+from flows.machine.programs import CPU_POOL, TAKES_NO_WORK, gpu_ids, python
 from flows.server.api import use_api
 from sam2_core.backend_choice import TESTED_VARIABLE
-from sam2_core.cache import write_whole
 from sam2_core.machine import METRICS_PORT, share_of, usable_cores
 from sam2_core.types import AutolabelError
 from tasks.errors import error_text
@@ -100,7 +98,7 @@ class Worker:
 def work(worker: Worker, grace_s: float, until_idle_s: float | None = None) -> None:
     """Work until SIGTERM or Ctrl-C, until idle, or until the machine or Prefect's worker fails.
 
-    Where it takes no work, it notes why and exits; its supervisor starts it again.
+    Where it takes no work, it says why and exits; its supervisor starts it again.
 
     Args:
         worker: which.
@@ -108,43 +106,41 @@ def work(worker: Worker, grace_s: float, until_idle_s: float | None = None) -> N
         until_idle_s: end it after so long without a flow run; never when None.
 
     """
-    note = notes_folder() / f"{worker.name}.{os.getppid()}"
-    stop = threading.Event()
+    stop, failed = threading.Event(), threading.Event()
     collect_seldom()
     try:
         with contextlib.ExitStack() as stack:
             scratch = OwnFolder("autolabel-worker-")
             stack.callback(scratch.remove)
-            stop_signals = signal.SIGTERM, signal.SIGINT
-            stack.enter_context(handling(lambda *_: stop.set(), *stop_signals))
-            os.environ |= {"TMPDIR": str(scratch.path), NOTE_VARIABLE: str(note)}
-            offers = _offers(worker.bind(), note)
+            stack.enter_context(handling(lambda *_: stop.set(), signal.SIGTERM, signal.SIGINT))
+            stack.enter_context(handling(lambda *_: failed.set(), self_test.FAILED))
+            own = {"TMPDIR": str(scratch.path), self_test.WORKER_VARIABLE: str(os.getpid())}
+            os.environ |= own
+            offers = _offers(worker.bind())
             for variable, value in SETTINGS.items():
                 os.environ.setdefault(variable, value)
             plain = stack.enter_context(joined(worker, offers))
-            note.unlink(missing_ok=True)  # until now it was that of an earlier start
             (scratch.path / "joined").touch()  # what Kubernetes asks for
             print(f"{worker.name} takes work", file=sys.stderr)  # noqa: T201
-            asyncio.run(_run(plain, note, stop, grace_s, until_idle_s))
+            asyncio.run(_run(plain, failed, stop, grace_s, until_idle_s))
     except Exception as error:  # noqa: BLE001 - whatever it is, `status` has to tell
         why = " ".join(error_text(error).split())
-        write_whole(note, why)
-        sys.exit(f"{worker.name} takes no work: {why}")
+        sys.exit(f"{worker.name}{TAKES_NO_WORK}{why}")
 
 
-def _offers(gpu: str, note: Path) -> tuple[str, ...]:
-    """Test this machine in a process of its own; returns the backends that can label, best first.
+def _offers(gpu: str) -> tuple[str, ...]:
+    """Test this machine; returns the backends that can label, best first.
 
     Raises:
         AutolabelError: it fails.
 
     """
-    if not gpu and not note.exists():
+    if not gpu:
+        self_test.check_host()
         return ("onnxruntime-cpu",)
-    environment = os.environ if gpu else os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     try:  # it waits for one that it has killed: no other is started beside one that cannot be
         test = subprocess.run(
-            [*TIED, *python("flows.machine.self_test")], env=environment, text=True, check=False,
+            [*TIED, *python("flows.machine.self_test")], text=True, check=False,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=self_test.LIMIT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -154,8 +150,7 @@ def _offers(gpu: str, note: Path) -> tuple[str, ...]:
         died = f"its self-test ended with exit code {test.returncode} and said nothing"
         raise AutolabelError(lines[-1] if lines else died)
     offers = tuple(lines[-1].split("+"))
-    if gpu:  # its flow runs need not test it again
-        os.environ[TESTED_VARIABLE] = ",".join(offers)
+    os.environ[TESTED_VARIABLE] = ",".join(offers)  # its flow runs need not test it again
     return offers
 
 
@@ -192,7 +187,7 @@ def joined(worker: Worker, offers: Sequence[str]) -> Iterator[ProcessWorker]:
 
 async def _run(
     plain: ProcessWorker,
-    note: Path,
+    failed: threading.Event,
     stop: threading.Event,
     grace_s: float,
     until_idle_s: float | None,
@@ -200,24 +195,25 @@ async def _run(
     """Run Prefect's worker, and end its flow runs before it.
 
     Raises:
-        AutolabelError: a flow run has noted that the machine failed, or the worker ended by itself.
+        AutolabelError: the machine failed under a flow run's hands, or the worker ended by itself.
 
     """
     working, busy_s = asyncio.create_task(plain.start(printer=lambda _: None)), time.monotonic()
-    while not (working.done() or stop.is_set() or note.exists()):
+    while not (working.done() or stop.is_set() or failed.is_set()):
         await asyncio.sleep(POLL_S)
         if until_idle_s is not None:
             if psutil.Process().children():  # flow runs: it starts nothing else
                 busy_s = time.monotonic()
             elif time.monotonic() - busy_s > until_idle_s:
                 stop.set()
-    stopped, failed = stop.is_set(), noted_sick(note)
-    await _end_flow_runs(grace_s if stopped else STOP_S if failed else 0.0, ask=stopped)
+    stopped = stop.is_set()
+    await _end_flow_runs(grace_s if stopped else STOP_S, ask=not failed.is_set())
     working.cancel()
     ended = await asyncio.gather(working, return_exceptions=True)
     if not stopped:
         why = "".join(error_text(one) for one in ended if one)
-        raise AutolabelError(failed or f"Prefect's worker ended: {why}")
+        found = "this machine failed under its flow run, whose state says why"
+        raise AutolabelError(found if failed.is_set() else f"Prefect's worker ended: {why}")
 
 
 async def _end_flow_runs(patience_s: float, *, ask: bool) -> None:
@@ -225,7 +221,7 @@ async def _end_flow_runs(patience_s: float, *, ask: bool) -> None:
 
     Args:
         patience_s: the longest to wait.
-        ask: whether they are asked to, once each; what notes that the machine fails needs not be.
+        ask: whether they are asked to, once each; what has found that the machine fails ends.
 
     """
     asked: set[int] = set()

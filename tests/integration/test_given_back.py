@@ -1,6 +1,7 @@
 """Shards on a machine that fails: given back with the reason, and complete when all is well."""
 
 import contextlib
+import os
 from datetime import UTC, datetime
 
 import pytest
@@ -10,7 +11,7 @@ from prefect.flow_engine import run_flow
 from prefect.states import Pending
 
 from flows import pipeline, shard
-from flows.machine.self_test import NOTE_VARIABLE, noted_sick
+from flows.machine.self_test import FAILED, WORKER_VARIABLE
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
@@ -19,6 +20,7 @@ from sam2_core.serving.transport import ServerAbsentError
 from sam2_core.types import DeviceLostError
 from tasks.pipeline import sequence as steps
 from tasks.pipeline.device_processes import ProcessDiedError, ProcessKilledError
+from tasks.processes import handling
 from tasks.store import manifests, quarantine, storage
 from tests.integration.cluster import every_frame_once
 from tests.integration.runs import MICRO, no_space_for, write_sequence
@@ -73,32 +75,28 @@ class Shard:
         return every_frame_once(self.source, self.out, self.run_key) == len(DRIVES)
 
 
-def test_a_full_disk_has_the_machine_tested_before_its_worker_takes_more(
-    shards, monkeypatch, tmp_path
-):
-    monkeypatch.setenv(NOTE_VARIABLE, str(tmp_path / "sick"))
-    with monkeypatch.context() as patch:
-        no_space_for("/labels/drive3/", patch)
-        assert shards.begin().name == "AwaitingRetry"
-    note = noted_sick(str(tmp_path / "sick"))
-    assert "drive3: cannot write" in note
-    with monkeypatch.context() as patch:  # before its supervisor has ended the worker
-        patch.setattr(
-            pipeline, "open_sequence", raising(AssertionError("a sick machine begins it"))
-        )
-        assert note in shards.begin().message
+@pytest.fixture
+def told(monkeypatch):
+    """What the flow run has told its worker, which is this process."""
+    found = []
+    monkeypatch.setenv(WORKER_VARIABLE, str(os.getpid()))
+    with handling(lambda *_: found.append("failed"), FAILED):
+        yield found
+
+
+def test_a_full_disk_has_the_machine_tested_before_its_worker_takes_more(shards, monkeypatch, told):
+    no_space_for("/labels/drive3/", monkeypatch)
+    assert shards.begin().name == "AwaitingRetry"
+    assert told == ["failed"]
 
 
 @pytest.mark.parametrize("step", ["flows.pipeline.segment_chunk", "flows.pipeline.open_sequence"])
-def test_a_server_that_does_not_answer_is_no_fault_of_the_machine(
-    shards, monkeypatch, tmp_path, step
-):
-    monkeypatch.setenv(NOTE_VARIABLE, str(tmp_path / "sick"))
+def test_a_server_that_does_not_answer_is_no_fault_of_the_machine(shards, monkeypatch, told, step):
     with monkeypatch.context() as patch:
         patch.setattr(step, raising(ServerAbsentError("grpc://triton:8001: no answer")))
         state = shards.begin()
     assert (state.name, state.message.count("no answer")) == ("AwaitingRetry", 1)
-    assert not (tmp_path / "sick").exists()
+    assert told == []
     assert shards.begin().is_completed()
     assert shards.complete()
 
@@ -123,27 +121,20 @@ def test_a_full_disk_gives_the_shard_back_later_and_later(shards, monkeypatch, c
     assert shards.complete()
 
 
-def test_a_lost_device_ends_the_shard_and_its_worker_begins_no_other(shards, monkeypatch, tmp_path):
-    note = tmp_path / "sick"
-    monkeypatch.setenv(NOTE_VARIABLE, str(note))
+def test_a_lost_device_ends_the_shard_and_its_worker(shards, monkeypatch, told):
     opened, real = [], steps.list_frames
     monkeypatch.setattr(steps, "list_frames", lambda *one: opened.append(1) or real(*one))
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
         state = shards.begin()
     assert (state.name, state.message) == ("AwaitingRetry", "the GPU is lost")
-    assert noted_sick(note) == "the GPU is lost"
+    assert told == ["failed"]
     assert len(opened) < len(DRIVES)  # what nobody can label now is neither listed nor fetched
-    opened.clear()
-    state = shards.begin()  # before its supervisor has ended the worker
-    assert (state.name, state.message, opened) == ("AwaitingRetry", "the GPU is lost", [])
-    note.unlink()
     with monkeypatch.context() as patch:
         patch.setattr(shard, "refuse_unless_offered", lambda *_: backend_choice.refuse_if_gone(0))
         patch.setenv(backend_choice.TESTED_VARIABLE, "onnxruntime-cuda")
         assert "is gone" in shards.begin().message
-    assert "is gone" in note.read_text()
-    note.unlink()
+    assert told == ["failed"] * 2
     assert shards.begin().is_completed()
     assert shards.complete()
 
