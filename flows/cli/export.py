@@ -15,6 +15,11 @@ FORMATS = (
     "coco", "coco-polygons", "yolo", "png", "cityscapes", "mots", "davis", "t4", "cvat",
     "label-studio", "fiftyone", "overlay",
 )  # fmt: skip
+# What a trainer or tool is given, if it is a file; where "{}" is, one for each split.
+OPENED = {
+    "coco": "annotations/instances{}.json", "coco-polygons": "annotations/instances{}.json",
+    "yolo": "data.yaml", "cvat": "annotations{}.xml", "label-studio": "tasks{}.json",
+}  # fmt: skip
 
 
 def _pairs(text: str | None, what: str) -> dict[str, str]:
@@ -155,7 +160,10 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
 
 
 def _origin(report: Mapping[str, Any], target: str) -> Iterator[str]:
-    """Say what made the labels, and where people's decisions are."""
+    """Say which file to open, what made the labels, and where people's decisions are."""
+    if opened := OPENED.get(report["format"]):
+        endings = [f"_{name}" for name, count in report["splits"].items() if count]
+        yield f"to open: {', '.join(dict.fromkeys(map(opened.format, endings or [''])))}"
     if len(runs := report["runs"]) > 1:
         yield f"made by {len(runs)} models or parameters; one with --run: {', '.join(runs)}"
     yield from _of_dataset(report) if report["dataset"] else _of_folder(report, target)

@@ -314,6 +314,7 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
         "nothing": nothing,
         "sequences": len(plan.sequences),
         "to_label": [one.name for one in plan.missing],
+        "frames_to_label": plan.frames_to_label,
     }
 
 

@@ -86,7 +86,8 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
         click.echo(f"Prefect's database: {size / 1e6:,.0f} MB")
     for one in status["label_runs"]:
         when = local_time(one["started"]) if one["started"] else "not started"
-        click.echo(f"{one['name']}: {one['state']}, {when}, to {one['out']}")
+        later = "; the same command continued it later" if one["continued"] else ""
+        click.echo(f"{one['name']}: {one['state']}, {when}, to {one['out']}{later}")
     if not status["runs"]:
         click.echo(f"no shards in the last {hours:g} h")
     for run in status["runs"]:
@@ -142,7 +143,9 @@ def _labeled_by(
     to_do = [f"give its command again: {error}" for error in unreadable.values()]  # it says where
     partial = sum(one.partial for one in newest)
     if any(one.partial for one in current):
-        to_do.append("give its command again: frames could not be fetched")
+        to_do.append(
+            f"give its command again: files could not be read, why is in reports/{run_key}/"
+        )
     model = manifests[-1].stamp.model if manifests else None
     failing = {one.sequence_id for one in manifests if one.failed}
     failed = unlabeled_frames(out, [one for one in current if one.sequence_id in failing])

@@ -331,14 +331,18 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
             yield name, f"{count:,}{more}"
     again = {
         "labeled before with other frames, model, parameters or version": plan.stale,
-        "again, because files could not be fetched": plan.partial,
+        "again, because files could not be read": plan.partial,
     }
     why = ", ".join(f"{count:,} {reason}" for reason, count in again.items() if count)
     yield "to label", f"{plan.to_label:,}{why and f'  ({why})'}"
     about = "about " if plan.frames_estimated and plan.frames else ""
     yield "frames", f"{about}{plan.frames:,}"
     longest_s = max((one.frames for one in plan.shards), default=0) * plan.rate.seconds_per_frame
-    longest = f"  (the longest takes a worker {_time_told(longest_s)})" if longest_s else ""
+    longest = (
+        f"  (the longest takes a worker {_time_told(longest_s)} after its start)"
+        if longest_s
+        else ""
+    )
     yield "shards", f"{len(plan.shards):,}{longest}"
     yield "worker time", f"{_time_told(plan.gpu_hours * 3600)}  ({plan.rate.text})"
     if plan.cost_usd is not None:

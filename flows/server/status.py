@@ -64,17 +64,29 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
         "workers_refused": refused_workers(),
         "runs": [status_of(one, len(workers)) for one in group_runs(islice(shards, RUNS_READ))],
         "schedules": collect_schedules(),
-        "label_runs": [
-            {
-                "name": one.name,
-                "state": one.state_name,
-                "started": one.start_time.isoformat(timespec="seconds") if one.start_time else None,
-                "out": out_of(one),
-            }
-            for one in labeled
-        ],
+        "label_runs": list(label_runs(labeled)),
         "database_bytes": size_bytes() if "server" in running() else None,
     }
+
+
+def label_runs(newest_first: Iterable[FlowRun]) -> Iterator[dict[str, Any]]:
+    """Tell of runs of `label`; one that was stopped is continued by the same command, given later.
+
+    Args:
+        newest_first: the runs.
+
+    """
+    given = list[dict[str, Any]]()
+    for one in newest_first:
+        stopped = one.state and one.state.is_final() and not one.state.is_completed()
+        yield {
+            "name": one.name,
+            "state": one.state_name,
+            "started": one.start_time.isoformat(timespec="seconds") if one.start_time else None,
+            "out": out_of(one),
+            "continued": bool(stopped and one.parameters in given),
+        }
+        given.append(one.parameters)
 
 
 def group_runs(flow_runs: Iterable[FlowRun]) -> list[list[Shard]]:
@@ -164,7 +176,10 @@ def _to_do(run: dict[str, Any], none_works: bool, unlabeled: int) -> Iterator[st
         yield f"{left} without labels: mend them, then {AGAIN}"
     if run["quarantined"]:
         left = counted(len(run["quarantined"]), "sequence")
-        yield f"{left} given up: look at the frames, then {AGAIN} with --retry-quarantined"
+        yield (
+            f"{left} given up, why is in quarantine/{run['run_key']}/: replace the files, then "
+            f"{AGAIN} with --retry-quarantined"
+        )
 
 
 def counted_reasons(messages: Iterable[str]) -> dict[str, int]:

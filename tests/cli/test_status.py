@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -13,8 +14,11 @@ from flows.params import LabelParams
 from flows.run import label
 from flows.server.client import asked_once
 from sam2_core.types import AutolabelError
+from tasks.store.manifests import write_manifest
 from tests.export.labeled_runs import run_of
 from tests.integration.runs import MICRO, write_image, write_sequence
+from tests.load.test_into_fiftyone import store
+from tests.review.labels import STAMP, labeled_frames
 
 
 def test_nights_are_told_with_their_zone(monkeypatch):
@@ -141,3 +145,13 @@ def test_a_run_that_was_stopped_is_told_from_none(tmp_path):
     (tmp_path / "run" / "labels").rename(tmp_path / "run" / "quarantine")
     with pytest.raises(AutolabelError, match="no labeled sequence; what was given up, and why"):
         CliRunner().invoke(status.command, [run], catch_exceptions=False)
+
+
+def test_why_files_could_not_be_read_is_said_to_be_in_the_report(tmp_path):
+    manifest = store(tmp_path, labeled_frames(2))
+    write_manifest(str(tmp_path), replace(manifest, partial=True))
+    shown = CliRunner().invoke(status.command, [str(tmp_path)])
+    where = f"reports/{STAMP.run_key}/"
+    assert f"to do: give its command again: files could not be read, why is in {where}\n" in (
+        shown.output
+    )

@@ -205,6 +205,8 @@ def test_the_command_says_what_it_did(tmp_path):
     assert report["splits"] == {"train": 2, "val": 0}
     assert "2 frames and 10 labels of 1 sequence as coco" in done.stderr
     assert "val: 0 frames - no sequence" in done.stderr
+    assert "to open: annotations/instances_train.json\n" in done.stderr
+    assert [one.name for one in (tmp_path / "to/annotations").iterdir()] == ["instances_train.json"]
     for shares, why in (
         ("train=x", "expected shares such as"),
         ("train=0.5,val=0.6", "the shares add up to 1.1, not to 1"),

@@ -41,7 +41,7 @@ def test_what_has_no_manifest_is_planned_however_old_it_is(params):
     plan = plan_backfill(params())
     assert (plan.sequences, plan.to_label, plan.hidden) == (3, 3, 0)
     assert "model" not in dict(plan_rows(plan))
-    assert dict(plan_rows(plan))["shards"] == "1  (the longest takes a worker 3 s)"
+    assert dict(plan_rows(plan))["shards"] == "1  (the longest takes a worker 3 s after its start)"
     label = plan.params.label.model_copy(update={"allow_uncertified": True})
     told = dict(plan_rows(plan_backfill(BackfillParams(label=label))))
     assert told["model"].startswith("--allow-uncertified")

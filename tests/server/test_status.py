@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import AwaitingRetry, Completed, Crashed, Failed
+from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed
 
 from flows.cli import status as shown
 from flows.params import LabelParams
@@ -64,6 +64,15 @@ def test_why_a_shard_was_given_back_is_told_while_it_waits(capsys):
     assert (told["failures"], told["to_do"]) == ({}, [])
     shown._show(told)
     assert "  waits  1x  drive: cannot write /out/x: no space left\n" in capsys.readouterr().out
+
+
+def test_a_stopped_label_says_when_the_same_command_went_on():
+    again, other = ({"params": {"out": "/out", "sources": one}} for one in ("/frames", "/other"))
+    runs = ((Cancelled(), again), (Completed(), again), (Cancelled(), other), (Crashed(), again))
+    told = status.label_runs(
+        FlowRun(flow_id=uuid.uuid4(), state=state, parameters=given) for state, given in runs
+    )
+    assert [one["continued"] for one in told] == [False, False, False, True]
 
 
 @pytest.mark.parametrize("lacked", [None, {"drive"}, set()])
