@@ -11,15 +11,13 @@ import configparser
 import contextlib
 import os
 import shlex
-import socket
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from xmlrpc.client import Error, Fault, ServerProxy
+from xmlrpc.client import Error, ServerProxy
 
 from flows.machine.launched import TIED
 from flows.machine.programs import NUMBER, TAKES_NO_WORK, Program, python
@@ -29,23 +27,19 @@ from tasks.processes import command_line
 from tasks.store.private_files import (
     PRIVATE_UMASK,
     OwnFolder,
-    close_file,
     private_folder,
     write_private,
 )
 from tasks.store.shared_server import socket_folder
 
 START_S, STOP_S = 180.0, 150.0
-SUPERVISOR_S = 30.0
 POLL_S = 0.1
-LINES, LONGEST = 4, 600
-LIVES = {"STARTING", "RUNNING", "STOPPING", "BACKOFF"}
+LINES, LONGEST = 4, 2000
 LINKS = "sign-in.html"  # what `up` has printed
 # Of a program that listens on a port, process 1 does nothing: while it runs supervisord holds the
 # port, also when process 0, the program, is started again. Workers would send a password to whoever
 # else got it.
 HOLD_PORT = 'test "$0" = 1 && PATH=/usr/bin:/bin exec sleep infinity; exec "$@"'
-SUPERVISOR = "supervisor.supervisord"
 ADVICE = (
     "what failed is tested again and again, and a worker that is well takes work by itself: make "
     "room where a disk is full, see `nvidia-smi -L` for GPUs. Where CUDA_VISIBLE_DEVICES or the "
@@ -53,7 +47,6 @@ ADVICE = (
     "down`, then `autolabel up`, which alone leaves them as they run"
 )
 _SUPERVISOR = """[supervisord]
-nodaemon=true
 silent=true
 logfile={folder}/supervisor.log
 logfile_maxbytes=1MB
@@ -74,12 +67,11 @@ files=programs/*.conf
 
 @dataclass(frozen=True)
 class Service:
-    """A program on the list of `up`, by the first of its processes.
+    """A program that `up` has its supervisor run.
 
     Attributes:
         name: server, database, app, worker-gpu, worker-cpu.
-        pid: process id; 0 while none runs.
-        log: what it writes; each of several processes has its own.
+        pid: of the first of its processes; 0 while that does not run.
         url: where it listens, "" when nowhere.
         count: how many processes it has.
 
@@ -87,14 +79,8 @@ class Service:
 
     name: str
     pid: int
-    log: Path
     url: str
     count: int
-
-    @property
-    def alive(self) -> bool:
-        """Whether this very process still runs."""
-        return self.pid != 0 and running().get(self.name) == self
 
 
 def folder() -> Path:
@@ -103,14 +89,12 @@ def folder() -> Path:
 
 
 def running() -> dict[str, Service]:
-    """Services of `up` that run or are about to, by name."""
-    found, listed = {}, _ask("getAllProcessInfo", [])
-    counts = Counter(one["group"] for one in listed)
-    for one in listed:
-        name = one["group"]
-        if one["statename"] in LIVES and one["name"] == f"{name}_0":
-            log, url = Path(one["stdout_logfile"]), _url_of(name)
-            found[name] = Service(name, one["pid"], log, url, counts[name])
+    """Services of `up` by name; the supervisor starts again what ends."""
+    found: dict[str, Service] = {}
+    for one in _processes():
+        name, url = one["group"], _url_of(one["group"])
+        first = found.get(name) or Service(name, one["pid"], url, 0)
+        found[name] = replace(first, count=1 if url else first.count + 1)
     return found
 
 
@@ -121,59 +105,57 @@ def running_api() -> str | None:
 
 
 def start(program: Program) -> Service:
-    """Put a program on the list of `up` and start it, unless it runs; output goes to its log."""
+    """Have the supervisor run a program, unless it does; output goes to a log."""
     if program.name not in running():
-        if not _ask("getPID", 0):
-            _supervise()
+        at, runs = folder(), _ask("getPID")
+        for old in () if runs else at.glob("programs/*.conf"):
+            old.unlink()
         log = program.name if program.count == 1 else f"{program.name}_{NUMBER}"
-        to = f"{_escaped(str(folder()))}/{log}.log"
-        section = _section(program, folder(), to, most="10MB")
-        write_private(_list_of(folder()) / f"{program.name}.conf", section)
-        supervisor = _rpc()
-        supervisor.reloadConfig()
-        with contextlib.suppress(Fault):  # it is on the list where it has run before
-            supervisor.removeProcessGroup(program.name)
-        supervisor.addProcessGroup(program.name)
-        with contextlib.suppress(Fault):  # it has started by itself, or says in its log why not
-            supervisor.startProcessGroup(program.name, False)
+        _put_on_list(program, at, f"{_escaped(str(at))}/{log}.log", most="10MB")
+        if runs:
+            _rpc().reloadConfig()
+            _rpc().addProcessGroup(program.name)
+        else:  # it comes back when it listens, and runs on
+            started = subprocess.run(
+                _supervisor(at), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, umask=PRIVATE_UMASK, check=False,
+            )  # fmt: skip
+            if started.returncode:
+                raise AutolabelError(f"supervisord did not start: {started.stdout.strip()}")
     return running()[program.name]
 
 
 def wait_until(service: Service, ready: Callable[[], object]) -> None:
-    """Wait until a service is ready; stops one that fails.
+    """Wait until a service is ready.
 
     Raises:
-        AutolabelError: it ended, all its workers are refused, or it takes too long.
+        AutolabelError: all its processes have ended before they were, or it takes too long.
 
     """
     deadline = time.monotonic() + START_S
-    _, of_workers, pool = service.name.partition("worker-")
-    names = f"{socket.gethostname()}-{pool}-"
+    lines = 1 if service.name.startswith("worker-") else LINES
     while not ready():
-        refused = [why for name, why in refused_workers().items() if name.startswith(names)]
-        if len(refused) >= service.count:
+        all_of_it = [one for one in _processes() if one["group"] == service.name]
+        ended = [one for one in all_of_it if one["stop"] and one["statename"] != "RUNNING"]
+        if len(ended) >= min(service.count, len(all_of_it)) or time.monotonic() > deadline:
+            logs = [Path(one["stdout_logfile"]) for one in ended or all_of_it]
+            said = {last_words(one, lines) or "it said nothing": str(one) for one in logs}
             raise AutolabelError(
-                f"no worker takes work: {'; '.join(sorted(set(refused)))}. What was started goes "
-                "on, and what failed is tested again and again; `autolabel down` ends it all"
+                f"{service.name} did not start: {'; '.join(said)}; its log is "
+                f"{', '.join(said.values())}. What was started goes on, and what failed is tried "
+                "again and again; `autolabel down` ends it all"
             )
-        if not (service.alive or of_workers) or time.monotonic() > deadline:
-            words = last_words(service.log) or "it said nothing"
-            stop(service.name)
-            raise AutolabelError(f"{service.name} did not start: {words}; its log is {service.log}")
         time.sleep(POLL_S)
 
 
-def last_words(log: Path) -> str:
+def last_words(log: Path, lines: int = LINES) -> str:
     """Return how a log ends; "" if it is empty.
 
     A server's last line is often only that it stops ("Application startup failed. Exiting.").
     """
-    return " ".join(_lines_of(log)[-LINES:])[-LONGEST:]
-
-
-def _lines_of(log: Path) -> list[str]:
     text = log.read_text(errors="replace") if log.is_file() else ""
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(said[-lines:])[-LONGEST:]
 
 
 def refused_workers() -> dict[str, str]:
@@ -182,18 +164,12 @@ def refused_workers() -> dict[str, str]:
     What one of an earlier supervisor has said is still in its log.
     """
     found = {}
-    for one in _ask("getAllProcessInfo", []):
-        last = "".join(_lines_of(Path(one["stdout_logfile"]))[-1:])
+    for one in _processes():
+        last = last_words(Path(one["stdout_logfile"]), 1)
         name, refuses, why = last.partition(TAKES_NO_WORK)
         if refuses and one["stop"]:
             found[name] = why
     return found
-
-
-def stop(name: str) -> None:
-    """Stop a service of `up`; nothing where it is not on the list."""
-    with contextlib.suppress(OSError, Error):
-        _rpc().stopProcessGroup(name)
 
 
 def stop_all(tell: Callable[[Sequence[str]], object] = lambda _: None) -> list[str]:
@@ -204,12 +180,12 @@ def stop_all(tell: Callable[[Sequence[str]], object] = lambda _: None) -> list[s
 
     """
     known = sorted(running())
-    if pid := _ask("getPID", 0):
+    if pid := _ask("getPID"):
         tell(known)
         _rpc().shutdown()
         while command_line(pid):  # it kills what does not end within STOP_S
             time.sleep(POLL_S)
-    _forget()
+    (folder() / LINKS).unlink(missing_ok=True)
     return known
 
 
@@ -226,19 +202,9 @@ def in_foreground(program: Program) -> None:
         )
     own = OwnFolder("autolabel-workers-")  # swept when the supervisor, which locks it, has ended
     os.set_inheritable(own.lock.fileno(), True)
-    section = _section(program, own.path, "/dev/fd/2", most="0")
-    write_private(_list_of(own.path) / f"{program.name}.conf", section)
-    command = _supervisor(own.path)
+    _put_on_list(program, own.path, "/dev/fd/2", most="0")
+    command = [*_supervisor(own.path), "--nodaemon"]
     os.execv(command[0], command)  # noqa: S606 - ours
-
-
-def _list_of(at: Path) -> Path:
-    return private_folder(private_folder(at) / "programs")
-
-
-def _forget() -> None:
-    for file in [*folder().glob("programs/*.conf"), folder() / LINKS]:
-        file.unlink(missing_ok=True)
 
 
 def _rpc() -> Any:
@@ -252,16 +218,20 @@ def _socket(at: Path) -> Path:
     return socket_folder(at, "supervisor.sock.00000") / "supervisor.sock"
 
 
-def _ask(question: str, otherwise: Any) -> Any:
-    """Ask the supervisor of `up`; returns `otherwise` where none answers."""
+def _ask(question: str) -> Any:
+    """Ask the supervisor of `up`; None where none answers."""
     with contextlib.suppress(OSError, Error):
-        return getattr(_rpc(), question)() if folder().is_dir() else otherwise
-    return otherwise
+        return getattr(_rpc(), question)() if folder().is_dir() else None
+    return None
+
+
+def _processes() -> list[dict[str, Any]]:
+    return _ask("getAllProcessInfo") or []
 
 
 def _url_of(name: str) -> str:
     parsed = configparser.RawConfigParser()
-    parsed.read(_list_of(folder()) / f"{name}.conf")
+    parsed.read(folder() / "programs" / f"{name}.conf")
     return parsed.get("autolabel", "url", fallback="")
 
 
@@ -269,30 +239,11 @@ def _supervisor(at: Path) -> list[str]:
     """Write the configuration of a supervisor; returns its command line."""
     file = at / "supervisor.conf"
     write_private(file, _SUPERVISOR.format(folder=_escaped(str(at)), socket=_socket(at)))
-    return python(SUPERVISOR, "-c", str(file))
+    return python("supervisor.supervisord", "-c", str(file))
 
 
-def _supervise() -> None:
-    """Start the supervisor of `up` with an empty list."""
-    at = folder()
-    _list_of(at)
-    _forget()
-    log = close_file(at / "supervisor.start.log")
-    with log.open("wb") as opened:
-        started = subprocess.Popen(
-            _supervisor(at), stdin=subprocess.DEVNULL, stdout=opened, stderr=opened, cwd=at,
-            umask=PRIVATE_UMASK, start_new_session=True,
-        )  # fmt: skip
-    deadline = time.monotonic() + SUPERVISOR_S
-    while not _ask("getPID", 0):
-        if started.poll() is not None or time.monotonic() > deadline:
-            said = last_words(log)
-            raise AutolabelError(f"supervisord did not start: {said or 'it said nothing'}")
-        time.sleep(POLL_S)
-
-
-def _section(program: Program, at: Path, log: str, most: str) -> str:
-    """Tell a supervisor of a program; at most so much of what it writes goes to one log."""
+def _put_on_list(program: Program, at: Path, log: str, most: str) -> None:
+    """Write what a supervisor has to know of a program; one log gets at most so much of it."""
     kind, count, holding, more = "program", program.count, list[str](), ""
     if program.port:
         kind, count, holding = "fcgi-program", 2, ["/bin/sh", "-c", HOLD_PORT, NUMBER]
@@ -301,7 +252,7 @@ def _section(program: Program, at: Path, log: str, most: str) -> str:
     command = " ".join(one if one == NUMBER else _escaped(shlex.quote(one)) for one in words)
     values = ",".join(f'{key}="{_escaped(value)}"' for key, value in program.environment.items())
     url = f"http://127.0.0.1:{program.port}{program.path}" if program.port else ""
-    return (
+    section = (
         f"[{kind}:{program.name}]\n{more}"
         f"numprocs={count}\n"
         f"process_name=%(program_name)s_{NUMBER}\n"
@@ -315,6 +266,7 @@ def _section(program: Program, at: Path, log: str, most: str) -> str:
         f"stdout_logfile_maxbytes={most}\nstdout_logfile_backups=1\n"
         f"[autolabel]\nurl={url}\n"
     )
+    write_private(private_folder(private_folder(at) / "programs") / f"{program.name}.conf", section)
 
 
 def _escaped(text: str) -> str:

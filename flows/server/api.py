@@ -148,16 +148,11 @@ class Api:
         own = _SERVER_ENVIRONMENT | {SERVER_AUTH: self.auth, "PREFECT_HOME": str(home())}
         with socket.create_server(("127.0.0.1", 0)) as listener, self._log.open("wb") as log:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
-            descriptor = listener.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "flows.server.process", str(descriptor)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=os.environ | own,
-                pass_fds=(descriptor,),
+                [sys.executable, "-m", "flows.server.process", "command"], stdin=listener.fileno(),
+                stdout=log, stderr=log, env=os.environ | own,
                 start_new_session=True,  # Ctrl-C is for the command, which then stops it
-            )
+            )  # fmt: skip
 
     def wait(self) -> None:
         """Wait until the server answers; another one than ours is asked once.

@@ -1,9 +1,9 @@
-"""A Prefect server of ours, with its database: `python -m flows.server.process [DESCRIPTOR]`.
+"""A Prefect server of ours, with its database: `python -m flows.server.process [command]`.
 
-For one command it listens on the socket with that descriptor, serves without background services,
-and ends when its standard input closes: so it never outlives the command that started it, even one
-that was killed, and its database ends with it unless others use it. For `up` its standard input is
-the socket, and it is the whole server of a workstation until SIGTERM.
+It listens on the socket that is its standard input. For one command it serves without background
+services and gets SIGTERM when that ends: so it never outlives the command that started it, even
+one that was killed, and its database ends with it unless others use it. For `up` it is the whole
+server of a workstation.
 """
 
 import importlib
@@ -12,13 +12,11 @@ import signal
 import socket
 import sys
 import threading
-import time
 
 SERVICES = "PREFECT_SERVER_SERVICES_"
 LEASES = "prefect.server.concurrency.lease_storage"
 DAY_S = 24 * 3600
 HOST = "127.0.0.1"  # where the pages ask the API: `localhost` would be another origin to a browser
-STOP_S = 20.0
 # Of the server of a workstation; what the user has set stays.
 SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -39,7 +37,8 @@ SETTINGS = {
 
 
 def main() -> None:
-    """Serve until SIGTERM, or, for one command, until standard input closes."""
+    """Serve until SIGTERM."""
+    from flows.machine.launched import tie_to_parent
     from flows.machine.services import folder
     from flows.server import postgres
     from flows.server.sign_in import SERVER_AUTH, known_auth
@@ -48,10 +47,9 @@ def main() -> None:
 
     collect_seldom()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # the database is released
-    of_a_command = len(sys.argv) > 1
-    listener = socket.socket(fileno=int(sys.argv[1]) if of_a_command else 0)
+    listener, of_a_command = socket.socket(fileno=0), len(sys.argv) > 1
     if of_a_command:
-        threading.Thread(target=_end_with_command, daemon=True).start()
+        tie_to_parent(signal.SIGTERM)
     else:
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
@@ -69,14 +67,6 @@ def main() -> None:
 def _import_libraries() -> None:
     for one in ("uvicorn", "fastapi", "sqlalchemy.ext.asyncio", "asyncpg", "docket"):
         importlib.import_module(one)
-
-
-def _end_with_command() -> None:
-    from tasks.processes import end_with_parent
-
-    end_with_parent()
-    time.sleep(STOP_S)  # nobody waits for what hangs
-    os._exit(1)
 
 
 def _serve(listener: socket.socket, auth: str, *, whole: bool) -> None:

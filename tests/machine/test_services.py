@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from flows.machine import services
-from flows.machine.programs import Program
+from flows.machine.programs import NUMBER, Program
 from sam2_core.types import AutolabelError
 from tests.integration.cluster import free_port, wait_for
 
@@ -31,8 +31,9 @@ def server(port):
 def test_workers_end_before_the_server_whenever_that_was_started(cache):
     """They give their shards back to it; `up` starts one that has died again, after them."""
     for one in (Program("worker-gpu", SLEEPS, count=2), Program("server", SLEEPS, order=1)):
-        started = services.start(one)
-        assert services.start(one) == started
+        services.start(one)
+        wait_for(lambda name=one.name: services.running()[name].pid, 30)
+        assert services.start(one) == services.running()[one.name]
     assert services.running()["worker-gpu"].count == 2
     assert services.stop_all() == ["server", "worker-gpu"]
     told = re.findall(r"stopped: (\S+)", (services.folder() / "supervisor.log").read_text())
@@ -51,35 +52,61 @@ def test_who_stops_all_hears_what_is_waited_for(cache):
 
 def test_a_killed_program_is_started_again_and_nobody_gets_its_port(cache):
     port = free_port()
-    first = services.start(server(port))
+    services.start(server(port))
+    first = wait_for(lambda: one if (one := services.running()["server"]).pid else None, 30, 0.01)
     assert first.url == f"http://127.0.0.1:{port}/api"
     assert services.running_api() == first.url
     os.kill(first.pid, signal.SIGKILL)
     while services.running()["server"].pid in {0, first.pid}:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
-    assert not first.alive
 
 
 def test_programs_end_with_a_supervisor_that_is_killed_and_the_next_one_starts_anew(cache):
     port = free_port()
-    old = [services.start(Program("database", SLEEPS)), services.start(server(port))]
-    wait_for(lambda: all(psutil.Process(one.pid).cmdline() == SLEEPS for one in old), 30)
-    supervisor = psutil.Process(psutil.Process(old[0].pid).ppid())
+    for one in (Program("database", SLEEPS), server(port)):
+        services.start(one)
+
+    def sleeping():
+        found = [one.pid for one in services.running().values()]
+        return all(found) and all(psutil.Process(one).cmdline() == SLEEPS for one in found)
+
+    wait_for(sleeping, 30)
+    supervisor = psutil.Process(psutil.Process(services.running()["server"].pid).ppid())
     programs = supervisor.children()  # with the one that holds the server's port
     supervisor.kill()
-    wait_for(lambda: not any(psutil.pid_exists(one.pid) for one in programs), 30)
+    wait_for(lambda: not any(one.is_running() for one in programs), 30)
     assert services.running() == {}
-    assert services.start(server(port)).alive
+    services.start(server(port))
     assert list(services.running()) == ["server"]
 
 
-def test_a_program_that_fails_is_told_with_its_last_words_and_stopped(cache):
+def test_a_program_that_fails_is_told_with_its_last_words_and_tried_again(cache):
     failing = [sys.executable, "-c", "import sys; sys.exit('50% is wrong')"]
-    with pytest.raises(AutolabelError, match=r"server did not start: 50% is wrong; its log is"):
+    with pytest.raises(AutolabelError, match=r"server did not start: 50% is wrong.*log is.*down"):
         services.wait_until(services.start(Program("server", failing)), lambda: False)
-    assert services.running() == {}
+    log = services.folder() / "server.log"
+    wait_for(lambda: log.read_text().count("50% is wrong") > 1, 30)
+    assert list(services.running()) == ["server"]
+
+
+def test_a_program_gets_its_environment_as_it_is(cache):
     tells = "import os, time; print(os.environ['NAME'], flush=True); time.sleep(99)"
     named = {"NAME": "100%, a b"}
     services.start(Program("server", [sys.executable, "-c", tells], environment=named))
-    wait_for(lambda: (services.folder() / "server.log").read_text().endswith("100%, a b\n"), 30)
+    log = services.folder() / "server.log"
+    wait_for(lambda: log.is_file() and log.read_text() == "100%, a b\n", 30)
+
+
+def test_several_processes_have_failed_when_all_have(cache, tmp_path):
+    """Another one may yet take work."""
+    failing = "import sys, time; sys.argv[1] == '0' and sys.exit('it is sick'); time.sleep(99)"
+    command = [sys.executable, "-c", failing, NUMBER]
+    looks = iter(range(30))
+    service = services.start(Program("worker-gpu", command, count=2))
+    services.wait_until(service, lambda: next(looks) == 20)
+    services.stop_all()
+    failing = [sys.executable, "-c", "import sys; sys.exit(f'{sys.argv[1]} is sick')", NUMBER]
+    service = services.start(Program("worker-gpu", failing, count=2))
+    with pytest.raises(AutolabelError, match=r"0 is sick; 1 is sick; .*_0.log, .*_1.log"):
+        services.wait_until(service, lambda: False)

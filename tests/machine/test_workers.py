@@ -218,7 +218,7 @@ def test_a_worker_is_a_plain_one_and_its_flow_run_gives_its_shard_back(kept):
     assert (here.seen / "worker0").read_text() == f"{NAME} torch onnxruntime-cuda"
     # What it was tested for is not tested again by each of its flow runs.
     assert (here.seen / "tested").read_text() == "torch,onnxruntime-cuda"
-    services.stop("worker-gpu")
+    services.stop_all()
     assert here.has("given-back")
 
 
