@@ -58,8 +58,11 @@ class ExportReport:
     set_aside_uri: str = ""
 
     def text(self) -> str:
-        """Say how much it is."""
-        return f"{counted(self.labels, 'label')} of {counted(self.frames, 'frame')}"
+        """Say how much it is, and why it may be other than what the progress counts as decided."""
+        return (
+            f"{counted(self.labels, 'label')} on {counted(self.frames, 'frame')} with decisions "
+            "(added ones too, merged ones as one, on frames marked as done those nobody touched)"
+        )
 
 
 def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:

@@ -58,12 +58,12 @@ from tasks.review.queue import (
     Share,
     build_queue,
     everything,
-    frames_view,
     is_blind,
     known_classes,
     left_beside_rejected,
     left_of_objects,
     list_sequences,
+    object_of,
     queue_standing,
     sequence_view,
     show_disagreements,
@@ -201,8 +201,14 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
             ctx.panel.set_data(name, plot)
             ctx.panel.set_state(f"layout_{name}", _layout(name, plot))
 
-    on_load = on_change_dataset = on_change_view = refresh
     on_change_selected = on_change_current_sample = refresh  # decisions were made, perhaps
+
+    def on_load(self, ctx: Any) -> None:
+        """Count, and have FiftyOne count: back at the grid it asks for tiles anew, not for that."""
+        self.refresh(ctx)
+        ctx.ops.reload_samples()
+
+    on_change_dataset = on_load  # whenever the panel is shown again
 
     def open(self, ctx: Any) -> None:
         """Show the view of a button on the grid, which the panel may lie over."""
@@ -422,7 +428,9 @@ def _left_of_objects(ctx: Any, chosen: Sequence[Chosen], *, alike: bool) -> str:
     """Say how many other labels of the same objects wait; a second opinion is of one label."""
     seen = [one for one in chosen if not one.blind]
     left = left_of_objects(ctx.dataset, seen, alike=alike)
-    return f"{counted(left, 'more label')} of this object: Shift+O" if left else ""
+    objects = {object_of(label) for one in seen for _, label in one.labels}
+    whose = "this object" if len(objects) == 1 else "these objects"
+    return f"{counted(left, 'more label')} of {whose}: Shift+O" if left else ""
 
 
 # An act in the strip's words; others are called by what they are.
@@ -584,16 +592,6 @@ def _follow_take(ctx: Any) -> Done:
     return Done(told, events)
 
 
-def _show_followed(ctx: Any) -> Done:
-    """Show the frames of the last act in a view of their own."""
-    keys = [event.frame_key for event in last_act(ctx.dataset)]
-    ctx.ops.close_sample()  # the view does not show the open one
-    ctx.ops.set_view(view=frames_view(ctx.dataset, {"frame_key": {"$in": keys}}))
-    view = Share.of_this_process().named(NEEDS_REVIEW)
-    frames = counted(len(keys), "frame")
-    return Done(f"{frames} with followed masks; the view '{view}' at the top left leads back")
-
-
 def _export_reviews(ctx: Any) -> Done:
     report = export_reviews(ctx.dataset.name)
     return Done(f"{report.text()} written to {report.table_uri}")
@@ -632,7 +630,6 @@ def _standing(ctx: Any) -> Answer:
         ctx.ops.set_view(name=DISAGREEMENTS)
         standing = queue_standing(ctx.dataset, view)
     said = {one.label_id: dict(zip(one.people, one.verdicts, strict=True)) for one in differing}
-    followed = len(act) if act and act[0].action == "follow" else 0
     groups = ctx.dataset.app_config.sidebar_groups or ()
     random = " (drawn at random from what nobody else looks at)" if view == CONTROL else ""
     return {
@@ -641,7 +638,7 @@ def _standing(ctx: Any) -> Answer:
         "queue": standing.label_ids, "decided": sorted(standing.decided), "said": said,
         "words": WORDS, "told": DESCRIPTIONS, "last": _in_words(act) if act else "",
         "next": "" if standing.left else _next_after(ctx.dataset, view),
-        "who": reviewer(), "followed": followed, "command": _command(ctx.dataset.name),
+        "who": reviewer(), "command": _command(ctx.dataset.name),
         "groups": [
             {"name": one.name, "paths": list(one.paths), "expanded": one.expanded} for one in groups
         ],
@@ -793,5 +790,5 @@ ACTS: Mapping[str, Callable[[Any], Done | Answer]] = {
     "standing": _standing, "around": _around, "drawn": _drawn, "opinions": _opinions,
     "repair_open": _repair_open, "repair_warm": _repair_warm, "repair_click": _repair_click,
     "repair_accept": _repair_accept, "follow_begin": _follow_begin, "follow_step": _follow_step,
-    "follow_take": _follow_take, "show_followed": _show_followed,
+    "follow_take": _follow_take,
 }  # fmt: skip

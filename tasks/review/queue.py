@@ -497,7 +497,8 @@ def build_queue(
     for reason in sorted(filter(None, sample_collection(dataset).distinct(REASONS_FIELD))):
         views[_of_reason(reason)] = (by_reason(dataset, reason), DESCRIPTIONS.get(reason, reason))
     views[SENT_BACK] = (
-        everything(dataset).match({"relabel": {"$nin": ["", None]}}), "labels made again",
+        everything(dataset).match({"relabel": {"$nin": ["", None]}}),
+        "labels that a model makes again: decide on the new ones",
     )  # fmt: skip
     nothing = everything(dataset).match({"review_status": OPEN, "instances": 0, "reasons": []})
     if nothing.count():

@@ -379,7 +379,8 @@ class Agreement:
         )
         return (
             f"{' and '.join(self.people)} agree on {1 - self.disagree.share:.1%} of "
-            f"{counted(self.disagree.of, 'label')} decided by both; Cohen's kappa {kappa}"
+            f"{counted(self.disagree.of, 'label')} where the second one did not see the first "
+            f"decision; Cohen's kappa {kappa}"
         )
 
 
@@ -426,8 +427,8 @@ def decided_by(stats: Stats) -> str:
     total = sum(stats.by_reviewer.values())
     if total > stats.decided:
         people += (
-            f": {total:,} in all on {counted(stats.decided, 'label')}, as a second person decided "
-            f"on {total - stats.decided:,} of them"
+            f": {total:,} decisions on {counted(stats.decided, 'label')}, "
+            f"{total - stats.decided:,} of them by a second person"
         )
     return people or "nobody yet"
 
@@ -437,7 +438,8 @@ def summary(stats: Stats) -> str:
     agreement = Rate(stats.disagreement.of - stats.disagreement.wrong, stats.disagreement.of)
     agreed = agreement.text() if agreement.of else "nothing decided"
     pairs = "; ".join(one.text() for one in agreements(stats.opinions))
-    relabel = ", ".join(f"{count} {state}" for state, count in stats.relabel.items()) or "none"
+    sent = [f"{count} {_SENT.get(state, state)}" for state, count in stats.relabel.items()]
+    relabel = ", ".join(sent) or "none"
     control = _of(stats.control.of, stats.control_size)
     if stats.control.of:
         control += f"; wrong: {stats.control.text()}, and about as much of what nobody reviews"
@@ -455,7 +457,7 @@ def summary(stats: Stats) -> str:
         f"| Decisions by | {plain(decided_by(stats))} |",
         f"| Agreement of reviewers | {plain(pairs) or 'nobody has given a second opinion yet'} |",
         f"| Disagreements that nobody has settled | {unsettled(stats.opinions)} |",
-        f"| Frames sent back | {relabel} |",
+        f"| Frames with labels sent back to a model, in the view 'sent back' | {relabel} |",
     ]
     if stats.control_size:
         told = "Decided in the control sample: random labels that nobody else reviews"
@@ -463,6 +465,9 @@ def summary(stats: Stats) -> str:
     if stats.set_aside.frames:
         lines.append(f"| Set aside | {stats.set_aside.text()} |")
     return "\n".join(lines)
+
+
+_SENT = {"requested": "wait for their new masks", "back": "have new masks to decide on"}
 
 
 def _of(count: int, whole: int) -> str:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from flows.cli.review import command
 from tasks.dataset import schema
 from tasks.dataset.documents import rle_of
-from tasks.review.actions import accept, choose, confirming, decide, fix_class, merge
+from tasks.review.actions import accept, choose, confirming, decide, fix_class, merge, reject
 from tasks.review.app import run_app
 from tasks.review.events import CORRECTED, REVIEWER_VARIABLE
 from tasks.review.queue import build_queue, everything, queue_standing
@@ -32,6 +32,7 @@ from tests.review.app_page import (
     pixels,
     press,
     review_state,
+    save_picture,
     select_tile,
     wait_for,
 )
@@ -288,14 +289,18 @@ def numbers_agree(page: Any, name: str) -> None:
     press(page, "Shift+A")
     page.get_by_text("Review progress").first.click()
     page.get_by_text(f"{done + 1} of {whole} ").wait_for()  # without a click on "Count again"
+    page.get_by_text("Samples", exact=True).first.click()
+    shown = page.get_by_test_id("entry-counts")  # FiftyOne counts again, too
+    wait_for(lambda: shown.inner_text().split()[0], f"{whole - done - 1}")
+    page.get_by_text("Review progress").first.click()
     plot = page.locator(".js-plotly-plot").nth(1)
     plot.scroll_into_view_if_needed()
-    place, shown = plot.bounding_box(), "(one) => JSON.stringify(one.layout.xaxis.range)"
-    axis = plot.evaluate(shown)
+    place, ranged = plot.bounding_box(), "(one) => JSON.stringify(one.layout.xaxis.range)"
+    axis = plot.evaluate(ranged)
     page.mouse.move(place["x"] + place["width"] * 0.6, place["y"] + place["height"] / 2)
     page.mouse.wheel(0, -150)
     wait_for(lambda: plot.bounding_box()["y"] > place["y"], True)
-    assert plot.evaluate(shown) == axis, "the wheel scrolls and does not zoom"
+    assert plot.evaluate(ranged) == axis, "the wheel scrolls and does not zoom"
     page.locator(".ytick").first.wait_for(state="attached")
     assert panel["x"] <= page.evaluate(LEFT_OF_NAMES) < boxes[-1]["x"], "no name is cut"
 
@@ -338,7 +343,8 @@ def test_the_review_page_tells_what_to_do(name: str) -> None:
         page.get_by_text("decisions left in 'control sample' (drawn at random").wait_for()
         page.locator("[data-cy=looker]").first.wait_for()
         open_view(page, app.link(name, view="sent-back"))
-        page.get_by_text("the view 'sent back' (labels made again) is empty; ").wait_for()
+        told = "labels that a model makes again: decide on the new ones"
+        page.get_by_text(f"the view 'sent back' ({told}) is empty; ").wait_for()
         page.get_by_test_id("saved-views-btn-selection-clear").click()
         page.get_by_test_id("saved-views-selection").click()
         page.get_by_test_id("saved-views-sent-back-selection-option").wait_for()
@@ -418,6 +424,64 @@ def test_an_undo_of_many_frames_stays_in_the_view(street: str) -> None:
             "done"
         ).wait_for()
         wait_for(lambda: part(page, "last"), "sequence done")
+
+
+def test_the_strip_says_whom_a_decision_overrules_and_of_which_objects_more_are_left(
+    street: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dataset = schema.open_dataset(street)
+    sample = everything(dataset).first()
+    monkeypatch.setenv(REVIEWER_VARIABLE, "ana")
+    first = sample.detections.detections[0].id
+    accept(dataset, choose(dataset, [sample.id], [first]))
+    monkeypatch.setenv(REVIEWER_VARIABLE, "tester")
+
+    def strip_says(text: str) -> None:
+        wait_for(lambda: part(page, "reasons").partition(", ")[0], text)
+
+    def look_at_first() -> None:
+        while review_state(page)["reviewFocus"] != first:
+            press(page, "Shift+N")
+
+    with run_app() as app, browser_page() as page:
+        open_view(page, app.link(street, id=sample.id))
+        page.get_by_test_id("strip-place").wait_for()
+        look_at_first()
+        strip_says("✓ ana accepted this")
+        press(page, "r")
+        look_at_first()
+        strip_says("✗ rejected: you overruled ana")
+        save_picture(page, tmp_path, "overruled")
+        press(page, "Shift+Z")
+        look_at_first()
+        strip_says("✓ ana accepted this")
+        press(page, "a")
+        look_at_first()
+        strip_says("✓ ana accepted this")
+        monkeypatch.setenv(REVIEWER_VARIABLE, "ben")
+        reject(dataset, choose(dataset, [sample.id], [first]))  # on a page of their own
+        press(page, "Shift+D")
+        page.get_by_text("rejected by now, by ben").wait_for()
+        look_at_first()
+        strip_says("✗ ben rejected this")
+        page.reload()
+        page.get_by_test_id("strip-place").wait_for()
+        look_at_first()
+        strip_says("✗ ben rejected this")
+        press(page, "a")
+        page.reload()
+        page.get_by_test_id("strip-place").wait_for()
+        look_at_first()
+        strip_says("✓ accepted")
+
+        open_view(
+            page, app.link(street, view="needs-review", id=everything(dataset).skip(8).first().id)
+        )
+        page.get_by_test_id("strip-place").wait_for()
+        for one in sample.detections.detections:
+            click_label(page, one.bounding_box, SIZE_HW)
+        press(page, "Shift+R")
+        wait_for(lambda: part(page, "left"), "10 more labels of these objects: Shift+O")
 
 
 def test_a_disagreement_is_settled_by_taking_what_one_has_decided_with_the_mask(

@@ -115,8 +115,8 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     )
     assert "ana and ben agree on" in CliRunner().invoke(command, ["report", name]).output
     text = summary(review_stats(dataset))
-    assert f"of {count} labels decided by both" in text
-    assert f"ana 40, ben {count}: {40 + count} in all on 40 labels, as a second person" in text
+    assert f"of {count} labels where the second one did not see the first decision" in text
+    assert f"ana 40, ben {count}: {40 + count} decisions on 40 labels, {count} of them by a" in text
     assert "| Disagreements that nobody has settled | 3 |" in text
     for (label, frame), decision in ((first, "accepted"), (mended, "corrected")):
         focus = {"sample_id": frame, "label_id": label, "decision": decision}
@@ -154,7 +154,7 @@ def test_who_overturns_what_somebody_else_has_decided_disagrees(
     by("kim", reject, 1)
     told = report()
     assert "kim says right, root says wrong" in told
-    assert "by: kim 2, root 2: 4 in all on 2 labels, as a second person decided on 2 of" in told
+    assert "by: kim 2, root 2: 4 decisions on 2 labels, 2 of them by a second person" in told
     assert "kappa" not in told
     assert "says" not in told.replace("kim says right, root says wrong", "")
     assert len(labels(schema.open_dataset(name).load_saved_view("disagreements"))) == 1

@@ -314,7 +314,6 @@
         review.claim(one._id, one.decision ?? "", true);
         review.strip.note(one._id, one.decision);
         review.open.over.delete(one._id);
-        delete review.open.by[one._id];
       }
       review.open.over.delete(id);
       (changes[id] ??= []).push(change);
@@ -330,6 +329,7 @@
       const id = one.focus.label_id;
       if (!claims.get(id)?.written) claims.delete(id);
     }
+    if (stored) review.lookAround(); // somebody has decided since
     review.complain(decisions.length > 1 ? `${decisions.length} decisions were not written: ${why}` : why);
     review.strip.refresh();
     review.paint();

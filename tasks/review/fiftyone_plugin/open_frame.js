@@ -125,10 +125,17 @@
   }
 
   function verdictOn(label) {
-    const decision = decisionOf(label), by = [label.id, ...(label.sources ?? [])].map((id) => open.by[id]).find(Boolean);
+    const decision = decisionOf(label);
     if (!decision && open.remade.includes(label.id)) return "made again";
-    const told = review.markOf(decision);
-    return decision && by && !open.claims.has(label.id) ? `${told} by ${by}` : told;
+    const told = review.markOf(decision), ids = [label.id, ...(label.sources ?? [])];
+    const by = ids.map((id) => open.by[id]).find(Boolean); // before what this page decides
+    const isUnseen = review.strip.viewNow()?.startsWith("second-opinions");
+    if (!decision || !by || by === review.strip.who() || isUnseen) return told;
+    const before = open.others.find(({ id }) => ids.includes(id))?.decision;
+    if (decision !== before) return `${told}: you overruled ${by}`;
+    const isAnew = ids.some((id) => open.claims.has(id));
+    if (decision === "corrected" && isAnew) return told; // perhaps otherwise
+    return `${told.replace(" ", ` ${by} `)} this`; // "✓ ana accepted this"
   }
 
   // Labels that the view leaves out: all if somebody asks for them, else what the label with the focus covers, or seems
@@ -279,6 +286,6 @@
 
   Object.assign(review, {
     open, openId, hiddenLabels, showHidden, isDone, isOver, isPatch, tileId, labels, decisionOf, claim, focused, boxOnPage, focusOn,
-    moveFocus, paint, selectedLabels, correctionOf, markTiles,
+    moveFocus, lookAround, paint, selectedLabels, correctionOf, markTiles,
   });
 })();

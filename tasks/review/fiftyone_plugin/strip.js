@@ -16,7 +16,7 @@
   const NOT_QUEUED = "not in the queue (i)";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
-  const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", left: "", command: "", followed: 0, next: "" };
+  const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", left: "", command: "", who: "", next: "" };
   let bar = null, buttons = [], asked; // for which view
 
   // Parts of the strip that change, by name.
@@ -94,11 +94,9 @@
     return verdict === "mask repaired" ? verdict : `class is ${verdict}`;
   }
 
-  // A button for each of two who disagree, in the colour of that person's outline: their class and mask hold then. Else
-  // one that leads to followed masks.
+  // A button for each of two who disagree, in the colour of that person's outline: their class and mask hold then.
   function offerMore(id, said) {
     const rows = Object.entries(said).map(([who, verdict]) => [`take ${who}'s decision (${inFull(verdict)})`, "take", { who }]);
-    if (!rows.length && standing.followed) rows.push([`show the followed masks: ${standing.followed}`, "show_followed", {}]);
     const all = JSON.stringify([id, rows]);
     if (bar.take.dataset.of === all) return;
     bar.take.dataset.of = all;
@@ -167,7 +165,8 @@
     review.hide("guide");
     const { about, where, queue, next } = standing;
     if (!(left() || next) || !viewNow()) return; // FiftyOne has its stages there
-    const how = "click the first picture, then A accepts, R rejects (for up to 20 ticked frames: Shift+A, Shift+R); ? tells all keys";
+    const ticked = viewNow().startsWith("label-by-label") ? "ticked labels, as many as you like" : "up to 20 ticked frames";
+    const how = `click the first picture, then A accepts, R rejects (for ${ticked}: Shift+A, Shift+R); ? tells all keys`;
     const todo = left() ? `${left()} of ${queue.length} decisions left in ${where}` : next;
     const said = about ? [about, todo] : [todo, ...(left() ? [how] : [])];
     review.show("guide", [standing.who, said.join("; ")].filter(Boolean).join(": "));
@@ -189,7 +188,7 @@
   // A label has or has lost a decision; `last` says which.
   function note(id, decision, last) {
     if (standing.place.has(id)) standing.decided[decision ? "add" : "delete"](id);
-    if (last) Object.assign(standing, { last, left: "", followed: 0 });
+    if (last) Object.assign(standing, { last, left: "" });
   }
 
   // Two reviewers disagree on it, and nobody has decided since.
@@ -228,7 +227,7 @@
   new MutationObserver(() => bar && !isOpen() && hide()).observe(document.body, { childList: true, subtree: true });
 
   Object.assign(review, {
-    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, command: () => standing.command, note, noteLeft, refresh, leaveView, help, isDisputed, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
+    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, who: () => standing.who, command: () => standing.command, note, noteLeft, refresh, leaveView, help, isDisputed, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
     offer: (row) => { buttons = row; },
   });
 })();
