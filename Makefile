@@ -26,10 +26,6 @@ OWN_UV := $(filter .uv/bin/uv,$(UV))
 # pip's find-links folders (a local PyTorch CPU wheel, say), which uv does not read by itself.
 FIND_LINKS = $(addprefix --find-links ,$(sort $(PIP_FIND_LINKS) $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)))
 
-# Importing Prefect takes 4 s of CPU without bytecode and 2 s with it, in every process. uv writes none
-# by itself, and where PYTHONDONTWRITEBYTECODE is set Python would never write any.
-FIRST_START := unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -m flows.server.first_start
-
 # Three workers for two cores, as tests often wait; each with a Prefect server, a database and an S3
 # server of its own. tests/conftest.py says which tests stay together. Files keep their order: no
 # long one is left for the end.
@@ -55,12 +51,14 @@ $(BIN)/python: | $(OWN_UV)
 	$(NEEDS_PYTHON)
 	$(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
 
+# Importing Prefect takes 4 s of CPU without bytecode and 2 s with it, in every process.
 $(VENV)/.runtime: $(BIN)/python requirements.lock pyproject.toml
 	@echo "installing what labeling needs into $(VENV) (some 200 packages, 0.8 GB to download, 1.7 GB on disk): a minute or two"
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
-	@echo "compiling it and making Prefect's database, so that every start is quick"
-	@$(FIRST_START)
+	@echo "making Prefect's database, so that the first start is quick"
+	@$(BIN)/python -c 'from flows.server.postgres import Postgres; Postgres().leave()' || \
+		echo "the first start will take longer"
 	@: > $@
 
 $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock

@@ -179,7 +179,7 @@ def prefect_if_needed(
         os._exit(128 + number)  # a server of ours ends by itself
 
     numbers = (signal.SIGINT, signal.SIGTERM) if stopped else ()
-    with Api() as api, handling(stop, *numbers):
+    with contextlib.closing(Api()) as api, handling(stop, *numbers):
         yield api
 
 

@@ -73,9 +73,6 @@ def workers(
         metrics_port: of the first worker's flow runs, the next has the next one; what
             `AUTOLABEL_METRICS_PORT` says when None.
 
-    Raises:
-        AutolabelError: there are not enough ports for metrics.
-
     """
     environment, gpus = {}, list[str]()
     if pool != CPU_POOL:
@@ -87,11 +84,6 @@ def workers(
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     count = count or len(gpus) or 1
     first = metrics_port or METRICS_PORT.read() or 0
-    if first + count - 1 > METRICS_PORT.most:
-        raise AutolabelError(
-            f"metrics of {count} workers need as many ports from {first} on, and "
-            f"{METRICS_PORT.most} is the last one: begin with a lower one"
-        )
     command = [
         *python("flows.cli.main", "worker"), "--pool", pool, "--count", str(count),
         "--number", NUMBER, "--grace", f"{grace_s:g}",

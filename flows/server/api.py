@@ -119,19 +119,12 @@ def client_of(url: str, auth: str) -> Iterator[None]:
 class Api:
     """A Prefect API for what a command has to do: one that runs, or one of ours, on demand.
 
-    Ours is on this user's database. It ends with the block, and with this process when that is
-    killed.
+    Ours is on this user's database. It ends when closed, and with this process when that is killed.
     """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self.url, self.auth = "", new_auth()
-
-    def __enter__(self) -> Api:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
 
     def begin(self) -> None:
         """Start ours, unless another one is configured or runs; `wait` before use."""
@@ -193,7 +186,7 @@ class Api:
             cancelling.start()
             cancelling.join(2 * CANCEL_S)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Stop what was started here, with the database where nobody else uses it."""
         if self._process:
             processes.end(self._process, STOP_S)

@@ -24,7 +24,7 @@ _PAGE = 200  # the most that Prefect answers at once
 Item = TypeVar("Item")
 
 
-class ServerAwayError(AutolabelError):
+class ServerAwayError(AutolabelError, ConnectionError):
     """Prefect's API does not answer, or not now."""
 
 

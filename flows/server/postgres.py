@@ -156,15 +156,13 @@ class Postgres(SharedServer):
         )  # fmt: skip
         if migrating.returncode:
             told = migrating.stderr[-500:].strip()
-            if before:
-                raise AutolabelError(
-                    f"Prefect {now} cannot use the tables that Prefect {before} made in "
-                    f"{self.folder}: another installation shares this cache, or you went back to "
-                    "an older version. Give one of them an AUTOLABEL_CACHE of its own, or begin "
-                    "anew with `autolabel cache clear prefect` (the history of runs and schedules "
-                    f"go with it, labels stay). {told}"
-                )
-            raise AutolabelError(f"Prefect's tables cannot be made: {told}")
+            raise AutolabelError(
+                f"Prefect {now} cannot use the tables that Prefect {before or now} made in "
+                f"{self.folder}. Where another installation shares this cache, or you went back to "
+                "an older version, give one of them an AUTOLABEL_CACHE of its own, or begin anew "
+                "with `autolabel cache clear prefect` (the history of runs and schedules go with "
+                f"it, labels stay). {told}"
+            )
         (self.folder / MIGRATED).write_text(now)
 
     def _run(self, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -25,25 +25,18 @@ from uuid import UUID
 from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
 from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_delay,
-    wait_fixed,
-)
 
 from flows.params import LabelParams
 from flows.plan.shards import ShardParams
-from flows.server.client import ServerAwayError, asked_once, connected, in_pages, server_time
+from flows.server.client import asked_once, connected, in_pages, server_time
 from sam2_core.backend_choice import fits
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import LOAD
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.processes import repeating
+from tasks.store.retry import until_answered
 from tasks.wording import counted
 
 # In the state's message; the state itself stays Prefect's own, whose name everybody knows.
@@ -175,13 +168,10 @@ def give_back(why: str, pause: timedelta = STOPPED_WITHIN) -> bool:
         pause: how long it waits.
 
     """
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
-        return False
     try:
         with connected() as client:
-            run = client.read_flow_run(context.flow_run.id)
-            if run.state is None or not run.state.is_running():
+            run = client.read_flow_run(UUID(flow_run.id))
+            if not (run.deployment_id and run.state and run.state.is_running()):
                 return False
             due = server_time(client) + pause
             again: State = AwaitingRetry(scheduled_time=due, message=why[:LONGEST])
@@ -294,11 +284,10 @@ def cancel_current(why: str) -> None:
         why: told in its new state.
 
     """
-    context = FlowRunContext.get()
-    if context and context.flow_run:
+    if flow_run.id:
         with contextlib.suppress(AutolabelError), asked_once(CANCEL_S), connected() as client:
             state: State = Cancelled(message=why)
-            client.set_flow_run_state(context.flow_run.id, state, force=True)
+            client.set_flow_run_state(UUID(flow_run.id), state, force=True)
 
 
 def lost_among(
@@ -388,7 +377,7 @@ def watch(
         run_key: of the run.
         out_uri: its storage; other storages may get the same run.
         poll_s: seconds between two looks.
-        tell: is told, once, of a server that is away.
+        tell: is told of a server that is away.
 
     Raises:
         ServerAwayError: Prefect did not answer for a quarter of an hour.
@@ -400,17 +389,8 @@ def watch(
         with asked_once():
             return list(runs_of(run_key, out_uri, active_only=True))
 
-    def away(state: RetryCallState) -> None:
-        if state.outcome and state.attempt_number == 1:
-            minutes = PATIENCE_S / 60
-            tell(f"{state.outcome.exception()}. Waiting for it, {minutes:.0f} minutes at most")
-
-    patiently = Retrying(
-        retry=retry_if_exception_type(ServerAwayError), stop=stop_after_delay(PATIENCE_S),
-        wait=wait_fixed(poll_s), before_sleep=away, sleep=time.sleep, reraise=True,
-    )  # fmt: skip
     with looking_after():
-        while active := patiently(look):
+        while active := until_answered(look, "watching", tell, PATIENCE_S):
             yield active
             time.sleep(poll_s)
         yield []

@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from sam2_core.backend_choice import TESTED_VARIABLE
 from sam2_core.machine import METRICS_PORT, share_of, usable_cores
 from sam2_core.types import AutolabelError
 from tasks.errors import error_text
-from tasks.processes import collect_seldom, handling
+from tasks.processes import collect_seldom
 from tasks.store.private_files import OwnFolder
 
 if TYPE_CHECKING:
@@ -77,13 +76,15 @@ class Worker:
         """Give this process its share of the machine; returns its GPU, "" for the processor.
 
         Raises:
-            UnlistedError: an NVIDIA driver is here, and which GPUs may be used is not known.
+            AutolabelError: an NVIDIA driver is here, and which GPUs may be used is not known; or
+                there is no such port for metrics.
 
         """
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         os.environ |= {"PATH": path} | share_of(max(usable_cores() // self.count, 1))
         if self.metrics_port:
             os.environ[METRICS_PORT.name] = str(self.metrics_port + self.number)
+            METRICS_PORT.read()  # the last port may be below it
         gpus = [] if self.pool == CPU_POOL else gpu_ids()
         if not gpus:
             return ""
@@ -106,26 +107,23 @@ def work(worker: Worker, grace_s: float, until_idle_s: float | None = None) -> N
         until_idle_s: end it after so long without a flow run; never when None.
 
     """
-    stop, failed = threading.Event(), threading.Event()
     collect_seldom()
+    scratch = OwnFolder("autolabel-worker-")
+    own = {"TMPDIR": str(scratch.path), self_test.WORKER_VARIABLE: str(os.getpid())}
+    os.environ |= own
     try:
-        with contextlib.ExitStack() as stack:
-            scratch = OwnFolder("autolabel-worker-")
-            stack.callback(scratch.remove)
-            stack.enter_context(handling(lambda *_: stop.set(), signal.SIGTERM, signal.SIGINT))
-            stack.enter_context(handling(lambda *_: failed.set(), self_test.FAILED))
-            own = {"TMPDIR": str(scratch.path), self_test.WORKER_VARIABLE: str(os.getpid())}
-            os.environ |= own
-            offers = _offers(worker.bind())
-            for variable, value in SETTINGS.items():
-                os.environ.setdefault(variable, value)
-            plain = stack.enter_context(joined(worker, offers))
+        offers = _offers(worker.bind())
+        for variable, value in SETTINGS.items():
+            os.environ.setdefault(variable, value)
+        with joined(worker, offers) as plain:
             (scratch.path / "joined").touch()  # what Kubernetes asks for
             print(f"{worker.name} takes work", file=sys.stderr)  # noqa: T201
-            asyncio.run(_run(plain, failed, stop, grace_s, until_idle_s))
+            asyncio.run(_run(plain, grace_s, until_idle_s))
     except Exception as error:  # noqa: BLE001 - whatever it is, `status` has to tell
         why = " ".join(error_text(error).split())
         sys.exit(f"{worker.name}{TAKES_NO_WORK}{why}")
+    finally:
+        scratch.remove()
 
 
 def _offers(gpu: str) -> tuple[str, ...]:
@@ -185,19 +183,17 @@ def joined(worker: Worker, offers: Sequence[str]) -> Iterator[ProcessWorker]:
         sign_off(worker.pool, worker.name)
 
 
-async def _run(
-    plain: ProcessWorker,
-    failed: threading.Event,
-    stop: threading.Event,
-    grace_s: float,
-    until_idle_s: float | None,
-) -> None:
+async def _run(plain: ProcessWorker, grace_s: float, until_idle_s: float | None) -> None:
     """Run Prefect's worker, and end its flow runs before it.
 
     Raises:
         AutolabelError: the machine failed under a flow run's hands, or the worker ended by itself.
 
     """
+    stop, failed = asyncio.Event(), asyncio.Event()
+    heard = {signal.SIGTERM: stop, signal.SIGINT: stop, self_test.FAILED: failed}
+    for number, event in heard.items():
+        asyncio.get_running_loop().add_signal_handler(number, event.set)
     working, busy_s = asyncio.create_task(plain.start(printer=lambda _: None)), time.monotonic()
     while not (working.done() or stop.is_set() or failed.is_set()):
         await asyncio.sleep(POLL_S)

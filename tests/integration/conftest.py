@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.integration.runs import MICRO, Home, environment_of, write_sequence
 
 @pytest.fixture(scope="session")
 def prefect_api():
-    with Api() as server:
+    with closing(Api()) as server:
         server.begin_own()
         server.wait()
         yield server

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import cv2
 import numpy as np
@@ -45,7 +46,7 @@ def test_sigterm_ends_a_run_at_once_and_prefect_knows(tmp_path, monkeypatch):
     assert 0 < len(list(out.rglob("*.frames.parquet"))) < FRAMES // 64
     assert not list(out.rglob("manifests/**/*.json"))
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    with Api() as api:
+    with closing(Api()) as api:
         api.begin_own()
         api.wait()
         with api.settings():

@@ -118,8 +118,8 @@ def test_there_is_a_worker_for_each_gpu_and_a_port_for_each(monkeypatch):
             workers("gpu")
     monkeypatch.setenv("AUTOLABEL_METRICS_PORT", "65534")
     assert workers("gpu").command[-2:] == ["--metrics-port", "65534"]
-    with pytest.raises(AutolabelError, match="3 workers need as many ports from 65534 on"):
-        workers("gpu", 3)
+    with pytest.raises(AutolabelError, match="AUTOLABEL_METRICS_PORT=65536: expected a port"):
+        Worker("cpu", 2, 3, 65534).bind()
 
 
 # Python, to a worker: a self-test that says what a file says, and a flow run, which gives its shard

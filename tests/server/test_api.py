@@ -7,12 +7,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from flows.server import api as own
-from flows.server import first_start
 from flows.server.api import Api, configured_api
 from flows.server.client import ServerAwayError
 from flows.server.postgres import Postgres, home
@@ -59,7 +59,7 @@ def test_the_api_is_the_configured_one_else_that_of_up(monkeypatch, tmp_path):
     assert configured_api() is None
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     assert configured_api() == "http://127.0.0.1:9/api"
-    with Api() as api:
+    with closing(Api()) as api:
         api.begin()
         with pytest.raises(ServerAwayError, match="start one with `autolabel up`"):
             api.wait()
@@ -67,7 +67,7 @@ def test_the_api_is_the_configured_one_else_that_of_up(monkeypatch, tmp_path):
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "")
     monkeypatch.setattr(own, "running_api", lambda: "http://127.0.0.1:4201/api")
     monkeypatch.setattr(own, "known_auth", lambda _: "user:password")
-    with Api() as api:
+    with closing(Api()) as api:
         api.begin()
         assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:4201/api"
         assert os.environ["PREFECT_API_AUTH_STRING"] == "user:password"
@@ -81,30 +81,11 @@ def test_a_server_that_does_not_start_tells_why_and_where_its_log_is(monkeypatch
     server.begin_own()
     with pytest.raises(AutolabelError, match=r"port Input should be .*forty-two") as raised:
         server.wait()
-    server.end()
+    server.close()
     log = home() / "command.log"
     assert str(log) in str(raised.value)
     assert "forty-two" in log.read_text()
     assert "<no Python frame>" not in log.read_text()
-
-
-@pytest.mark.ci
-def test_setup_leaves_a_database_that_servers_begin_with(tmp_path):
-    command = [sys.executable, "-m", "flows.server.first_start"]
-    own = os.environ | {"AUTOLABEL_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert (tmp_path / "cache" / "prefect" / "migrated").is_file()
-
-
-def test_what_setup_cannot_do_beforehand_is_said_and_stops_nothing(tmp_path, monkeypatch, capsys):
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "prefect").touch()
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    first_start.main()
-    said = capsys.readouterr().err
-    assert said.startswith("the first start will take longer: ")
-    assert "cache/prefect cannot be made or written" in said
 
 
 FOLDER_PREFIX = "autolabel-worker-"
@@ -151,7 +132,7 @@ def test_folders_of_killed_commands_are_swept(temporary):
 def test_a_command_leaves_nothing_among_temporary_files(temporary, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(temporary / "no-profile"))
-    with Api() as api:
+    with closing(Api()) as api:
         api.begin()
         api.wait()
     assert list(temporary.iterdir()) == []
