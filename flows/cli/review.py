@@ -88,19 +88,18 @@ def _serve(app: App, opened: Any) -> None:
 def _advice(dataset: Any, share: Share, queue: Queue) -> Iterator[str]:
     """Say what there is besides the queue, and how more of it is had."""
     others = set(sample_collection(dataset).distinct(f"{LOG_FIELD}.by")) - {signed_by()}
-    if share.of > 1:
-        yield "a frame's name says whose share it is in, so few frames make uneven shares"
-        if share.double:
-            yield (
-                f"you decide once more, without seeing what was said, on {share.double:.0%} of the "
-                f"frames of share {share.seconds}/{share.of} (--double {share.double:g}): once "
-                "decided there, 'Order the review queue again' above the grid puts their labels "
-                f"into the view '{share.named(SECOND_OPINIONS)}'"
-            )
+    if share.of > 1 and share.double:
+        yield (
+            f"you decide once more, without seeing what was said, on {share.double:.0%} of the "
+            f"frames of share {share.seconds}/{share.of} (--double {share.double:g}): once "
+            "decided there, 'Order the review queue again' above the grid puts their labels "
+            f"into the view '{share.named(SECOND_OPINIONS)}'"
+        )
     elif others and not share.double:
         yield (
             f"{', '.join(sorted(others))} decided here, too: with --double 1 you give second "
-            f"opinions, without seeing what they said, in the view '{SECOND_OPINIONS}'"
+            f"opinions, without seeing what they said, in the view "
+            f"'{share.named(SECOND_OPINIONS)}'"
         )
     control = (
         f", {counted(queue.control, 'label')} in the view '{CONTROL}': drawn at random from what "

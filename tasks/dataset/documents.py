@@ -409,5 +409,5 @@ def first_fields(dataset: Any, key: str, now: datetime.datetime) -> Document:
     random = int.from_bytes(hashlib.sha256(f"control\0{key}".encode()).digest()[:6], "big") / 2**48
     return layout.new_sample(dataset, random, now) | {
         "frame_key": key, "control": random, "review_status": "open", "review_log": [],
-        "reviewed": layout.detections([]), "relabel": "",
+        "reviewed": layout.detections([]), "relabel": "", "share": {},
     }  # fmt: skip

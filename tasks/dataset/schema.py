@@ -140,10 +140,11 @@ def _group(name: str, paths: list[str]) -> Any:
 MACHINE_FIELD, PREVIOUS_FIELD, TRUTH_FIELD = "detections", "previous", "ground_truth"
 REVIEWED_FIELD, STATUS_FIELD, LOG_FIELD = "reviewed", "review_status", "review_log"
 RELABEL_FIELD, RISK_FIELD, REASONS_FIELD = "relabel", "risk", "reasons"
+SHARE_FIELD = "share"  # how many divide the queue -> the number of who holds the frame
 GROUP_FIELD = "group"
 OBJECT_PATH = f"{MACHINE_FIELD}.detections.object"
 OPEN, DONE = "open", "done"
-FIELDS_VERSION = 6  # of what `_declare_fields` declares
+FIELDS_VERSION = 7  # of what `_declare_fields` declares
 LOCK_SECONDS = 60.0
 OTHER_DATASET = "name another one for {out}, such as --dataset '{free}'"
 # FiftyOne has one object a dataset in a process, for all threads. Loading it saves it, and what
@@ -311,7 +312,7 @@ def _declare_fields(dataset: Any) -> None:
                 detections=[fo.Detection(label="", bounding_box=[0.0, 0.0, 0.0, 0.0])]
             ),
             RISK_FIELD: 0.0, REASONS_FIELD: [""], STATUS_FIELD: "", RELABEL_FIELD: "",
-            LOG_FIELD: [{"": ""}],
+            LOG_FIELD: [{"": ""}], SHARE_FIELD: {"": 0},
         },
     )  # fmt: skip
     layout.declare_fields(dataset, sample)

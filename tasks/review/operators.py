@@ -29,6 +29,7 @@ from tasks.dataset.schema import (
     LOG_FIELD,
     MACHINE_FIELD,
     REVIEWED_FIELD,
+    SHARE_FIELD,
     offered_classes,
     open_dataset,
 )
@@ -138,7 +139,7 @@ def labels_as_stored(dataset: Any, wanted: Mapping[Any, Collection[str]]) -> dic
 
     # Masks are large, and a sequence that is marked as done has many.
     of_labels = (MACHINE_FIELD, REVIEWED_FIELD, LOG_FIELD) if any(wanted.values()) else ()
-    projection = dict.fromkeys(("frame_key", *SHOWN, *of_labels), 1)
+    projection = dict.fromkeys(("frame_key", SHARE_FIELD, *SHOWN, *of_labels), 1)
     found = sample_collection(dataset).find({"_id": {"$in": list(wanted)}}, projection)
     return {str(one["_id"]): stringify(_change(one, wanted[one["_id"]])) for one in found}
 
@@ -387,7 +388,9 @@ def _focused(ctx: Any, blind: bool) -> list[Chosen]:
     chosen = choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
     shown = focus.get("decision")
     wanted = {"_id": sample_id(chosen[0].frame_key)}
-    sample = sample_collection(ctx.dataset).find_one(wanted, {"frame_key": 1, LOG_FIELD: 1})
+    sample = sample_collection(ctx.dataset).find_one(
+        wanted, {"frame_key": 1, SHARE_FIELD: 1, LOG_FIELD: 1}
+    )
     # Keys do not say which view is open, and also in others somebody may have decided meanwhile.
     if blind or unseen_labels(sample).get(focus["label_id"]) == (shown or ""):
         return [replace(one, blind=True) for one in chosen]

@@ -34,6 +34,8 @@ from tasks.dataset.schema import (
     REASONS_FIELD,
     REVIEWED_FIELD,
     RISK_FIELD,
+    SHARE_FIELD,
+    bootstrap_dataset,
     colour_classes,
     dataset_lock,
     offer_classes,
@@ -66,7 +68,7 @@ DOUBLE = 0.1
 
 @dataclass(frozen=True)
 class Share:
-    """Whose frames are in a queue: a hash of each frame's name gives it to one of the reviewers.
+    """Which part of a team's queue is whose.
 
     Attributes:
         number: of the reviewer, from 1.
@@ -100,19 +102,20 @@ class Share:
         double = os.environ.get(DOUBLE_VARIABLE)
         return cls.parse(os.environ.get(SHARE_VARIABLE, ""), float(double) if double else None)
 
-    def holder(self, frame_key: str) -> int:
-        """Return the number of the reviewer who gets a frame."""
-        return 1 + _hash("share", frame_key) % self.of
-
     @property
     def seconds(self) -> int:
         """Number of the reviewer after whom this one decides."""
         return self.number - 1 or self.of
 
-    def is_second(self, frame_key: str) -> bool:
-        """Whether this reviewer decides on a frame after the one who got it."""
-        is_doubled = _hash("double", frame_key) < self.double * 2**64
-        return is_doubled and self.holder(frame_key) == self.seconds
+    def is_second(self, sample: Mapping[str, Any]) -> bool:
+        """Whether this reviewer decides on a frame after the one who holds it, if anybody does."""
+        name = f"double\0{sample['frame_key']}"
+        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+        return number < self.double * 2**64 and self.holder(sample) in {None, self.seconds}
+
+    def holder(self, sample: Mapping[str, Any]) -> int | None:
+        """Return the number of the reviewer who holds a frame among as many as these."""
+        return (sample.get(SHARE_FIELD) or {}).get(str(self.of))
 
     @property
     def options(self) -> list[str]:
@@ -129,10 +132,6 @@ class Share:
     def named(self, view: str) -> str:
         """Name of this reviewer's view."""
         return view if self.of == 1 else f"{view} {self.number} of {self.of}"
-
-
-def _hash(purpose: str, name: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{purpose}\0{name}".encode()).digest()[:8], "big")
 
 
 @dataclass(frozen=True, order=True)
@@ -245,6 +244,37 @@ def _doubts(sample: Mapping[str, Any]) -> list[Doubt]:
         for one in detections_of(sample, MACHINE_FIELD)
         if not one.get("decision") and one.get("risk") is not None
     ]  # fmt: skip
+
+
+def deal(dataset: Any, doubts: Sequence[Doubt], share: Share) -> dict[int, list[Doubt]]:
+    """Divide doubts, riskiest first, among reviewers by their frames: number -> those of each.
+
+    Who holds a frame keeps it. The others go to who has the fewest doubts then, and stay there.
+    """
+    parts: dict[int, list[Doubt]] = {number + 1: [] for number in range(share.of)}
+    if share.of == 1:
+        return {1: list(doubts)}
+    by_frame: dict[str, list[Doubt]] = {}
+    for one in doubts:
+        by_frame.setdefault(one.frame_key, []).append(one)
+    if SHARE_FIELD not in dataset.get_field_schema():  # an older version made the dataset
+        bootstrap_dataset(dataset.name)
+        dataset.reload()
+    samples = sample_collection(dataset)
+    with dataset_lock(dataset.name):
+        wanted = {"frame_key": {"$in": list(by_frame)}}
+        for sample in samples.find(wanted, {"frame_key": 1, SHARE_FIELD: 1}):
+            if number := share.holder(sample):
+                parts[number] += by_frame.pop(sample["frame_key"])
+        given: dict[int, list[str]] = {number: [] for number in parts}
+        for frame_key, found in by_frame.items():
+            number = min(parts, key=lambda one: len(parts[one]))
+            parts[number] += found
+            given[number].append(frame_key)
+        for number, keys in given.items():
+            held = {"$set": {f"{SHARE_FIELD}.{share.of}": number}}
+            samples.update_many({"frame_key": {"$in": keys}}, [held])
+    return {number: sorted(found, reverse=True) for number, found in parts.items()}
 
 
 _DECIDE: Mapping[str, Callable[[Any, Sequence[Chosen]], list[Event]]] = {
@@ -475,9 +505,7 @@ def build_queue(
     share = share or Share()
     budget = budget or int(dataset.info.get("budget", DEFAULT_BUDGET))
     decided = decided_objects(dataset)
-    parts: dict[int, list[Doubt]] = {number + 1: [] for number in range(share.of)}
-    for one in riskiest_objects(dataset, decided, budget * share.of):
-        parts[share.holder(one.frame_key)].append(one)
+    parts = deal(dataset, riskiest_objects(dataset, decided, budget * share.of), share)
     queues = {number: few_of_each_place(found, budget) for number, found in parts.items()}
     doubts = queues[share.number]
     threshold = doubts[-1].risk if doubts else 1.0
@@ -564,7 +592,7 @@ def second_opinions(dataset: Any, share: Share) -> dict[str, str]:
         return {}
     best, closed = dict[str, Doubt](), set[str]()
     fields = {f"{_INNER}.{name}": 1 for name in ("_id", "object", "risk")}
-    fields |= {"frame_key": 1, LOG_FIELD: 1}
+    fields |= {"frame_key": 1, LOG_FIELD: 1, SHARE_FIELD: 1}
     for sample in sample_collection(dataset).find({f"{LOG_FIELD}.0": {"$exists": True}}, fields):
         key = str(sample["frame_key"])
         waiting, decided = said_by_others(sample)
@@ -573,7 +601,7 @@ def second_opinions(dataset: Any, share: Share) -> dict[str, str]:
             doubt = Doubt(float(label.get("risk") or 0.0), name, key, object_of(label))
             if name in decided:
                 closed.add(doubt.object_name)
-            elif name in waiting and share.is_second(key):
+            elif name in waiting and share.is_second(sample):
                 best[doubt.object_name] = max(doubt, best.get(doubt.object_name, doubt))
     return _in_order([one for name, one in best.items() if name not in closed])
 
@@ -583,7 +611,7 @@ def unseen_labels(sample: Mapping[str, Any]) -> dict[str, str]:
 
     That is the reviewer's own opinion, if nobody has decided since; "" where none is given yet.
     """
-    is_second = Share.of_this_process().is_second(str(sample["frame_key"]))
+    is_second = Share.of_this_process().is_second(sample)
     mine = dict[str, str]()
     for entry in standing_entries(sample):
         mine = {label: what for label, what in mine.items() if label not in entry["decisions"]}
@@ -641,8 +669,8 @@ def _of_reason(reason: str) -> str:
 # Of a frame, and of no use to a reviewer; the risk that people read is that of a label.
 _NOT_SHOWN = (
     RISK_FIELD, "timestamp_ns", "frame_uri", "frame_address", "frame_etag", "frame_key", "run_key",
-    "model", "stamp", "previous_model", "loaded_at", "control", "difference", "review_log",
-    REASONS_FIELD,
+    "model", "stamp", "previous_model", "loaded_at", "control", "difference", LOG_FIELD,
+    SHARE_FIELD, REASONS_FIELD,
 )  # fmt: skip
 
 

@@ -38,7 +38,15 @@ from tasks.dataset.layout import (
     image_metadata,
     sample_collection,
 )
-from tasks.dataset.schema import DONE, GROUP_FIELD, LOG_FIELD, MACHINE_FIELD, OPEN, REVIEWED_FIELD
+from tasks.dataset.schema import (
+    DONE,
+    GROUP_FIELD,
+    LOG_FIELD,
+    MACHINE_FIELD,
+    OPEN,
+    REVIEWED_FIELD,
+    SHARE_FIELD,
+)
 from tasks.frames.identity import file_version
 from tasks.review.actions import FRAME, frame_of, labels_of
 from tasks.review.events import (
@@ -163,7 +171,7 @@ WHY = {
     UNLISTED: "their frame, or this version of it, is not among those last labeled",
 }  # fmt: skip
 # What a sample holds that is people's and not a load's.
-PEOPLES = ("tags", "review_status", LOG_FIELD, REVIEWED_FIELD, "relabel")
+PEOPLES = ("tags", "review_status", LOG_FIELD, REVIEWED_FIELD, "relabel", SHARE_FIELD)
 _DECIDED = {
     "$or": [
         {f"{LOG_FIELD}.0": {"$exists": True}},

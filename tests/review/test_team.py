@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,6 +128,33 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     assert labels(dataset.load_saved_view("disagreements")) == dict([second])
     (van,) = (d for s in dataset for d in s.reviewed.detections if d.sources == [mended[0]])
     assert (van.label, van.decision) == ("van", "corrected"), "the machine was wrong still"
+
+
+def test_shares_are_even_and_a_frame_stays_with_who_has_it(database: str, out: Path) -> None:
+    three = [Share(number, 3) for number in (1, 2, 3)]
+
+    def counts(shares: list[Share]) -> dict[int, Counter[str]]:
+        """How many decisions each has on which frames, after all have asked for their queue."""
+        for share in shares:
+            build_queue(dataset, 40, share=share)
+        views = {one.number: dataset.load_saved_view(one.named(NEEDS_REVIEW)) for one in three}
+        return {number: Counter(labels(view).values()) for number, view in views.items()}
+
+    dataset = load_run("dealt", out, labeled_frames(9, 4))
+    first = counts(three)
+    assert [one.total() for one in first.values()] == [11, 12, 12]
+    for frame in first[3]:
+        accept(dataset, choose(dataset, [frame], [dataset[frame].detections.detections[0].id]))
+    again = counts(three[::-1])
+    assert [one.keys() for one in again.values()] == [one.keys() for one in first.values()]
+
+    dataset = load_run("dealt", out, labeled_frames(15, 4))
+    more = counts(three)
+    assert all(first[number].keys() < more[number].keys() for number in first)
+    assert sum(len(one) for one in more.values()) == 15
+    whole = [one.total() for one in more.values()]
+    assert max(whole) - min(whole) <= 4, "frames are not divided"
+    dataset.delete()
 
 
 def test_who_overturns_what_somebody_else_has_decided_disagrees(
