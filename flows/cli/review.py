@@ -211,8 +211,7 @@ def export(dataset: str, out: str | None, as_json: bool) -> None:
     """
     report = export_reviews(dataset, out or "")
     if not print_json(as_json, asdict(report)):
-        counts = ", ".join(f"{count} {name}" for name, count in report.by_decision.items())
-        click.echo(f"{report.text()} ({counts or 'nobody has decided on any'})")
+        click.echo(report.text())
         click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
         if report.set_aside_uri:
             click.echo(f"not in them: {report.set_aside.text()}\n  {report.set_aside_uri}")

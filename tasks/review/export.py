@@ -58,10 +58,12 @@ class ExportReport:
     set_aside_uri: str = ""
 
     def text(self) -> str:
-        """Say how much it is, and why it may be other than what the progress counts as decided."""
+        """Say how much it is: some of it is no label that the progress counts as decided."""
+        words = {PASSED: "untouched on frames that are done"}
+        each = [f"{count:,} {words.get(what, what)}" for what, count in self.by_decision.items()]
         return (
-            f"{counted(self.labels, 'label')} on {counted(self.frames, 'frame')} with decisions "
-            "(added ones too, merged ones as one, on frames marked as done those nobody touched)"
+            f"{counted(self.labels, 'label')} on {counted(self.frames, 'frame')}: "
+            f"{', '.join(each) or 'nobody has decided on any'}"
         )
 
 

@@ -238,8 +238,9 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
 
 
 _TITLES = {
-    "decisions": "Decisions", "by_class": "Error rate by class (labels decided)",
-    "by_reason": "Error rate by reason (labels decided)",
+    "decisions": "Decisions",
+    "by_class": "Error rate by class, with 95% interval and number of decided labels",
+    "by_reason": "Error rate by reason, with 95% interval and number of decided labels",
     "by_sequence": "Riskiest sequences that are open",
 }  # fmt: skip
 
@@ -597,7 +598,7 @@ def _follow_take(ctx: Any) -> Done:
 
 def _export_reviews(ctx: Any) -> Done:
     report = export_reviews(ctx.dataset.name)
-    return Done(f"{report.text()} written to {report.table_uri}")
+    return Done(f"{report.text()}. Written to {report.table_uri}")
 
 
 def _refresh_queue(ctx: Any) -> Done:

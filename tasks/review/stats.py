@@ -221,7 +221,7 @@ class Rate:
     def text(self) -> str:
         """Write it for people."""
         low, high = self.interval
-        return f"{self.share:.1%} ({low:.1%} to {high:.1%}, n = {self.of})"
+        return f"{self.share:.1%} (95% interval {low:.1%} to {high:.1%}, n = {self.of})"
 
 
 @dataclass(frozen=True)

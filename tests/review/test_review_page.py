@@ -43,6 +43,7 @@ pytestmark = [needs_chromium, pytest.mark.ci, pytest.mark.timeout(900)]
 GREEN, RED = (34, 197, 94), (239, 68, 68)
 ANAS, BENS = (56, 189, 248), (244, 114, 182)
 PURPLE = (192, 132, 252)
+DISC = (17, 24, 39)
 FRAMES = 30
 # The next frame's label, and how long the last mark of the frame before was seen.
 SEEN = """() => {
@@ -259,8 +260,19 @@ def marks_on_the_grid(page: Any, link: str) -> None:
     for row in rows[:2]:
         select_tile(page, row)
     press(page, "Shift+R")
-    wait_for(lambda: coloured(page, grid, RED) > 300, True)
+    tiles = [page.locator("[data-cy=looker]").nth(row) for row in rows[:3]]
+    wait_for(lambda: [has_the_mark(page, one) for one in tiles], [True, True, False])
     assert grid.evaluate(scrolled) == before
+
+
+def has_the_mark(page: Any, tile: Any) -> bool:
+    """Whether the label that a tile shows has a red cross on a dark disc in the middle of it."""
+    page.mouse.move(4, 4)
+    shown = pixels(tile)[..., ::-1].astype(int)
+    y, x = shown.shape[0] // 2, shown.shape[1] // 2
+    disc = shown[y - 16 : y + 16, x - 16 : x + 16]
+    parts = [(np.abs(disc - colour).sum(-1) < 40).mean() for colour in (RED, DISC)]
+    return bool(min(parts) > 0.05)
 
 
 def numbers_agree(page: Any, name: str) -> None:

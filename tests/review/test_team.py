@@ -18,6 +18,7 @@ from tasks.dataset import schema
 from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, choose, fix_class, reject
 from tasks.review.events import REVIEWER_VARIABLE, read_events
+from tasks.review.export import export_reviews
 from tasks.review.queue import (
     DOUBLE_VARIABLE,
     NEEDS_REVIEW,
@@ -119,6 +120,9 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     assert f"of {count} labels where the second one did not see the first decision" in text
     assert f"ana 40, ben {count}: {40 + count} decisions on 40 labels, {count} of them by a" in text
     assert "| Disagreements that nobody has settled | 3 |" in text
+    exported = export_reviews(name)
+    assert f"| Labels decided, in the queue or not | **{exported.labels}** of 200 " in text
+    assert exported.by_decision == {"accepted": 39, "corrected": 1}, "not what ben said of them"
     for (label, frame), decision in ((first, "accepted"), (mended, "corrected")):
         focus = {"sample_id": frame, "label_id": label, "decision": decision}
         assert ask(dataset, "accept", focus=focus)["ok"]

@@ -69,14 +69,18 @@
     pen.fillText(written ? look.mark : NOT_YET, x + w / 2, y + h / 2 + 1);
   }
 
-  // A tile of the grid: marks, and how many of its labels are decided, or that it is confirmed as empty. `made` are
-  // what people have made of labels that the view leaves out, and what they have added.
-  function paintTile(pen, width, marked, made, isEmpty, isAll) {
+  // A tile of the grid: marks, and of a frame how many of its labels are decided, or that it is confirmed as empty.
+  // `made` are what people have made of labels that the view leaves out, and what they have added.
+  function paintTile(pen, width, marked, made, isLabel, isEmpty, isAll) {
     const decided = marked.filter(([, decision]) => decision), density = window.devicePixelRatio || 1;
     if (!decided.length && !made.length && !isEmpty) return;
     pen.save();
     pen.setTransform(density, 0, 0, density, 0, 0);
     for (const [box, decision] of [...decided, ...made]) paintMark(pen, box, decision, true);
+    if (isLabel) {
+      pen.restore();
+      return;
+    }
     const isDone = isAll && marked.every(([, decision]) => decision && decision !== "relabel");
     const added = made.filter(([, decision]) => decision === "added").length;
     const count = decided.length ? `${decided.length} of ${marked.length}${isDone ? " ✓" : ""}` : "";

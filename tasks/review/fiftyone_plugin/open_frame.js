@@ -271,8 +271,8 @@
     ]);
     const isEmpty = review_status === "done" && instances === 0 && !reviewed?.detections?.length;
     const isAll = !(instances > marked.length); // of the frame
-    looker.canvas.title = marked.some(([, one]) => one) ? "labels that this view shows, and how many are decided; ? tells the marks" : "";
-    review.paintTile(looker.ctx, looker.canvas.width / (window.devicePixelRatio || 1), marked, made, isEmpty, isAll);
+    looker.canvas.title = !isLabel && marked.some(([, one]) => one) ? "labels that this view shows, and how many are decided; ? tells the marks" : "";
+    review.paintTile(looker.ctx, looker.canvas.width / (window.devicePixelRatio || 1), marked, made, isLabel, isEmpty, isAll);
   }
 
   const isDisputed = ({ id }) => review.strip.isDisputed(id);
