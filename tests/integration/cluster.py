@@ -24,6 +24,7 @@ from tasks.store import manifests
 from tasks.types import FrameSelection
 from tests.faults import FaultyProxy
 from tests.integration.runs import MICRO, REPOSITORY, Home
+from tests.prefect_tables import put_tables
 
 AUTOLABEL = Path(sys.executable).parent / "autolabel"
 
@@ -102,7 +103,7 @@ class Cluster:
             )  # fmt: skip
 
     def start_database(self) -> None:
-        self.postgres = Postgres(self.folder / "prefect")
+        self.postgres = Postgres(put_tables(self.folder / "prefect"))
         self.home.environment |= environment(self.postgres.url)
 
     def start_server(self) -> None:

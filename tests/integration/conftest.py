@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 import s3fs
 
+from flows.server import postgres
 from flows.server.api import Api
 from tasks.masks.model import Segmenters, choose_model
 from tests.faults import FaultyProxy
 from tests.integration.cluster import Cluster
 from tests.integration.runs import MICRO, Home, environment_of, write_sequence
+from tests.prefect_tables import put_tables
 
 
 @pytest.fixture(scope="session")
 def prefect_api():
+    put_tables(postgres.home())
     with closing(Api()) as server:
         server.begin_own()
         server.wait()

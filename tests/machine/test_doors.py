@@ -14,10 +14,12 @@ import pytest
 from flows.cli import up
 from flows.machine import services
 from flows.machine.programs import SERVER
+from flows.server import postgres
 from flows.server.api import use_api
 from flows.server.sign_in import CLIENT_AUTH, auth_file, choose_auth, write_links
 from sam2_core.types import AutolabelError
 from tests.integration.cluster import empty_home, free_port
+from tests.prefect_tables import put_tables
 from tests.review.app_page import browser_page, needs_chromium, save_picture
 
 FLOW = {"name": "planted"}
@@ -28,6 +30,7 @@ def home(tmp_path_factory):
     """An empty home of the user, where no Prefect server is configured."""
     folder = tmp_path_factory.mktemp("home")
     with empty_home(folder):
+        put_tables(postgres.home())
         yield folder
 
 

@@ -19,6 +19,7 @@ from flows.server.postgres import Postgres, home
 from sam2_core.types import AutolabelError
 from tasks.store import private_files
 from tests.integration.cluster import wait_for
+from tests.prefect_tables import put_tables
 
 
 @pytest.mark.ci
@@ -132,6 +133,7 @@ def test_folders_of_killed_commands_are_swept(temporary):
 def test_a_command_leaves_nothing_among_temporary_files(temporary, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(temporary / "no-profile"))
+    put_tables(home())
     with closing(Api()) as api:
         api.begin()
         api.wait()

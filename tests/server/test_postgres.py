@@ -3,10 +3,7 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,20 +17,13 @@ from flows.server import postgres
 from flows.server.postgres import Postgres, size_bytes
 from sam2_core.types import AutolabelError
 from tests.integration.cluster import wait_for
+from tests.prefect_tables import put_tables
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Of a database that two commands made at once, as each other's first."""
-    folder = tmp_path_factory.mktemp("prefect") / "prefect"
-    with ThreadPoolExecutor(2) as pool:
-        code = "import sys; from pathlib import Path; from flows.server.postgres import Postgres; "
-        code += "Postgres(Path(sys.argv[1])).leave()"
-        command = [sys.executable, "-c", code, str(folder)]
-        bare = os.environ | {"PATH": "/nowhere"}  # as of `make` with nothing but Python beside it
-        list(pool.map(lambda _: subprocess.run(command, check=True, env=bare), range(2)))
-    assert Postgres(folder).leave() is None
-    return folder
+    return put_tables(tmp_path_factory.mktemp("prefect") / "prefect")
 
 
 def asked(server, statement, password=None):
