@@ -22,6 +22,7 @@ from sam2_core.backends.follow_backends import (
     RECENT_MEMORIES,
     RECENT_POINTERS,
     FollowBackend,
+    RememberedMask,
 )
 from sam2_core.prompts import box_prompts
 from sam2_core.types import POINT_PADDING, FloatArray, ImageArray, IntArray, LowResMasks, Prompts
@@ -31,10 +32,21 @@ CORRECTED_LOGIT = 32.0  # previous logits are clamped to this where a mask is co
 
 @dataclass
 class Moment:
-    """What is remembered of an object at a frame; the memory goes before the pointer does."""
+    """What is remembered of an object at a frame.
 
-    memory: Any
+    Its mask is encoded when a later frame first reads it: of an object that a detection joins on
+    every frame nothing is ever read.
+
+    Attributes:
+        pointer: kept longest.
+        mask: to be encoded; None once it is, and when it is too old to be read.
+        memory: the encoded mask, None before it is read and when it is too old to be.
+
+    """
+
     pointer: Any
+    mask: RememberedMask | None
+    memory: Any = None
 
 
 @dataclass
@@ -82,7 +94,7 @@ class Track:
             del self.recent[old]
         for old, moment in self.recent.items():
             if frame - old > RECENT_MEMORIES:
-                moment.memory = None
+                moment.mask = moment.memory = None
 
 
 @dataclass(frozen=True)
@@ -165,6 +177,7 @@ class Follower:
         self.tracks: dict[int, Track] = {}
         self._began = 0
         self._features: dict[str, Any] = {}
+        self._embedding: Any = None  # for memories of this frame
 
     def step(self, image: ImageArray, boxes_xyxy_px: FloatArray | None = None) -> Followed:
         """Go to the next frame, join detections with objects, and track the others.
@@ -197,6 +210,7 @@ class Follower:
         """Go to the next frame: encode it, uint8 (H, W, 3) RGB."""
         self.skip()
         self._features = self.backend.encode(image)
+        self._embedding = self.backend.kept(self._features["embedding"])
 
     def skip(self) -> None:
         """Go past a frame that there is no picture of."""
@@ -328,6 +342,8 @@ class Follower:
         recalled: bool,
     ) -> list[Shown]:
         """Decode a prompt for each object, with its memory if `recalled`."""
+        if recalled:
+            self._encode_memories(tracks)
         alike: dict[tuple[int, int], list[int]] = {}
         for row, track in enumerate(tracks):
             counts = (0, 0)
@@ -358,7 +374,9 @@ class Follower:
         """Return logits, predicted IoU and object score, NumPy's, and pointers of O objects."""
         fine = {name: self._features[name] for name in ("high_res_s0", "high_res_s1")}
         logits, iou, score, pointers = self.backend.run("memory_decoder", inputs | fine)
-        return logits, self.backend.to_numpy(iou), self.backend.to_numpy(score), pointers
+        # Both at once: processes that share a device wait for their turn each time.
+        iou, score = self.backend.to_numpy(self.backend.stacked([iou, score]))
+        return logits, iou, score, pointers
 
     def _mask_inputs(self, tracks: Sequence[Track]) -> dict[str, Any]:
         """Return the masks that objects have on this frame already, to be refined."""
@@ -373,12 +391,22 @@ class Follower:
                 mask[0] = logits.clip(-CORRECTED_LOGIT, CORRECTED_LOGIT)
         return {"mask_input": masks, "has_mask": has_mask}
 
-    def _memories(self, track: Track) -> list[tuple[int, Any]]:
-        """Return the memories that are read on this frame, each with its place in time."""
-        conditioning = [(RECENT_MEMORIES, moment.memory) for moment in track.conditioning.values()]
-        ages = [(self.frame - frame, moment.memory) for frame, moment in track.recent.items()]
-        recent = [(age - 1, memory) for age, memory in ages if 1 <= age <= RECENT_MEMORIES]
+    def _memories(self, track: Track) -> list[tuple[int, Moment]]:
+        """Return what is read on this frame, each with its place in time."""
+        conditioning = [(RECENT_MEMORIES, moment) for moment in track.conditioning.values()]
+        ages = [(self.frame - frame, moment) for frame, moment in track.recent.items()]
+        recent = [(age - 1, moment) for age, moment in ages if 1 <= age <= RECENT_MEMORIES]
         return conditioning + recent
+
+    def _encode_memories(self, tracks: Sequence[Track]) -> None:
+        """Encode the masks that these objects' memories on this frame are made of."""
+        read = [moment for track in tracks for _, moment in self._memories(track)]
+        new = [(moment, moment.mask) for moment in read if moment.mask is not None]
+        for start in range(0, len(new), self.backend.objects_at_once):
+            some = new[start : start + self.backend.objects_at_once]
+            memories = self.backend.remember([mask for _, mask in some])
+            for (moment, _), memory in zip(some, memories, strict=True):
+                moment.mask, moment.memory = None, memory
 
     def _pointers(self, track: Track) -> list[tuple[float, Any]]:
         """Return the pointers that are read on this frame, each with its age in frames."""
@@ -392,39 +420,30 @@ class Follower:
         pointers = [self._pointers(track) for track in tracks]
         return self.backend.recall(
             self._features["embedding"],
-            [[memory for _, memory in some] for some in memories],
+            [[moment.memory for _, moment in some] for some in memories],
             [[place for place, _ in some] for some in memories],
             [[pointer for _, pointer in some] for some in pointers],
             [[age for age, _ in some] for some in pointers],
         )
 
     def _remember(self, masks: Mapping[int, Shown], prompted: Sequence[bool]) -> None:
-        """Let masks of this frame, by name, be those of their objects, and encode them."""
-        for start in range(0, len(masks), self.backend.objects_at_once):
-            part = slice(start, start + self.backend.objects_at_once)
-            names, some = list(masks)[part], list(masks.values())[part]
-            (memories,) = self.backend.run(
-                "memory_encoder",
-                {
-                    "embedding": self._features["embedding"],
-                    "logits": self.backend.stacked([shown.logits for shown in some]),
-                    "object_score": np.array([one.object_score for one in some], np.float32),
-                    "prompted": np.array(prompted[part]),
-                },
-            )
-            for name, shown, memory in zip(names, some, memories, strict=True):
-                track = self.tracks[name]
-                track.shown = shown
-                if shown.tracked:  # for a few frames: with the others of its batch
-                    track.recent[self.frame] = Moment(memory, shown.pointer)
-                else:
-                    kept = self.backend.kept(memory), self.backend.kept(shown.pointer)
-                    track.conditioning[self.frame] = Moment(*kept)
-                    track.recent.pop(self.frame, None)
-                    if len(track.conditioning) > CONDITIONING_FRAMES:
-                        del track.conditioning[min(track.conditioning)]
-                if shown.object_score > 0:
-                    track.last_present = self.frame
+        """Let masks of this frame, by name, be those of their objects, and remember them."""
+        for (name, shown), by_prompt in zip(masks.items(), prompted, strict=True):
+            track = self.tracks[name]
+            track.shown = shown
+            logits, pointer = shown.logits, shown.pointer
+            if not shown.tracked:  # others are remembered for a few frames: with all of their batch
+                logits, pointer = self.backend.kept(logits), self.backend.kept(pointer)
+            mask = RememberedMask(self._embedding, logits, shown.object_score, by_prompt)
+            if shown.tracked:
+                track.recent[self.frame] = Moment(pointer, mask)
+            else:
+                track.conditioning[self.frame] = Moment(pointer, mask)
+                track.recent.pop(self.frame, None)
+                if len(track.conditioning) > CONDITIONING_FRAMES:
+                    del track.conditioning[min(track.conditioning)]
+            if shown.object_score > 0:
+                track.last_present = self.frame
 
     def _detect(self, prompts: Prompts, rows: IntArray) -> None:
         """Join detections, `rows` of the detector, with objects, and track the others."""

@@ -71,7 +71,7 @@ class PerfectMemory(FollowBackend):
         return found
 
     def encode(self, image: Any) -> dict[str, Any]:
-        return dict.fromkeys(("embedding", "high_res_s0", "high_res_s1"))
+        return dict.fromkeys(("embedding", "high_res_s0", "high_res_s1"), np.zeros(0))
 
     def run(self, graph: str, inputs: Mapping[str, Any]) -> Sequence[Any]:
         if graph == "memory_encoder":
@@ -80,7 +80,7 @@ class PerfectMemory(FollowBackend):
             ages = np.where(inputs["pointer_ages"] < 0, np.inf, inputs["pointer_ages"])
             return [inputs["pointers"][np.arange(len(ages)), ages.argmin(1), 0]]
         here = self._grids[self.index]
-        if inputs["conditioned"] is None:
+        if not len(inputs["conditioned"]):
             drawn = [self._prompted(points / 4) for points in inputs["points"][:, :2]]
         else:
             nothing = np.zeros((GRID, GRID), bool)

@@ -1,12 +1,12 @@
 """Time `autolabel label --follow` for each frame, whole command, beside the same without.
 
     python -m lab.tools.follow_times OUT [--models random:base_plus,compact] [--backend torch]
-        [--frames N] [--boxes N]
+        [--frames N] [--boxes N] [--missing SHARE]
 
-The frames are a scene that drifts, 1280x720 as JPEG, with N discs on it that move along; 30% of
-their boxes are missing at random. A command on 64 frames comes first: it compiles and captures.
-What a frame takes is the difference of two further commands, on 64 and on all frames, so that
-starting counts for neither.
+The frames are a scene that drifts, 1280x720 as JPEG, with N discs on it that move along; of their
+boxes a share is missing at random, 0.3 unless told. A command on 64 frames comes first: it compiles
+and captures. What a frame takes is the difference of two further commands, on 64 and on all frames,
+so that starting counts for neither.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AUTOLABEL = (sys.executable, "-c", "from flows.cli.main import main; main()")
 HEIGHT, WIDTH, FEW = 720, 1280, 64
 
 
-def write_frames(folder: Path, boxes_folder: Path, frames: int, boxes: int) -> None:
+def write_frames(folder: Path, boxes_folder: Path, frames: int, boxes: int, missing: float) -> None:
     """Write JPEGs, and a text file of boxes for each."""
     import cv2
 
@@ -49,7 +49,7 @@ def write_frames(folder: Path, boxes_folder: Path, frames: int, boxes: int) -> N
             cv2.ellipse(picture, around, (20, 20, 20), 3)
         cv2.imwrite(str(folder / f"{frame:06d}.jpg"), picture)
         xyxy = np.concatenate([at, at + side], 1).clip(0, [WIDTH, HEIGHT] * 2)
-        rows = xyxy[random.random(boxes) >= 0.3]
+        rows = xyxy[random.random(boxes) >= missing]
         lines = [f"car 0.9 {' '.join(f'{value:.1f}' for value in row)}" for row in rows]
         (boxes_folder / f"{frame:06d}.txt").write_text("\n".join(lines) + "\n")
 
@@ -77,9 +77,10 @@ def main() -> None:
     parser.add_argument("--backend", default="torch")
     parser.add_argument("--frames", type=int, default=832)
     parser.add_argument("--boxes", type=int, default=16)
+    parser.add_argument("--missing", type=float, default=0.3)
     options = parser.parse_args()
     source, boxes = options.out / "frames", options.out / "boxes"
-    write_frames(source, boxes, options.frames, options.boxes)
+    write_frames(source, boxes, options.frames, options.boxes, options.missing)
     for model in options.models.split(","):
         for follow in (True, False):
             what = ["--model", model, "--backend", options.backend]
@@ -93,8 +94,8 @@ def main() -> None:
             print(
                 f"{model}, {options.backend}, {found['model']['precision']}, "
                 f"{'--follow' if follow else 'without'}: {per_frame_ms:.1f} ms a frame "
-                f"({options.boxes} boxes, 30% missing; {found['instances']} labels); commands "
-                + ", ".join(f"{wall:.1f} s" for wall in walls),
+                f"({options.boxes} boxes, {options.missing:.0%} missing; {found['instances']} "
+                "labels); commands " + ", ".join(f"{wall:.1f} s" for wall in walls),
                 flush=True,
             )
 

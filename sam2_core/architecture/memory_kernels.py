@@ -6,8 +6,6 @@ the other, unpadded. Values are narrower than keys (64 to 256 in the published s
 PyTorch's kernels do not take.
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
@@ -81,30 +79,29 @@ def _attended(  # type: ignore[no-untyped-def]
     most = tl.full((rows_each,), float("-inf"), tl.float32)
     total = tl.zeros((rows_each,), tl.float32)
     sums = tl.zeros((rows_each, narrow), tl.float32)
-    for start in range(first, last, keys_each):
+    whole = first + (last - first) // keys_each * keys_each
+    for start in range(first, whole, keys_each):  # without masks: nearly twice as fast
         key = start + tl.arange(0, keys_each)
+        keys = tl.load(k + key[None, :] * wide + channel[:, None])
+        values = tl.load(v + key[:, None] * narrow + value[None, :])
+        most, total, sums = _summed(tl.dot(mine, keys), values, scale, most, total, sums)
+    if whole < last:
+        key = whole + tl.arange(0, keys_each)
         inside = key < last
         keys = tl.load(k + key[None, :] * wide + channel[:, None], inside[None, :], 0.0)
-        scores = tl.where(inside[None, :], tl.dot(mine, keys) * scale, float("-inf"))
-        higher = tl.maximum(most, tl.max(scores, 1))
-        weights, kept = tl.exp2(scores - higher[:, None]), tl.exp2(most - higher)
-        total = total * kept + tl.sum(weights, 1)
         values = tl.load(v + key[:, None] * narrow + value[None, :], inside[:, None], 0.0)
-        sums = tl.dot(weights.to(values.dtype), values, sums * kept[:, None])
-        most = higher
+        scores = tl.where(inside[None, :], tl.dot(mine, keys), float("-inf"))
+        most, total, sums = _summed(scores, values, scale, most, total, sums)
     to = out + (one * queries + row[:, None]) * narrow + value[None, :]
     tl.store(to, (sums / total[:, None]).to(out.dtype.element_ty), there)
 
 
-@functools.cache
-def _shape(device: torch.device) -> dict[str, int]:
-    """Return what a device's shared memory has room for."""
-    large = device.type == "cuda" and (
-        torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 200 << 10
-    )
-    if large:
-        return {"rows_each": 128, "keys_each": 64, "num_warps": 8, "num_stages": 3}
-    return {"rows_each": 64, "keys_each": 32, "num_warps": 4, "num_stages": 2}
+@triton.jit
+def _summed(scores, values, scale, most, total, sums):  # type: ignore[no-untyped-def]
+    higher = tl.maximum(most, tl.max(scores, 1) * scale)
+    weights, kept = tl.exp2(scores * scale - higher[:, None]), tl.exp2(most - higher)
+    total = total * kept + tl.sum(weights, 1)
+    return higher, total, tl.dot(weights.to(values.dtype), values, sums * kept[:, None])
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor, ends: Tensor) -> Tensor:
@@ -120,13 +117,14 @@ def attended(q: Tensor, k: Tensor, v: Tensor, ends: Tensor) -> Tensor:
         (O, N, e).
 
     """
-    q, count, cells = q.contiguous(), len(ends) - 1, q.shape[1]
+    q, count, (cells, wide) = q.contiguous(), len(ends) - 1, q.shape[1:]
     out = q.new_empty(count, cells, v.shape[1])
-    shape = _shape(q.device)
-    scale = q.shape[2] ** -0.5 * 1.4426950408889634  # of powers of two
-    _attended[(triton.cdiv(cells, shape["rows_each"]), count)](
+    scale = wide**-0.5 * 1.4426950408889634  # of powers of two
+    rows_each, keys_each = 64, 128 if wide <= 128 else 32  # measured on an H200
+    _attended[(triton.cdiv(cells, rows_each), count)](
         q, k, v, ends, out, scale, cells, q.stride(0) if len(q) > 1 else 0,
-        wide=q.shape[2], narrow=v.shape[1], **shape,
+        wide=wide, narrow=v.shape[1], rows_each=rows_each, keys_each=keys_each,
+        num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,23 @@ def overlaps(one: Sequence[FloatArray], other: Sequence[FloatArray]) -> FloatArr
     shared = flat.astype(np.float32) @ other_flat.T.astype(np.float32)
     union = flat.sum(1)[:, None] + other_flat.sum(1) - shared
     return np.asarray(shared / np.maximum(union, 1), np.float32)
+
+
+class RememberedMask(NamedTuple):
+    """What the memory of an object at a frame is made of, a backend's own arrays.
+
+    Attributes:
+        embedding: (1, E*E, w) of the frame's encoder.
+        logits: float32 (G, G).
+        object_score: above 0 where the object is present.
+        prompted: the mask is of a prompt.
+
+    """
+
+    embedding: Any
+    logits: Any
+    object_score: float
+    prompted: bool
 
 
 class FollowBackend(ABC):
@@ -77,6 +94,27 @@ class FollowBackend(ABC):
         }  # fmt: skip
         (conditioned,) = self.run("memory_attention", inputs)
         return conditioned
+
+    def remember(self, masks: Sequence[RememberedMask]) -> Sequence[Any]:
+        """Encode masks, of a frame at a time: memories (E*E, w / 4), own arrays."""
+        made: dict[int, Any] = {}
+        frames = {id(one.embedding): one.embedding for one in masks}
+        for embedding in frames.values():
+            rows = [row for row, one in enumerate(masks) if one.embedding is embedding]
+            (memories,) = self._encoded(embedding, [masks[row] for row in rows])
+            made |= dict(zip(rows, memories, strict=True))
+        return [made[row] for row in range(len(masks))]
+
+    def _encoded(self, embeddings: Any, masks: Sequence[RememberedMask]) -> Sequence[Any]:
+        """Run the memory's encoder on masks of one frame."""
+        _, logits, scores, prompted = zip(*masks, strict=True)
+        return self.run(
+            "memory_encoder",
+            {
+                "embedding": embeddings, "logits": self.stacked(logits),
+                "object_score": np.array(scores, np.float32), "prompted": np.array(prompted),
+            },
+        )  # fmt: skip
 
     def no_masks(self, objects: int) -> Any:
         """Return the mask prompts of objects that have none."""

@@ -18,7 +18,7 @@ from sam2_core.architecture.memory_graphs import (
     Remember,
 )
 from sam2_core.backends.device_owner import DEVICE_OWNER
-from sam2_core.backends.follow_backends import FollowBackend
+from sam2_core.backends.follow_backends import FollowBackend, RememberedMask
 from sam2_core.backends.torch_backend import TorchPixels
 from sam2_core.backends.torch_compiled import Bucket, Graphs, Tensors, out_of_memory
 from sam2_core.batching import bucket_for
@@ -27,6 +27,7 @@ from sam2_core.decisive_code import following_modules, source_digest
 from sam2_core.types import FEATURES, FloatArray, ImageArray
 
 OBJECT_BUCKETS = (2, *range(4, 33, 4))
+FINE = ("high_res_s0", "high_res_s1")
 TRACKED_POINTS, BOX_POINTS = 2, 3  # of an object's prompt, padding included
 # Inputs of what a GPU records, in order.
 RECORDED = {
@@ -147,11 +148,11 @@ class TorchFollowBackend(FollowBackend):
         maps = objects if points == TRACKED_POINTS else 1
 
         def examples() -> Tensors:
-            """Return the frame's features, which are always there, and room for the objects'."""
+            """Return the frame's fine features, which are always there, and room for objects'."""
             given = {name: torch.as_tensor(inputs[name]) for name in RECORDED[graph]}
             rows = {"conditioned": maps}
             return tuple(
-                one if name in FEATURES
+                one if name in FINE
                 else torch.zeros(
                     rows.get(name, objects), *one.shape[1:], dtype=one.dtype, device=self._device
                 )
@@ -173,6 +174,16 @@ class TorchFollowBackend(FollowBackend):
                 target[: len(value)].copy_(value, non_blocking=True)
         recorded.graph.replay()
         return recorded.outputs
+
+    def remember(self, masks: Sequence[RememberedMask]) -> Sequence[Any]:
+        """Encode masks of several frames at once, each with its frame's embedding."""
+
+        def work() -> Sequence[Any]:
+            embeddings = torch.cat([one.embedding for one in masks])
+            (memories,) = self._encoded(embeddings, masks)
+            return [one.clone() for one in memories]  # some are kept longer than the others
+
+        return self.together(work)
 
     def recall(self, *remembered: Any) -> Any:
         """Condition on as much as each object has."""

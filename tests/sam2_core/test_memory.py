@@ -256,13 +256,19 @@ def test_a_long_stream_takes_no_more_memory_and_time_than_a_short_one():
                 for one in (*track.recent.values(), *track.conditioning.values())
             ]  # fmt: skip
             memories = [one.memory for one in moments if one.memory is not None]
-            assert len(memories) <= 14 * rules.objects
+            masks = [one.mask for one in moments if one.mask is not None]
+            assert len(memories) + len(masks) <= 14 * rules.objects
+            assert kept_by(memories) <= len(memories) * one_memory
             # Recent ones stay with those of objects that ended since, conditioning ones alone.
-            assert kept_by(memories) <= (8 + 2 * 6) * rules.objects * one_memory
+            logits = [one.logits for one in masks]
+            one_mask = MICRO.grid**2 * 4
+            assert kept_by(logits) <= (8 + 2 * 6) * rules.objects * one_mask
             features = sum(one.nbytes for one in follower._features.values())
+            remembered = kept_by([*memories, *logits, *(one.embedding for one in masks)])
             # Detected and tracked ones, of this frame and of the one before.
-            logits = 4 * len(boxes) * MICRO.grid**2 * 4
-            assert held() - before <= features + logits + kept_by(memories) + one_memory
+            shown_bytes = 4 * len(boxes) * one_mask
+            now = features + features // 2 + shown_bytes + one_memory
+            assert held() - before <= now + remembered
     assert len(names) > 10  # objects came and went
     assert len(follower.tracks) <= rules.objects
     assert np.median(seconds[80:]) <= 1.3 * np.median(seconds[20:60])

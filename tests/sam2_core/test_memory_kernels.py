@@ -47,8 +47,8 @@ def test_each_channel_is_convolved_by_itself(kernels):
 
 def test_objects_attend_to_their_own_keys(kernels):
     torch.manual_seed(0)
-    ends = torch.tensor([0, 70, 75, 140], dtype=torch.int32)
-    q, k, v = (torch.randn(*shape).half() for shape in ((3, 40, 32), (140, 32), (140, 16)))
+    ends = torch.tensor([0, 70, 75, 331], dtype=torch.int32)
+    q, k, v = (torch.randn(*shape).half() for shape in ((3, 40, 32), (331, 32), (331, 16)))
     found = kernels.attended(q, k, v, ends)
     for one, (first, last) in enumerate(itertools.pairwise(ends)):
         some = q[one : one + 1], k[None, first:last], v[None, first:last]
