@@ -612,7 +612,9 @@ def _open_sequence(ctx: Any) -> Done:
     ctx.ops.set_view(view=view)
     names = view.distinct("sequence_id")
     shown = names[0] if len(names) == 1 else counted(len(names), "sequence")
-    return Done(f"{shown}: {counted(view.count(), 'frame')}")
+    back = Share.of_this_process().named(NEEDS_REVIEW)
+    frames = counted(view.count(), "frame")
+    return Done(f"{shown}: {frames}; choose '{back}' at the top left to go back to the queue")
 
 
 def _classes(ctx: Any) -> Answer:

@@ -203,6 +203,9 @@ def test_the_page_is_told_what_there_is_to_choose_from(name: str) -> None:
     assert f"`autolabel review export '{name}'`" in standing["next"], "how the labels leave"
     assert "'Sequence done' (Shift+E)" in standing["next"]
     ctx = context(dataset, dataset.view(), params={"act": "open_sequence", "sequence": "DRI"})
-    assert Review().execute(ctx)["message"] == "drive: 4 frames"
+    message = Review().execute(ctx)["message"]
+    assert (
+        message == "drive: 4 frames; choose 'needs review' at the top left to go back to the queue"
+    )
     (request,) = ctx.executor.to_json()["requests"]
     assert request["operator_uri"].endswith("set_view")

@@ -486,14 +486,26 @@ def test_the_strip_says_whom_a_decision_overrules_and_of_which_objects_more_are_
         look_at_first()
         strip_says("✓ accepted")
 
-        open_view(
-            page, app.link(street, view="needs-review", id=everything(dataset).skip(8).first().id)
-        )
+        eighth = everything(dataset).skip(8).first()
+        open_view(page, app.link(street, view="needs-review", id=eighth.id))
         page.get_by_test_id("strip-place").wait_for()
         for one in sample.detections.detections:
             click_label(page, one.bounding_box, SIZE_HW)
         press(page, "Shift+R")
         wait_for(lambda: part(page, "left"), "10 more labels of these objects: Shift+O")
+
+        press(page, "Shift+Z")
+        focus = review_state(page)["reviewFocus"]
+        *others, last = (one for one in everything(dataset).skip(6) if one.id != eighth.id)
+        row = [one.id for one in eighth.detections.detections].index(focus)
+        for one in others:
+            reject(dataset, choose(dataset, [one.id], [one.detections.detections[row].id]))
+        press(page, "r")
+        wait_for(lambda: part(page, "left"), "1 more label of this object: Shift+O")
+        press(page, "Shift+O")
+        last.reload()
+        assert last.detections.detections[row].decision == "rejected"
+        wait_for(lambda: part(page, "left"), "")
 
 
 def test_a_disagreement_is_settled_by_taking_what_one_has_decided_with_the_mask(

@@ -244,6 +244,7 @@
     if (done?.ok && act === "nothing_here") lastFocus = params.focus?.label_id;
     if (done?.ok) review.strip.refresh().then(() => done.left && review.strip.noteLeft(done.left));
     if (!done?.ok || !Object.keys(done.samples ?? {}).length) return done;
+    review.strip.noteLeft(""); // that was of the decision before
     // The App asks for all buttons anew when a selection changes.
     if (review.selectedLabels().length) foo.executeOperator("@voxel51/operators/clear_selected_labels", {});
     if (!frameIsOpen()) foo.executeOperator("@voxel51/operators/clear_selected_samples", {});

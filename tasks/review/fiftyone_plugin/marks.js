@@ -125,6 +125,8 @@
     pen.strokeStyle = pen.fillStyle = "#ffffff";
     pen.strokeRect(x, y, w, h);
     pen.font = "12px sans-serif";
+    pen.textAlign = "left";
+    pen.textBaseline = "alphabetic";
     pen.shadowColor = "#000000";
     pen.shadowBlur = 4;
     pen.fillText(text, x, y + h + 14);
