@@ -17,7 +17,7 @@ from flows.params import BackfillParams
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import job_of
 from flows.prefect_tasks import patiently, submit_step
-from flows.server.artifacts import INTERRUPTED, ProgressArtifact, dated
+from flows.server.artifacts import dated, frames_counted
 from flows.server.client import connected
 from flows.server.fleet import decided
 from flows.server.runs import MOST_STARTS, TAG, shard_of, signs_of_life, watch
@@ -96,19 +96,15 @@ def _given_up(out_uri: str, run_key: str) -> dict[Key, float]:
 
 def wait_for_shards(planned: dict[str, Any], deadline: float, key: str) -> bool:
     """Wait until no shard is under way; False when time is up."""
-    total, done, how = planned["frames"], 0, INTERRUPTED
-    card = ProgressArtifact(key, total, estimated=planned["frames_estimated"])
-    try:
+    total = planned["frames"]
+    with frames_counted(key, total, estimated=planned["frames_estimated"]) as count:
         for active in watch(planned["run_key"], planned["out"], POLL_S, get_run_logger().warning):
             left = sum(shard_of(one).frames for one in active)
             total = max(total, left)  # shards of before are waited for, too
-            done = total - left
-            card.tell(done, total)
+            count.planned, count.done = [total], [total - left]
             if active and time.monotonic() > deadline:
                 get_run_logger().error("time is up: shards are still under way")
-                how = "time was up after "
+                count.how = "time was up after "
                 return False
-        how = ""
+        count.how = ""
         return True
-    finally:
-        card.tell(done, total, how, ended=not how)

@@ -97,7 +97,8 @@ def _label_shard(params: ShardParams) -> Any:
         handling(lambda *_: context.stop.set(), signal.SIGTERM),
         ready(job),
         metrics_server.serving(context.progress),
-        frames_counted(context, readable_key("shard", params.pieces[0].sequence_id), params.frames),
+        frames_counted(readable_key("shard", params.pieces[0].sequence_id), params.frames) as count,
+        context.progress.listening(count),
     ):
         outcomes = label_sequences(
             job,
@@ -117,6 +118,7 @@ def _label_shard(params: ShardParams) -> Any:
             if one.for_another_worker:
                 why = f"{one.sequence_id}: {one.error}"
                 hand_on(why) if one.server_absent else machine_failed(why)
+        count.how = ""
     summary = summary_of(Plan(job, ()), outcomes, time.perf_counter() - started)
     publish(summary)
     given_up = note_failures(params, outcomes, str(flow_run.id))

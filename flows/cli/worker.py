@@ -1,5 +1,7 @@
 """`autolabel worker`: a worker for each GPU of this machine."""
 
+import os
+
 import click
 
 from flows.cli.common_options import PORT, FloatRange
@@ -50,14 +52,17 @@ def command(
 
     On SIGTERM or Ctrl-C it finishes the current chunk and gives every shard back to the queue.
     """
+    if metrics_port:
+        os.environ[METRICS_PORT.name] = str(metrics_port)
+    METRICS_PORT.read()  # refused before anything is started
     if until_idle is not None:
         if (count or 1) > 1:
             raise click.UsageError("--until-idle runs one worker: leave out --count")
-        work(Worker(pool, 0, 1, metrics_port or METRICS_PORT.read()), grace, until_idle)
+        work(Worker(pool, 0, 1), grace, until_idle)
     elif number is None:
         from flows.server.api import use_api
 
         use_api()
-        in_foreground(workers(pool, count, grace, metrics_port))
+        in_foreground(workers(pool, count, grace))
     else:
-        work(Worker(pool, number, count or 1, metrics_port), grace)
+        work(Worker(pool, number, count or 1), grace)

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sam2_core.machine import METRICS_PORT
 from sam2_core.types import AutolabelError
 
 GPU_POOL, CPU_POOL = "gpu", "cpu"
@@ -58,20 +57,13 @@ DATABASE = Program("database", python("flows.machine.database_process"), order=2
 APP = Program("app", python("tasks.review.app", "0"))
 
 
-def workers(
-    pool: str,
-    count: int | None = None,
-    grace_s: float = GRACE_S,
-    metrics_port: int | None = None,
-) -> Program:
+def workers(pool: str, count: int | None = None, grace_s: float = GRACE_S) -> Program:
     """Return the program of a pool's workers on this machine.
 
     Args:
         pool: work pool. Those of the planning pool use no GPU, and go on beside a sick one.
         count: how many; one for each GPU, else one, when None.
         grace_s: the longest to wait for flow runs to give their shards back.
-        metrics_port: of the first worker's flow runs, the next has the next one; what
-            `AUTOLABEL_METRICS_PORT` says when None.
 
     """
     environment, gpus = {}, list[str]()
@@ -83,12 +75,10 @@ def workers(
         else:  # as they are now: a worker must not get another's GPU when its own is gone
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     count = count or len(gpus) or 1
-    first = metrics_port or METRICS_PORT.read() or 0
     command = [
         *python("flows.cli.main", "worker"), "--pool", pool, "--count", str(count),
         "--number", NUMBER, "--grace", f"{grace_s:g}",
     ]  # fmt: skip
-    command += ["--metrics-port", str(first)] if first else []
     return Program(f"worker-{pool}", command, count=count, environment=environment)
 
 

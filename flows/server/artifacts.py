@@ -24,7 +24,6 @@ from flows.plan.plan import tracks_told
 from flows.server.client import connected, in_pages
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import SEGMENT, Listener
-from tasks.pipeline.run_context import RunContext
 from tasks.processes import repeating
 from tasks.wording import counted, plain
 
@@ -87,36 +86,6 @@ INTERRUPTED = "interrupted after "
 _AWAY = (httpx.HTTPError, AutolabelError)
 
 
-class ProgressArtifact:
-    """The progress artifact of the flow run that makes it; a server that is away costs it alone.
-
-    100% is the end.
-
-    Args:
-        key: of the artifact; Prefect breaks it at dashes only, and shows about 20 characters.
-        total: frames in all.
-        estimated: nobody has counted them all.
-
-    """
-
-    def __init__(self, key: str, total: int, *, estimated: bool = False) -> None:
-        self._about = "about " if estimated else ""
-        self._id: UUID | None = None
-        self._said = ""
-        with contextlib.suppress(*_AWAY):
-            self._id = cast("UUID", create_progress_artifact(0.0, key, "nothing yet"))
-        self.tell(0, total)
-
-    def tell(self, done: int, total: int, how: str = "", *, ended: bool = False) -> None:
-        """Say how many frames are through; `how` is what cut a run short that has not ended."""
-        percent = 100.0 if ended else min(100 * done / max(total, 1), 99.0)
-        text = f"{how}{self._about}{done:,} of {counted(total, 'frame')}"
-        if self._id and (ended or text != self._said):
-            with contextlib.suppress(*_AWAY):
-                update_progress_artifact(self._id, percent, text)
-                self._said = text
-
-
 def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
     """Return how far flow runs have told that they are; nothing of those that have told nothing.
 
@@ -142,39 +111,60 @@ class FrameCount(Listener):
     Args:
         planned: frames in all; of videos none or an estimate.
 
+    Attributes:
+        planned: frames in all, and what corrects that; threads add to it at once.
+        done: frames that are through, those from before and those of a second pass, too.
+        how: what cut the run short; "" where it has ended.
+
     """
 
     def __init__(self, planned: int) -> None:
-        self._planned, self._done = [planned], list[int]()  # threads append to them at once
+        self.planned, self.done, self.how = [planned], list[int](), INTERRUPTED
 
     def expected(self, frames: int) -> None:
         """Correct what was planned."""
-        self._planned.append(frames)
+        self.planned.append(frames)
 
     def advanced(self, stage: str, frames: int, kept: bool) -> None:
-        """Count frames that are through the model, those from before, too."""
+        """Count frames that are through the model."""
         if stage == SEGMENT:
-            self._done.append(frames)
-
-    def so_far(self) -> tuple[int, int]:
-        """Return frames that are through, and all; what a second pass does again counts once."""
-        total = sum(self._planned)
-        return min(sum(self._done), total), total
+            self.done.append(frames)
 
 
 @contextlib.contextmanager
-def frames_counted(context: RunContext, key: str, planned: int) -> Iterator[None]:
-    """Count a run's frames in an artifact while the block runs, and say if it was interrupted."""
-    count = FrameCount(planned)
-    card = ProgressArtifact(key, planned)
-    how = INTERRUPTED
+def frames_counted(key: str, planned: int, *, estimated: bool = False) -> Iterator[FrameCount]:
+    """Show the progress of the current flow run in an artifact while the block runs.
+
+    It is interrupted where the block does not say otherwise; 100% is the end. A server that is away
+    costs the artifact alone.
+
+    Args:
+        key: of the artifact; Prefect breaks it at dashes only, and shows about 20 characters.
+        planned: frames in all.
+        estimated: nobody has counted them all.
+
+    """
+    count, said, card = FrameCount(planned), [""], None
+    with contextlib.suppress(*_AWAY):
+        card = cast("UUID", create_progress_artifact(0.0, key, "nothing yet"))
+
+    def tell(how: str = "", *, ended: bool = False) -> None:
+        total = sum(count.planned)
+        done = min(sum(count.done), total)
+        about = "about " if estimated else ""
+        text = f"{how}{about}{done:,} of {counted(total, 'frame')}"
+        if card and (ended or text != said[-1]):
+            with contextlib.suppress(*_AWAY):
+                percent = 100.0 if ended else min(100 * done / max(total, 1), 99.0)
+                update_progress_artifact(card, percent, text)
+                said.append(text)
+
+    tell()
     try:
-        tell = repeating(lambda: card.tell(*count.so_far()), PROGRESS_EVERY_S)
-        with tell, context.progress.listening(count):
-            yield
-        how = INTERRUPTED if context.stop.is_set() else ""
+        with repeating(tell, PROGRESS_EVERY_S):
+            yield count
     finally:
-        card.tell(*count.so_far(), how, ended=not how)
+        tell(count.how, ended=not count.how)
 
 
 def publish(summary: dict[str, Any]) -> None:

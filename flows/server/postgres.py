@@ -95,17 +95,14 @@ class Postgres(SharedServer):
                 return pid
         return None
 
-    def start(self) -> bool:
+    def start(self) -> None:
         """See `SharedServer.start`; also makes the data and Prefect's tables."""
         self._programs = _programs()
         if not self._data.is_dir():
             self._make()
-        asked = ("pg_isready", "-q", "-h", self._sockets, "-p", PORT)
-        needed = self._run(*asked).returncode != 0
-        if needed:
+        if self._run("pg_isready", "-q", "-h", self._sockets, "-p", PORT).returncode:
             self._start()
         self._migrate()
-        return needed
 
     def _start(self) -> None:
         options = f"{OPTIONS} -p {PORT} -k '{self._sockets}'"

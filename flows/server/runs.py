@@ -247,7 +247,6 @@ def _is_of(decided: LabelParams, asked: LabelParams) -> bool:
     )
 
 
-FLOWS = (SHARD_FLOW, "nightly", "backfill", "load-dataset", "relabel", "label")
 SIGN_OF_LIFE_S = 30.0
 LOOK_EVERY_S = 15.0
 CANCEL_S = 2.0
@@ -357,7 +356,6 @@ def _settle(run: FlowRun, why: str) -> None:
 def _may_be_lost() -> Iterator[FlowRun]:
     """Our runs that somebody has begun and that have not ended well."""
     begun = flow_runs(
-        FLOWS,
         state={"type": {"any_": list(LOST_AFTER_S)}},
         tags={"all_": [TAG]},
         expected_start_time={"after_": datetime.now(UTC) - STARTED_WITHIN},

@@ -58,14 +58,12 @@ class Worker:
         pool: work pool.
         number: which it is, from 0.
         count: how many there are; they share the GPUs in turn, and the cores.
-        metrics_port: of worker 0; none when None.
 
     """
 
     pool: str
     number: int
     count: int
-    metrics_port: int | None
 
     @property
     def name(self) -> str:
@@ -82,9 +80,9 @@ class Worker:
         """
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         os.environ |= {"PATH": path} | share_of(max(usable_cores() // self.count, 1))
-        if self.metrics_port:
-            os.environ[METRICS_PORT.name] = str(self.metrics_port + self.number)
-            METRICS_PORT.read()  # the last port may be below it
+        if first := METRICS_PORT.read(os.environ):
+            os.environ[METRICS_PORT.name] = str(first + self.number)
+            METRICS_PORT.read(os.environ)  # the last port may be below it
         gpus = [] if self.pool == CPU_POOL else gpu_ids()
         if not gpus:
             return ""

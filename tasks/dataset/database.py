@@ -312,7 +312,7 @@ class Mongod(SharedServer):
         """Whether it ended without emptying its lock file, as it does when it is stopped."""
         return self._lock_file.is_file() and self._lock_file.read_text() != ""
 
-    def start(self) -> bool:
+    def start(self) -> None:
         """Start it unless it runs; where it was killed, make the sizes of its collections right.
 
         Raises:
@@ -320,7 +320,7 @@ class Mongod(SharedServer):
 
         """
         if self.process_id:
-            return False
+            return
         killed, log = self.was_killed, close_file(self.folder / "mongod.log")
         command = [
             str(find_mongod()), "--fork", "--logpath", str(log), "--logappend", "--noscripting",
@@ -346,7 +346,6 @@ class Mongod(SharedServer):
             time.sleep(0.5)
         if killed:
             _correct_counts(self.uri)
-        return True
 
     def stop(self) -> bool:
         """Stop it in order, whoever uses it; return whether it ran.

@@ -38,8 +38,8 @@ class SharedServer(ABC):
         self._users: IO[str] | None = None
 
     @abstractmethod
-    def start(self) -> bool:
-        """Start the server unless it runs, and wait until it answers; return whether it was needed.
+    def start(self) -> None:
+        """Start the server unless it runs, and wait until it answers.
 
         The caller holds `changing`.
         """

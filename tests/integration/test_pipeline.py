@@ -7,8 +7,8 @@ import s3fs
 
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
+from flows.server import artifacts
 from flows.server.api import client_of
-from flows.server.artifacts import ProgressArtifact
 from flows.shard import label_shard
 from tasks.frames import download, images
 from tasks.store import storage
@@ -124,13 +124,13 @@ def test_a_shard_that_is_begun_again_tells_what_failed_the_first_time(
     told, counted = [], []
     monkeypatch.setattr("flows.shard.publish", told.append)
 
-    def tell(_: ProgressArtifact, *said: object, ended: bool = False) -> None:
-        if ended:
-            counted.append(said)
+    def told_last(_, percent, text):
+        if percent == 100:
+            counted.append(text)
 
-    monkeypatch.setattr(ProgressArtifact, "tell", tell)
+    monkeypatch.setattr(artifacts, "update_progress_artifact", told_last)
     for _ in range(2):
         assert label_shard(shard, return_state=True).is_completed()
-    assert counted == [(3, 3, "")] * 2
+    assert counted == ["3 of 3 frames"] * 2
     first, again = ([(row["frame"], row["stage"]) for row in one["failed"]] for one in told)
     assert first == again == [(1, "decode")]

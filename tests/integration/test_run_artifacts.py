@@ -36,25 +36,33 @@ def shown(prefect_api, monkeypatch):
         yield look
 
 
-def test_frames_are_counted_while_a_run_goes_on(shown):
+@pytest.mark.parametrize(
+    ("key", "ends", "expected"),
+    [
+        ("going-on", "", ("10 of 10 frames", 100)),
+        ("cut-short", "time was up after ", ("time was up after 10 of 10 frames", 99)),
+    ],
+)
+def test_frames_are_counted_while_a_run_goes_on(shown, key, ends, expected):
     tools = RunContext()
 
     @flow(persist_result=False)
     def run():
-        with frames_counted(tools, "going-on", 4):
-            assert shown("going-on") == ("0 of 4 frames", 0)
+        with frames_counted(key, 4) as count, tools.progress.listening(count):
+            assert shown(key) == ("0 of 4 frames", 0)
             tools.progress.advance(DETECT, 4)
             tools.progress.advance(SEGMENT, 3)
-            wait_for(lambda: shown("going-on") == ("3 of 4 frames", 75), 60, every=0.05)
+            wait_for(lambda: shown(key) == ("3 of 4 frames", 75), 60, every=0.05)
             for _ in range(2):  # a video: its frames are known now; the second pass knows them
                 tools.progress.expect("video", 6)
             tools.progress.advance(SEGMENT, 1, kept=True)
-            wait_for(lambda: shown("going-on") == ("4 of 10 frames", 40), 60, every=0.05)
+            wait_for(lambda: shown(key) == ("4 of 10 frames", 40), 60, every=0.05)
             tools.progress.advance(SEGMENT, 8)  # a second pass over two of them
-            wait_for(lambda: shown("going-on") == ("10 of 10 frames", 99), 60, every=0.05)
+            wait_for(lambda: shown(key) == ("10 of 10 frames", 99), 60, every=0.05)
+            count.how = ends
 
     run()
-    assert shown("going-on") == ("10 of 10 frames", 100)
+    assert shown(key) == expected
 
 
 @pytest.mark.parametrize(

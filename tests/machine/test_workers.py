@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from flows.cli import status
+from flows.cli.worker import command
 from flows.machine import programs, services
 from flows.machine.programs import UnlistedError, gpu_ids, listed_gpus, workers
 from flows.machine.services import refused_workers, wait_until
@@ -94,9 +95,9 @@ def test_mig_devices_stand_for_the_gpu_that_was_cut():
 
 @pytest.mark.parametrize(("number", "gpu"), [(0, "0"), (1, "MIG-aa"), (2, "0")])
 def test_workers_share_gpus_and_cores_and_each_has_a_port_for_metrics(monkeypatch, number, gpu):
-    monkeypatch.setattr(os, "environ", {"PATH": "/bin"})
+    monkeypatch.setattr(os, "environ", {"PATH": "/bin", "AUTOLABEL_METRICS_PORT": "9414"})
     monkeypatch.setattr(worker, "gpu_ids", lambda: ["0", "MIG-aa"])
-    assert Worker("gpu", number, 3, 9414).bind() == gpu
+    assert Worker("gpu", number, 3).bind() == gpu
     share = str(max(usable_cores() // 3, 1))
     wanted = {
         "CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -115,11 +116,10 @@ def test_there_is_a_worker_for_each_gpu_and_a_port_for_each(monkeypatch):
     for given in ("0", "65536", "many", "-1", "9414.5"):
         monkeypatch.setenv("AUTOLABEL_METRICS_PORT", given)
         with pytest.raises(AutolabelError, match=f"AUTOLABEL_METRICS_PORT={given}: expected a"):
-            workers("gpu")
-    monkeypatch.setenv("AUTOLABEL_METRICS_PORT", "65534")
-    assert workers("gpu").command[-2:] == ["--metrics-port", "65534"]
-    with pytest.raises(AutolabelError, match="AUTOLABEL_METRICS_PORT=65536: expected a port"):
-        Worker("cpu", 2, 3, 65534).bind()
+            command.main(["--pool", "cpu"], standalone_mode=False)
+    monkeypatch.setattr(os, "environ", {"PATH": "/bin", "AUTOLABEL_METRICS_PORT": "65534"})
+    with pytest.raises(AutolabelError, match="AUTOLABEL_METRICS_PORT=65536: expected a"):
+        Worker("cpu", 2, 3).bind()
 
 
 # Python, to a worker: a self-test that says what a file says, and a flow run, which gives its shard
