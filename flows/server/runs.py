@@ -61,14 +61,13 @@ def ending(
     if failed:
         first, gone = failed[0], f" ({given_up} of them given up)" if given_up else ""
         text += f", {counted(len(failed), 'sequence')} failed{gone}: {first.sequence_id}: "
-        text += first.incomplete or first.error
-    unloaded, lacks = [one for one in outcomes if one.error and one.stage == LOAD], ""
+        text += (first.incomplete or first.error)[: LONGEST // 2]
+    unloaded = [one for one in outcomes if one.error and one.stage == LOAD]
     if unloaded:
         first, of = unloaded[0], counted(len(outcomes), "sequence")
-        lacks = f"; {len(unloaded)} of {of} {NOT_LOADED} {dataset}{_LATER}{first.sequence_id}: "
-        lacks = f"{lacks}{first.error}"[: LONGEST // 2]
-    message = text[: LONGEST - len(lacks)] + lacks
-    return Failed(message=message) if failed else Completed(message=message)
+        text += f"; {len(unloaded)} of {of} {NOT_LOADED} {dataset}{_LATER}{first.sequence_id}: "
+        text += first.error[: LONGEST // 2]
+    return Failed(message=text) if failed else Completed(message=text)
 
 
 def why_not_loaded(message: str) -> str:
