@@ -5,9 +5,12 @@ import json
 
 import pytest
 import s3fs
+from click.testing import CliRunner
 
+from flows.cli.main import cli
 from flows.server.runs import NOT_LOADED
-from tests.integration.cluster import every_frame_once, wait_for
+from sam2_core.types import AutolabelError
+from tests.integration.cluster import empty_home, every_frame_once, wait_for
 from tests.integration.runs import MICRO, Home, write_sequence
 
 
@@ -127,9 +130,9 @@ def test_planted_secrets_are_nowhere(cluster, upload, s3, tmp_path):
 
 def test_without_a_server_the_error_says_what_to_start(tmp_path):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
-    home = Home(tmp_path / "home")
-    _, told = home.run(
+    given = [
         "backfill", tmp_path / "in", "--out", tmp_path / "out", "--boxes", tmp_path / "boxes",
-        "--model", MICRO, "--no-dataset", code=2,
-    )  # fmt: skip
-    assert "autolabel up" in told
+        "--model", MICRO, "--no-dataset",
+    ]  # fmt: skip
+    with empty_home(tmp_path / "home"), pytest.raises(AutolabelError, match="autolabel up"):
+        CliRunner().invoke(cli, [*map(str, given)], catch_exceptions=False)
