@@ -241,7 +241,6 @@ def watch_shards(console: Console, plan: BackfillPlan, warn: Callable[[str], obj
     run_key, out_uri = plan.stamp.run_key, plan.params.label.out
     about = "about " if plan.frames_estimated else ""
     percent: dict[UUID, float] = {}
-    sequences: set[str] = set()
     total = done = 0
     looks: deque[tuple[float, int]] = deque(maxlen=round(PACE_OVER_S / POLL_S))
     with telling(console, "watching the shards") as tell:
@@ -250,8 +249,6 @@ def watch_shards(console: Console, plan: BackfillPlan, warn: Callable[[str], obj
                 percent |= percent_done([one.id for one in active if one.state_name == "Running"])
             shards = {one.id: shard_of(one) for one in active}
             left = sum(one.frames * (1 - percent.get(key, 0) / 100) for key, one in shards.items())
-            waiting = {piece.sequence_id for one in shards.values() for piece in one.pieces}
-            sequences |= waiting
             total = max(total, round(left))  # shards of other submissions, too
             done = max(done, total - round(left))  # a shard that is lost reports less again
             now = time.monotonic()
@@ -260,8 +257,7 @@ def watch_shards(console: Console, plan: BackfillPlan, warn: Callable[[str], obj
             pace_s = (now - first_s) / (done - before) if done > before else 0
             time_left = f", about {clock(pace_s * (total - done))} left" if pace_s else ""
             if active:
-                through = f"{len(sequences - waiting):,} of {counted(len(sequences), 'sequence')}"
                 tell(
-                    f"{about}{done:,} of {counted(total, 'frame')}, {through} through{time_left}; "
+                    f"{about}{done:,} of {counted(total, 'frame')}{time_left}; "
                     f"shards: {counted_states(counts(active))}"
                 )

@@ -99,11 +99,11 @@ def command(at: datetime, timezone: str, as_json: bool, **options: Any) -> None:
 
 
 def replaced(before: Mapping[str, Any], now: LabelParams) -> str:
-    """Return what nights labeled until now, or "" if that stays the same."""
-    sources, out = list(before.get("sources", ())), before.get("out", "")
-    if not sources or (sources, out) == (list(now.sources), now.out):
-        return ""
-    return f"{', '.join(sources)} to {out}"
+    """Return what nights labeled until now and do no longer, or ""."""
+    out = before.get("out", "")
+    kept = now.sources if out == now.out else ()
+    gone = [one for one in before.get("sources", ()) if one not in kept]
+    return f"{', '.join(gone)} to {out}" if gone else ""
 
 
 def absent_here(sources: Sequence[str]) -> list[str]:

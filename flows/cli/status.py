@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from flows.cli.common_options import FloatRange, json_option, print_json
-from flows.machine.services import ADVICE, refused_workers
+from flows.machine.services import ADVICE, has_died, refused_workers
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine, storage
@@ -46,13 +46,20 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
     from flows.server.client import asked_once
     from flows.server.status import collect_status
 
+    died = has_died()
+    if died:
+        click.echo(
+            "nothing runs of what `autolabel up` started: it was killed, or the machine started "
+            "again. No night begins until `autolabel up`; `autolabel down` if that is meant",
+            err=True,
+        )
     if out or not api_that_runs():
         folders = (
             [out] if out else [".", *(f"./{one}" for one in sorted(storage.list_folders(".")))]
         )
         labels = [run for one in folders for run in _labeled_in(one)]
         if labels:
-            sys.exit(_show_labels(labels, as_json))
+            sys.exit(_show_labels(labels, as_json) or died)
         if out:
             raise AutolabelError(f"{redact(out)} holds no labeled sequence{_begun_in(out)}")
         raise AutolabelError(
@@ -73,7 +80,7 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
     todo = [run["to_do"] for run in status["runs"]]
     todo += [schedule["problem"] for schedule in status["schedules"]]
     todo += [status["workers_refused"]]
-    sys.exit(1 if any(todo) else 0)
+    sys.exit(1 if died or any(todo) else 0)
 
 
 def _show_all(status: dict[str, Any], hours: float) -> None:

@@ -71,6 +71,9 @@ def bring_up(
     # Two at once would start two of what neither finds running.
     with FileLock(close_file(private_folder(folder()) / "up.lock")):
         refuse_ignored(port, count, app_port)
+        if app_port is not None and "app" not in running():
+            with bind(app_port):  # told in words, before anything is started
+                pass
         api = _bring_up_server(port or PREFECT_PORT, tell, _begin)
         from flows.server.deployments import deploy, ensure_pools
         from flows.server.submit import workers_online
@@ -131,8 +134,6 @@ def _bring_up_app(port: int) -> None:
     if "app" in running():
         return
     token = read_or_create_secret(app_token_file(), partial(secrets.token_urlsafe, 32))
-    with bind(port):
-        pass
     app = start(replace(APP, port=port, environment={TOKEN_VARIABLE: token}))
     wait_until(app, lambda: answers(app.url))
 

@@ -98,6 +98,11 @@ def running() -> dict[str, Service]:
     return found
 
 
+def has_died() -> bool:
+    """Whether what `up` has started ended without `down`: killed, or with the machine."""
+    return (folder() / LINKS).exists() and not _ask("getPID")
+
+
 def running_api() -> str | None:
     """URL of the Prefect API that `up` started, or None."""
     server = running().get("server")
@@ -121,7 +126,8 @@ def start(program: Program) -> Service:
                 stderr=subprocess.STDOUT, text=True, umask=PRIVATE_UMASK, check=False,
             )  # fmt: skip
             if started.returncode:
-                raise AutolabelError(f"supervisord did not start: {started.stdout.strip()}")
+                said = started.stdout.strip().splitlines() or ["it said nothing"]
+                raise AutolabelError(f"supervisord did not start: {said[-1]}")
     return running()[program.name]
 
 

@@ -173,7 +173,7 @@ def _to_do(run: dict[str, Any], none_works: bool, unlabeled: int) -> Iterator[st
         )
     if run["failed_frames"]:
         left = counted(len(run["failed_frames"]), "frame")
-        yield f"{left} without labels: mend them, then {AGAIN}"
+        yield f"{left} without labels: mend or delete them, then {AGAIN}"
     if run["quarantined"]:
         left = counted(len(run["quarantined"]), "sequence")
         yield (

@@ -135,7 +135,7 @@ def bind(port: int, otherwise: str = "") -> socket.socket:
         listener.close()
         raise AutolabelError(
             f"port {port} of 127.0.0.1 is taken by something that this command did not start "
-            f"({error.strerror}): end that, or name another port (--port)"
+            f"({error.strerror}): end that, or name another port"
             f"{f', or {otherwise}' if otherwise else ''}"
         ) from error
     return listener

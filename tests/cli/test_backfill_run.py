@@ -51,7 +51,8 @@ def test_a_night_of_a_bucket_that_is_not_there_is_refused(absent, s3, monkeypatc
     [
         (LabelParams(sources=["/drives"], out="/labels").model_dump(mode="json"), ""),
         ({}, ""),
-        ({"sources": ["/a", "/b"], "out": "/labels"}, "/a, /b to /labels"),
+        ({"sources": ["/a", "/drives", "/b"], "out": "/labels"}, "/a, /b to /labels"),
+        ({"sources": ["/drives"], "out": "/old"}, "/drives to /old"),
     ],
 )
 def test_what_a_night_labels_no_longer_is_told(before, told):

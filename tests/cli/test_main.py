@@ -1,6 +1,7 @@
 """The command line as a user meets it."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -103,6 +104,16 @@ def test_up_has_a_line_for_each_step_where_no_spinner_turns(tmp_path, monkeypatc
     result = CliRunner().invoke(main.cli, ["up"])
     waits = [line.partition(" s  ")[2] for line in result.output.splitlines()]
     assert waits[:2] == ["waiting for database", "waiting for the App"]
+
+
+def test_up_starts_nothing_where_the_port_of_the_app_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    monkeypatch.setattr(up, "_bring_up_server", lambda *_: pytest.fail("started"))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(AutolabelError, match="name another port"):
+            up.bring_up(app_port=other.getsockname()[1])
 
 
 def test_of_two_that_come_up_at_once_the_second_waits(tmp_path, monkeypatch):

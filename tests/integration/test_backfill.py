@@ -78,7 +78,9 @@ def test_a_frame_without_labels_is_told_by_its_file(cluster, upload, s3):
     mine = next(run for run in status["runs"] if run["run_key"] == done["run_key"])
     assert mine["failed_frames"] == [frame]
     (to_do,) = mine["to_do"]
-    assert to_do.startswith("1 frame without labels: mend them, then give the same `autolabel ")
+    assert to_do.startswith(
+        "1 frame without labels: mend or delete them, then give the same `autolabel "
+    )
     assert process.returncode == 1
 
 

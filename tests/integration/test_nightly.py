@@ -66,6 +66,7 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
 
     for one in processes(workstation):  # as the machine's end does it
         one.kill()
+    assert "nothing runs of what `autolabel up` started" in said(workstation, "status")[1]
     write_sequence(sources / "drive2", tmp_path / "boxes", 2)
     workstation.up()
     wait_for(lambda: "drive2" in labeled(out), 400, every=2)

@@ -154,8 +154,8 @@ def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
     backfill_run.watch_shards(console, plan, warn)
     assert next(happens, None) is None
     told = capsys.readouterr().err.splitlines()
-    far = "0 of 4 frames, 0 of 1 sequence through; shards: 1 "
-    half = r"2 of 4 frames, 0 of 1 sequence through, about \d+:\d\d left; shards: 1 running"
+    far = "0 of 4 frames; shards: 1 "
+    half = r"2 of 4 frames, about \d+:\d\d left; shards: 1 running"
     assert told.pop().endswith("; shards: 1 cancelling")
     assert re.fullmatch(half, told.pop())
     assert [one for one in told if not one.startswith(far)] == [

@@ -160,7 +160,7 @@ def test_a_server_on_the_port_that_is_not_ours_is_neither_joined_nor_told_anythi
         with pytest.raises(AutolabelError, match=r"did not start.*another port.*PREFECT_API_URL"):
             up._bring_up_server(server.server_port, lambda _: None)
         with pytest.raises(AutolabelError, match=r"did not start.*another port"):
-            up._bring_up_app(server.server_port)
+            up.bring_up(app_port=server.server_port)
         server.shutdown()
     assert told == []
     assert services.running() == {}

@@ -8,9 +8,12 @@ import sys
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from flows.cli import status
 from flows.machine import services
 from flows.machine.programs import NUMBER, Program
+from flows.server.sign_in import write_links
 from sam2_core.types import AutolabelError
 from tests.integration.cluster import free_port, wait_for
 
@@ -74,10 +77,16 @@ def test_programs_end_with_a_supervisor_that_is_killed_and_the_next_one_starts_a
     wait_for(sleeping, 30)
     supervisor = psutil.Process(psutil.Process(services.running()["server"].pid).ppid())
     programs = supervisor.children()  # with the one that holds the server's port
+    write_links(services.folder(), {})  # as `up` does last, and `down` removes it
+    assert not services.has_died()
     supervisor.kill()
     wait_for(lambda: not any(one.is_running() for one in programs), 30)
     assert services.running() == {}
+    assert services.has_died()
+    told = CliRunner().invoke(status.command, [])
+    assert "nothing runs of what `autolabel up` started" in told.stderr
     services.start(server(port))
+    assert not services.has_died()
     assert list(services.running()) == ["server"]
 
 

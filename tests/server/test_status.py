@@ -152,6 +152,6 @@ def test_frames_without_labels_are_told_of_the_sequences_of_the_shards(label):
     other = replace(DRIVE, sequence_id="other")
     told = told_of(Completed(), label=label, run_key=STAMP.run_key)
     assert [one["reason"] for one in told["failed_frames"]] == ["zero-byte file"]
-    assert told["to_do"] == [f"1 frame without labels: mend them, then {status.AGAIN}"]
+    assert told["to_do"] == [f"1 frame without labels: mend or delete them, then {status.AGAIN}"]
     told = told_of(Completed(), label=label, pieces=(other,), run_key=STAMP.run_key)
     assert told["failed_frames"] == []
