@@ -33,7 +33,7 @@ from tests.review.app_page import (  # noqa: E402
 
 VIEWPORT = {"width": 1280, "height": 800}
 KEYS = ("Shift+A", "Shift+R", "Shift+A", "Shift+F", "Shift+A", "Shift+D")
-COUNTS_MS = 8000  # until the counts beside a frame have followed, on a busy machine
+COUNTS_MS = 8000  # until the counts beside a frame, or the masks of a grid, are there
 TALL = {"width": 1280, "height": 1880}
 
 
@@ -128,7 +128,7 @@ def queue_and_forms(camera: Camera, app: App, dataset: Any) -> tuple[Any, Any]:
     """The queue, a label of it, and what the keys ask for; return the label that was shown."""
     page = camera.page
     open_view(page, app.link(dataset.name, view="needs-review"))
-    camera.keep("review-queue")
+    camera.keep("review-queue", pause_ms=COUNTS_MS)
     sample, label = clearest_label(dataset, dataset.load_saved_view(NEEDS_REVIEW))
     camera.open_sample(app.link(dataset.name, view="needs-review", id=sample.id))
     camera.point_at(sample, label)
@@ -232,7 +232,7 @@ def sent_back(camera: Camera, app: App, dataset: Any, sample: Any, label: Any) -
 def marks(camera: Camera, app: App, dataset: Any) -> None:
     """Tiles of frames with decided labels."""
     open_view(camera.page, app.link(dataset.name, view="control-sample"))
-    camera.keep("review-marks")
+    camera.keep("review-marks", pause_ms=COUNTS_MS)
 
 
 def progress(camera: Camera, app: App, dataset: Any) -> None:
