@@ -87,6 +87,12 @@
     ];
   }
 
+  // Whether the middle of a label is where the picture is seen.
+  function isInWindow(looker, label) {
+    const [x, y, w, h] = boxOnCanvas(looker, label), [, , width, height] = looker.state.windowBBox;
+    return x + w / 2 >= 0 && x + w / 2 <= width && y + h / 2 >= 0 && y + h / 2 <= height;
+  }
+
   // Shows a label with its surroundings, or all of the picture where that is what is shown.
   function zoomTo({ state: { canvasBBox, windowBBox, ...now }, updater }, label) {
     const [x, y, w, h] = boxOnCanvas({ state: { pan: [0, 0], scale: 1, canvasBBox } }, label);
@@ -176,7 +182,7 @@
   }
 
   review.fiftyone = {
-    state, missing, onDrawn, isAnnotating, onSaved, frameIsOpen, isThere, isReady, selectedLabels, drawAgain, hear, drawnLabels, boxOnCanvas, zoomTo, adapt, leaveOut,
+    state, missing, onDrawn, isAnnotating, onSaved, frameIsOpen, isThere, isReady, selectedLabels, drawAgain, hear, drawnLabels, boxOnCanvas, isInWindow, zoomTo, adapt, leaveOut,
     paintNames,
   };
 })();

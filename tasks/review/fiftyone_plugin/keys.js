@@ -50,7 +50,7 @@
     [["Shift+N", "Shift+P"], "next label of the frame, label before; after the last one comes the first"],
     [["Shift+→", "Shift+←"], "next frame, frame before"],
     [["+", "−", "wheel"], "zoom"],
-    [["Z"], "zoom to the selected labels, else to the one with the focus; pressed again, zoom out"],
+    [["Z"], "zoom to the selected labels, else to the one with the focus, and on with it; pressed again, zoom out"],
     [["Escape"], "zoom out again; then select nothing; then close the frame"],
     [["Annotate"], "the tab beside the picture: draw a box around an object that has no label"],
     [["✓ ✗ ✎ ∪ − ↻ + …"], "on labels: accepted, rejected, corrected, merged, deleted, sent back, added, being written"],

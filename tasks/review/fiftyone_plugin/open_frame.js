@@ -56,6 +56,9 @@
     const label = labelsInReach().find((one) => one.id === id);
     open.focus = id;
     open.kept = label ? decisionOf(label) : null;
+    // What a key would decide is always seen.
+    const shown = focused() && correctionOf(focused());
+    if (shown && !fiftyone.isInWindow(open.looker, shown)) fiftyone.zoomTo(open.looker, shown);
     paint();
   }
 

@@ -78,7 +78,8 @@
 
   // What there is to do on a frame without a label to decide.
   function nothingLeft(labels) {
-    if (labels.length) return standing.next || "every label of this frame is decided: Shift+→, Shift+← lead on";
+    const all = review.hiddenLabels() ? "every label that this view shows" : "every label of this frame";
+    if (labels.length) return standing.next || `${all} is decided: Shift+→, Shift+← lead on`;
     return review.isDone() ? "confirmed: nothing is here" : "no labels: Shift+X confirms that nothing is here";
   }
 
