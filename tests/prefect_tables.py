@@ -32,5 +32,6 @@ def put_tables(folder: Path) -> Path:
     if (folder / "data").exists():
         return folder
     kept = [made / name for name in ("data", "password", "migrated")]
-    subprocess.run(["cp", "-a", *kept, folder], check=True)  # PostgreSQL may run as another user
+    # With its owner: PostgreSQL may run as another user.
+    subprocess.run(["/bin/cp", "-a", *kept, folder], check=True)
     return folder
