@@ -36,9 +36,9 @@ def command(as_json: bool) -> None:
         f"{summary['box_recall']:.0%} that the detector found), box AP50 "
         f"[bold]{summary['box_ap50']:.3f}[/]"
     )
-    pictures = leave_overlays(summary, PICTURES)
     truth = escape(as_typed("evaluate", f"dataset:{DATASET}", "--run", summary["out"]))
     console.print(f"more of that: [bold]{truth}[/]", soft_wrap=True)
+    pictures = leave_overlays(summary, PICTURES)
     console.print(f"took {summary['seconds']['total']:.0f} s")
     app = f"everything, with the truth: [bold]{escape(as_typed('review', 'demo'))}[/]"
     for real in [one for one in pictures if REAL in one][:1]:  # none where nothing was labeled

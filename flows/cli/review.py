@@ -170,8 +170,10 @@ def open_(
     queue = build_queue(opened, budget, share=mine)
     names = [NEEDS_REVIEW, LABEL_BY_LABEL] if queue.decisions else []
     names += [SECOND_OPINIONS] if queue.second else []
-    views = " and ".join(f"'{mine.named(one)}'" for one in names)
-    click.echo(f"{dataset}: {queue.text()}{views and f'; see the views {views}'}", err=True)
+    views = " or ".join(f"'{mine.named(one)}'" for one in names)
+    click.echo(
+        f"{dataset}: {queue.text()}{views and f'; choose {views} at the top left'}", err=True
+    )
     for line in _advice(opened, mine, queue):
         click.echo(f"{dataset}: {line}", err=True)
     risks = [f"{name} {risk:.0%}" for name, risk in sequence_risks(opened).items()]

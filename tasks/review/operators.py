@@ -241,7 +241,7 @@ _TITLES = {
     "decisions": "Decisions",
     "by_class": "Error rate by class, with 95% interval and number of decided labels",
     "by_reason": "Error rate by reason, with 95% interval and number of decided labels",
-    "by_sequence": "Riskiest sequences that are open",
+    "by_sequence": "Riskiest open sequences: mean risk of their riskiest tenth of frames",
 }  # fmt: skip
 
 

@@ -415,8 +415,8 @@ DECISION_COLOURS = {
 
 
 NO_CONTROL = (
-    "there is no control sample: the queue has a label of every object; `autolabel review DATASET "
-    "--budget` with fewer decisions leaves some to draw from"
+    "no control sample tells how good the labels are that nobody reviews: the queue has a label of "
+    "every object. `autolabel review DATASET --budget` with fewer decisions leaves some for one"
 )
 MOST_LETTERS = 36  # of a name beside a bar: reasons with their counts are shorter
 
@@ -443,11 +443,12 @@ def summary(stats: Stats) -> str:
     control = _of(stats.control.of, stats.control_size)
     if stats.control.of:
         control += f"; wrong: {stats.control.text()}, and about as much of what nobody reviews"
-    speed = f"{stats.per_hour:,.0f} decisions per hour" if stats.per_hour else "too few decisions"
+    pace = f"{stats.per_hour:,.0f} decisions per hour of a person"
+    speed = pace if stats.per_hour else "too few decisions"
     queue = stats.queue
     lines = [
-        f"| Decided in the queue '{queue.view}' | {_of(len(queue.decided), len(queue.label_ids))}, "
-        f"{queue.left:,} left |",
+        f"| Decided in the queue '{queue.view}', which opening the review makes anew | "
+        f"{_of(len(queue.decided), len(queue.label_ids))}, {queue.left:,} left |",
         "|---|---|",
         f"| Labels decided, in the queue or not | {_of(stats.decided, stats.labels)} |",
         "| Frames done: every label decided, those outside the queue too, or marked as done | "
