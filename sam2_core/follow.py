@@ -177,7 +177,6 @@ class Follower:
         self.tracks: dict[int, Track] = {}
         self._began = 0
         self._features: dict[str, Any] = {}
-        self._embedding: Any = None  # for memories of this frame
 
     def step(self, image: ImageArray, boxes_xyxy_px: FloatArray | None = None) -> Followed:
         """Go to the next frame, join detections with objects, and track the others.
@@ -210,7 +209,8 @@ class Follower:
         """Go to the next frame: encode it, uint8 (H, W, 3) RGB."""
         self.skip()
         self._features = self.backend.encode(image)
-        self._embedding = self.backend.kept(self._features["embedding"])
+        # Memories of this frame are made of it later, when another frame is encoded.
+        self._features["embedding"] = self.backend.kept(self._features["embedding"])
 
     def skip(self) -> None:
         """Go past a frame that there is no picture of."""
@@ -431,14 +431,13 @@ class Follower:
         for (name, shown), by_prompt in zip(masks.items(), prompted, strict=True):
             track = self.tracks[name]
             track.shown = shown
-            logits, pointer = shown.logits, shown.pointer
-            if not shown.tracked:  # others are remembered for a few frames: with all of their batch
-                logits, pointer = self.backend.kept(logits), self.backend.kept(pointer)
-            mask = RememberedMask(self._embedding, logits, shown.object_score, by_prompt)
-            if shown.tracked:
-                track.recent[self.frame] = Moment(pointer, mask)
+            embedding = self._features["embedding"]
+            mask = RememberedMask(embedding, shown.logits, shown.object_score, by_prompt)
+            if shown.tracked:  # for a few frames: with the others of its batch
+                track.recent[self.frame] = Moment(shown.pointer, mask)
             else:
-                track.conditioning[self.frame] = Moment(pointer, mask)
+                alone = mask._replace(logits=self.backend.kept(mask.logits))
+                track.conditioning[self.frame] = Moment(self.backend.kept(shown.pointer), alone)
                 track.recent.pop(self.frame, None)
                 if len(track.conditioning) > CONDITIONING_FRAMES:
                     del track.conditioning[min(track.conditioning)]

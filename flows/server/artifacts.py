@@ -144,20 +144,21 @@ def frames_counted(key: str, planned: int, *, estimated: bool = False) -> Iterat
         estimated: nobody has counted them all.
 
     """
-    count, said, card = FrameCount(planned), [""], None
+    count, said, card = FrameCount(planned), "", None
     with contextlib.suppress(*_AWAY):
         card = cast("UUID", create_progress_artifact(0.0, key, "nothing yet"))
 
     def tell(how: str = "", *, ended: bool = False) -> None:
+        nonlocal said
         total = sum(count.planned)
         done = min(sum(count.done), total)
         about = "about " if estimated else ""
         text = f"{how}{about}{done:,} of {counted(total, 'frame')}"
-        if card and (ended or text != said[-1]):
+        if card and (ended or text != said):
             with contextlib.suppress(*_AWAY):
                 percent = 100.0 if ended else min(100 * done / max(total, 1), 99.0)
                 update_progress_artifact(card, percent, text)
-                said.append(text)
+                said = text
 
     tell()
     try:

@@ -162,6 +162,5 @@ def refuse_unless_offered(backend: str, precision: str = "fp16") -> None:
 
 
 def _missing(backend: str) -> str:
-    return f"The extra {EXTRAS[backend]} brings it to a machine with a GPU: " + how_to_install(
-        EXTRAS[backend]
-    )
+    extra = EXTRAS[backend]
+    return f"The extra {extra} brings it to a machine with a GPU: {how_to_install(extra)}"

@@ -106,7 +106,7 @@ class FollowBackend(ABC):
         return [made[row] for row in range(len(masks))]
 
     def _encoded(self, embeddings: Any, masks: Sequence[RememberedMask]) -> Sequence[Any]:
-        """Run the memory's encoder on masks of one frame."""
+        """Run the memory's encoder, with an embedding of them all or one for each."""
         _, logits, scores, prompted = zip(*masks, strict=True)
         return self.run(
             "memory_encoder",

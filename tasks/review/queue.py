@@ -251,9 +251,9 @@ def deal(dataset: Any, doubts: Sequence[Doubt], share: Share) -> dict[int, list[
 
     Who holds a frame keeps it. The others go to who has the fewest doubts then, and stay there.
     """
-    parts: dict[int, list[Doubt]] = {number + 1: [] for number in range(share.of)}
     if share.of == 1:
         return {1: list(doubts)}
+    parts: dict[int, list[Doubt]] = {number + 1: [] for number in range(share.of)}
     by_frame: dict[str, list[Doubt]] = {}
     for one in doubts:
         by_frame.setdefault(one.frame_key, []).append(one)

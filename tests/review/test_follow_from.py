@@ -210,3 +210,4 @@ def test_the_key_carries_a_mask_on_says_how_far_it_is_and_one_undo_takes_it_back
         sample = dataset.match({"frame_number": 1}).first()
         assert review_state(page)["reviewSample"] == sample.id
         press(page, "Shift+Y")
+        assert reviewed(name) == found
