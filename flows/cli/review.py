@@ -134,7 +134,8 @@ def command() -> None:
 @click.argument("dataset")
 @click.option("--budget", type=click.IntRange(min=1),
               help="Number of decisions in the queue, one per object. "
-              f"Default: that of the last time, at first {DEFAULT_BUDGET}.")  # fmt: skip
+              "By default one with decisions left goes on, whoever opens it; else as many as the "
+              f"last time, at first {DEFAULT_BUDGET}.")  # fmt: skip
 @click.option("--reviewer", metavar="NAME", envvar=REVIEWER_VARIABLE,
               help="Who decides. Default: the login name.")  # fmt: skip
 @click.option("--share", metavar="N/OF", envvar=SHARE_VARIABLE,

@@ -495,26 +495,27 @@ def build_queue(
 
     Args:
         dataset: a dataset of ours.
-        budget: how many decisions somebody has time for; by default as many as the last time, so
-            that who joins, or orders anew, leaves the queue of the others as it is.
+        budget: how many decisions somebody has time for; by default as many as the last time, of
+            which those made count while others are left: who joins changes nobody's numbers.
         control: how many labels to draw at random from the rest.
         share: of the reviewer, who then has views of the same names with `2 of 3` behind them;
             everything by default.
 
     """
     share = share or Share()
+    made = {} if budget else _made(dataset, share)
     budget = budget or int(dataset.info.get("budget", DEFAULT_BUDGET))
     decided = decided_objects(dataset)
     parts = deal(dataset, riskiest_objects(dataset, decided, budget * share.of), share)
     queues = {number: few_of_each_place(found, budget) for number, found in parts.items()}
-    doubts = queues[share.number]
+    doubts = queues[share.number][: max(0, budget - len(made))]
     threshold = doubts[-1].risk if doubts else 1.0
-    wanted = _in_order(doubts)
+    wanted = made | _in_order(doubts)
     # Of all reviewers: the control sample is of what nobody looks at.
     queued = {one.object_name for queue in queues.values() for one in queue}
     drawn = draw_control(dataset, queued, decided, control)
     second = second_opinions(dataset, share)
-    text = f"the riskiest label of each of the {len(doubts)} riskiest objects"
+    text = f"the riskiest label of each of the {len(wanted)} riskiest objects"
     views = {
         share.named(NEEDS_REVIEW): (needs_review(dataset, wanted), text),
         share.named(LABEL_BY_LABEL): (label_by_label(dataset, wanted), f"{text}, one a tile"),
@@ -555,14 +556,24 @@ def build_queue(
         colour_classes(dataset, classes)
         mine = {
             share.named(NEEDS_REVIEW): wanted, share.named(SECOND_OPINIONS): second,
-            share.named(LABEL_BY_LABEL): {one.label_id: one.frame_key for one in doubts},
+            share.named(LABEL_BY_LABEL): made | {one.label_id: one.frame_key for one in doubts},
         }  # fmt: skip
         dataset.info[QUEUES] = dataset.info.get(QUEUES, {}) | mine | {CONTROL: drawn}
         dataset.info["budget"] = budget
         dataset.save()
     show_disagreements(dataset, second_opinions_given(dataset))
-    frames = len(set(wanted.values()))
+    frames = len({one.frame_key for one in doubts})
     return Queue(len(doubts), frames, threshold, len(drawn), len(second))
+
+
+def _made(dataset: Any, share: Share) -> dict[str, str]:
+    """Find decided labels of a reviewer's queue, if others are left: label id -> frame's key."""
+    view = share.named(NEEDS_REVIEW)
+    queued = dataset.info.get(QUEUES, {}).get(view)
+    if not queued:
+        return {}
+    standing = queue_standing(dataset, view)
+    return {one: queued[one] for one in queued if standing.left and one in standing.decided}
 
 
 def show_disagreements(dataset: Any, opinions: Sequence[Opinions]) -> int:

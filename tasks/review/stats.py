@@ -447,7 +447,7 @@ def summary(stats: Stats) -> str:
     speed = pace if stats.per_hour else "too few decisions"
     queue = stats.queue
     lines = [
-        f"| Decided in the queue '{queue.view}', which opening the review makes anew | "
+        f"| Decided in the queue '{queue.view}' | "
         f"{_of(len(queue.decided), len(queue.label_ids))}, {queue.left:,} left |",
         "|---|---|",
         f"| Labels decided, in the queue or not | {_of(stats.decided, stats.labels)} |",

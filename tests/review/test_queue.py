@@ -96,6 +96,13 @@ def test_a_sequence_has_the_risk_of_its_riskiest_frames_until_it_is_done(name: s
     build_queue(dataset, 5)
     assert queue_standing(dataset).left == 5
     assert build_queue(schema.open_dataset(dataset.name)).decisions == 5, "for whoever joins, too"
+    first, *_ = queue_standing(dataset).label_ids
+    accept(dataset, choose(dataset, dataset.values("id"), [first]))
+    before = queue_standing(dataset)
+    assert build_queue(schema.open_dataset(dataset.name)).decisions == 4, "what is left"
+    dataset.reload()
+    assert queue_standing(dataset) == before, "somebody joined: the queue goes on"
+    assert build_queue(dataset, 5).decisions == 5, "another one was asked for"
     mark_sequence(dataset, "drive")
     assert sequence_risks(dataset) == {}
     assert queue_standing(dataset).left == 0, "nobody needs to decide there"

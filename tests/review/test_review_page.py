@@ -72,6 +72,15 @@ ZOOMED = """() => {
     across >= 0 && across <= width && down >= 0 && down <= height,
   ];
 }"""
+# The next tile that is drawn is asked for other colours as one that has no sample yet.
+EARLY = """() => {
+  const { prototype } = window.__fol__.AbstractLooker, { getImageSource } = prototype;
+  window.early = 0;
+  prototype.getImageSource = function (...given) {
+    if (!window.early++) this.updateSample(undefined);
+    return getImageSource.apply(this, given);
+  };
+}"""
 LACKS = """() => {
   const { fiftyone, open } = window.autolabelReview;
   return [fiftyone.missing(open.looker), fiftyone.missing({ state: {} })];
@@ -378,6 +387,29 @@ def test_the_review_page_tells_what_to_do(name: str) -> None:
         merged_labels_are_one(page, name, app.link)
         app.process.terminate()
         page.get_by_text(f"autolabel review {name} --reviewer tester").wait_for()
+
+
+def test_tiles_keep_their_masks_when_colours_change_early(name: str) -> None:
+    with run_app() as app, browser_page() as page:
+        open_view(page, app.link(name, view="needs-review"))
+        tile = page.locator("[data-cy=looker]").first
+
+        def is_masked() -> bool:
+            """Whether the disc, which is red, is seen through the mask of the car, which is not."""
+            page.mouse.move(4, 4)
+            shown = pixels(tile)
+            height, width = shown.shape[:2]
+            blue, _, red = shown[height * 230 // 720, width * 230 // 1280].tolist()
+            return bool(blue > red)
+
+        wait_for(is_masked, True)
+        page.wait_for_timeout(3000)
+        page.evaluate(EARLY)
+        tile.hover()  # it is drawn again
+        page.wait_for_function("() => window.early")
+        page.wait_for_timeout(1000)
+        tile.hover()
+        assert is_masked()
 
 
 def test_empty_frames_are_confirmed_one_by_one_and_taken_back(tester: None, tmp_path: Path) -> None:

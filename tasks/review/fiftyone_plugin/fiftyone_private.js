@@ -24,11 +24,17 @@
   let tinted = new Set(); // ids of labels whose masks are on the layer
 
   // Each looker asks itself for its picture whenever it draws.
-  const { getImageSource } = AbstractLooker.prototype;
+  const { getImageSource, updateSample } = AbstractLooker.prototype;
   AbstractLooker.prototype.getImageSource = function (...given) {
     lookers.set(this.canvas, this);
     if (this.state.config.thumbnail) queueMicrotask(() => tileDrawn(this));
     return getImageSource.apply(this, given);
+  };
+
+  // FiftyOne asks for other colours 100 ms late, with the sample as it was when it asked. A tile that had none then gives
+  // its masks to a worker all the same, which sends nothing back, and is drawn without them.
+  AbstractLooker.prototype.updateSample = function (sample) {
+    if (sample) updateSample.call(this, sample);
   };
 
   // Names that this FiftyOne lacks, as an open frame shows.
