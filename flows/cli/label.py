@@ -222,7 +222,8 @@ def announce(console: Console, plan: Plan) -> None:
         words = f"its certificate says: {verdict}" if verdict != NOT_CHECKED else verdict
         console.print(f"       [yellow]--allow-uncertified: {words}; every label says so[/]")
     roads = plan.job.params.wanted_classes != plan.job.params.classes == ()
-    more = " [dim](classes on roads; --classes all takes every one)[/]" if roads else ""
+    only = "; classes on roads, --classes all takes every one" if roads else ""
+    more = "" if plan.matching else f" [dim](detected; yours are used with --boxes only{only})[/]"
     console.print(f"boxes  {escape(plan.job.stamp.detector)}{more}")
     _offer_models(console, plan)
     _say_what_does_not_fit(console, plan)

@@ -100,7 +100,7 @@
         paint();
       }
       const { area_px, predicted_iou } = here.made ?? {};
-      say(here.made ? `${area_px} px, expected IoU ${predicted_iou}` : here.about.hint);
+      say(here.made ? `${area_px} px; the model expects it to overlap the object by ${Math.round(100 * predicted_iou)}%` : here.about.hint);
       requestAnimationFrame(() => {
         here.page.dataset.milliseconds = Math.round(performance.now() - started);
         here.page.dataset.drawn = ++here.drawn;

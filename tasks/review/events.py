@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 ACCEPTED, REJECTED, CORRECTED = "accepted", "rejected", "corrected"
+ADDED = "added"  # what a person drew or followed; stored as a correction of nothing
 MERGED, DELETED, EDITED, RELABEL = "merged", "deleted", "edited", "relabel"
 NOTHING_HERE = "nothing_here"  # an action, about all labels of a frame
 WRONG = (REJECTED, CORRECTED, MERGED, DELETED, EDITED)

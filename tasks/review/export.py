@@ -13,7 +13,7 @@ from tasks.dataset.documents import Values, detections_of, to_values
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, open_dataset
 from tasks.review.actions import frame_of
-from tasks.review.events import DELETED, REJECTED, RELABEL, reviews_uri, storage_of
+from tasks.review.events import ADDED, DELETED, REJECTED, RELABEL, reviews_uri, storage_of
 from tasks.review.set_aside import (
     SetAside,
     compare_files,
@@ -103,7 +103,8 @@ def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
         storage.write_bytes(aside_uri, _parquet(others, ("why",)))
     else:
         storage.delete(aside_uri)  # of an earlier export, and no longer so
-    counts = dict(sorted(Counter(row["decision"] for row in rows).items()))
+    said = Counter(row["decision"] if row["sources"] else ADDED for row in rows)
+    counts = dict(sorted(said.items()))
     written = (table_uri, coco_uri, aside, aside_uri if others else "")
     return ExportReport(len(images), len(rows), counts, *written)
 

@@ -70,6 +70,7 @@ from tasks.review.queue import (
     show_disagreements,
     spread,
     unseen_labels,
+    waiting_for_me,
 )  # fmt: skip
 from tasks.review.relabel import request_relabel, sent_back, submit_relabel
 from tasks.review.stats import (
@@ -642,6 +643,7 @@ def _standing(ctx: Any) -> Answer:
         "about": "" if view == standing.view else _about_view(ctx),
         "where": f"'{standing.view}'{random}",
         "queue": standing.label_ids, "decided": sorted(standing.decided), "said": said,
+        "unseen": waiting_for_me(ctx.dataset),
         "words": WORDS, "told": DESCRIPTIONS, "last": _in_words(act) if act else "",
         "next": "" if standing.left else _next_after(ctx.dataset, view),
         "who": reviewer(), "command": _command(ctx.dataset.name),

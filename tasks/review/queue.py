@@ -630,6 +630,15 @@ def unseen_labels(sample: Mapping[str, Any]) -> dict[str, str]:
     return dict.fromkeys(said_by_others(sample)[0] if is_second else (), "") | mine
 
 
+def waiting_for_me(dataset: Any) -> list[str]:
+    """Find labels on which the reviewer of this process has yet to give a second opinion."""
+    if not Share.of_this_process().double:
+        return []
+    fields = {"frame_key": 1, LOG_FIELD: 1, SHARE_FIELD: 1}
+    found = sample_collection(dataset).find({f"{LOG_FIELD}.0": {"$exists": True}}, fields)
+    return [label for one in found for label, mine in unseen_labels(one).items() if not mine]
+
+
 _DECISION_PATH = f"{_INNER}.decision"
 
 

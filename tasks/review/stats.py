@@ -29,6 +29,7 @@ from tasks.dataset.schema import (
 )
 from tasks.review.events import (
     ACCEPTED,
+    ADDED,
     CORRECTED,
     EDITED,
     OPEN_RISK,
@@ -333,7 +334,6 @@ def review_stats(dataset: Any) -> Stats:
     )
 
 
-ADDED = "added"
 _OF_LABELS = ("_id", "decision", "label", "reasons")
 
 
@@ -451,7 +451,8 @@ def summary(stats: Stats) -> str:
         f"{_of(len(queue.decided), len(queue.label_ids))}, {queue.left:,} left |",
         "|---|---|",
         f"| Labels decided, in the queue or not | {_of(stats.decided, stats.labels)} |",
-        "| Frames done: every label decided, those outside the queue too, or marked as done | "
+        "| Frames done: every label decided, those outside the queue too, or marked as done (the "
+        "sidebar's `review_status` counts only marked ones) | "
         f"**{stats.frames_done:,}** of {stats.frames:,} |",
         f"| Agreement with the machine | {agreed} |",
         f"| Speed | {speed} |",

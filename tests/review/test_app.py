@@ -314,10 +314,11 @@ def a_drawn_box_becomes_a_mask(page: Any, name: str) -> None:
     page.get_by_text("Explore", exact=True).click()
     strip = page.get_by_test_id("strip-place")
     place = strip.inner_text()
-    assert place.endswith("1 left")
+    assert place.endswith("1 of 3 left")
     hidden = page.get_by_test_id("strip-hidden")
-    assert hidden.inner_text() == "2 hidden"
-    assert "those decided before" in hidden.get_attribute("title")
+    hidden.wait_for()
+    assert hidden.inner_text() == "2 decided"
+    assert "were decided before" in hidden.get_attribute("title")
     layer = page.locator("canvas.autolabel-layer")
     before = pixels(layer)
     hidden.click()
@@ -325,7 +326,7 @@ def a_drawn_box_becomes_a_mask(page: Any, name: str) -> None:
     hidden.click()
     page.get_by_text("Annotate", exact=True).click()
     page.get_by_test_id("detection-mode").click()
-    page.get_by_text("2 labels are hidden here").wait_for()
+    page.get_by_text("labels that nobody has decided on are not shown here").wait_for()
     page.get_by_text("its mask is made when you go back to Explore").wait_for()
     held = page.get_by_test_id("lighter-sample-renderer").bounding_box()
     page.mouse.move(held["x"] + held["width"] * 0.1, held["y"] + held["height"] * 0.4)

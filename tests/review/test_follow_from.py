@@ -195,7 +195,8 @@ def test_the_key_carries_a_mask_on_says_how_far_it_is_and_one_undo_takes_it_back
         press(page, "Shift+A")
         before = state(name)
         page.keyboard.press("Shift+T")
-        page.get_by_text("following the van forward from frame 0: ").first.wait_for()
+        which = "what you decided on last, the van"
+        page.get_by_text(f"following {which} forward from frame 0: ").first.wait_for()
         page.get_by_text("of 29 frames").first.wait_for()
         page.wait_for_function("() => /masks so far: [1-9]/.test(document.body.innerText)")
         page.keyboard.press("Escape")

@@ -18,7 +18,7 @@ from tasks.dataset.documents import rle_of
 from tasks.review.actions import accept, choose, confirming, decide, fix_class, merge, reject
 from tasks.review.app import run_app
 from tasks.review.events import CORRECTED, REVIEWER_VARIABLE
-from tasks.review.queue import build_queue, everything, queue_standing
+from tasks.review.queue import DOUBLE_VARIABLE, build_queue, everything, queue_standing
 from tasks.risk.compute_risk import WORDS
 from tests.review.app_page import (
     READY,
@@ -149,7 +149,7 @@ def the_strip(page: Any, size: int) -> None:
     page.locator('[data-cy=modal] img[src*="check.svg"]').first.hover()
     wait_for(lambda: page.get_by_text("Accept (Shift+A)").last.bounding_box()["y"] > 0, True)
     strip = page.get_by_test_id("review-strip")
-    wait_for(lambda: part(page, "place"), f"1 of {size} · {size} left")
+    wait_for(lambda: part(page, "place"), f"no. 1 · {size} of {size} left")
     label = part(page, "label")
     assert label in ("car", "bus")
     assert re.fullmatch(r"risk \d\d?%", part(page, "risk"))
@@ -162,11 +162,15 @@ def the_strip(page: Any, size: int) -> None:
     first = review_state(page)["reviewFocus"]
     press(page, "a")
     assert part(page, "last") == f"accepted: {label}"
-    assert part(page, "place") == f"2 of {size} · {size - 1} left"
+    assert part(page, "place") == f"no. 2 · {size - 1} of {size} left"
+    press(page, "Control+z")
+    wait_for(lambda: review_state(page)["reviewFocus"], first)
+    press(page, "Control+Shift+z")
+    wait_for(lambda: part(page, "last"), f"accepted: {label}")
     page.get_by_test_id("strip-undo").click()
     wait_for(lambda: review_state(page)["reviewFocus"], first)
     wait_for(lambda: (part(page, "place"), part(page, "last") or ""),
-             (f"1 of {size} · {size} left", ""))  # fmt: skip
+             (f"no. 1 · {size} of {size} left", ""))  # fmt: skip
     page.keyboard.press("?")
     keys = page.get_by_test_id("all-keys").inner_text()
     for words in (
@@ -186,7 +190,7 @@ def the_strip(page: Any, size: int) -> None:
     page.keyboard.press("f")
     page.get_by_test_id("class-picker").wait_for()
     page.keyboard.press("Escape")
-    assert part(page, "place") == f"1 of {size} · {size} left"
+    assert part(page, "place") == f"no. 1 · {size} of {size} left"
 
 
 def z_zooms_to_the_focus_and_out(page: Any) -> None:
@@ -410,6 +414,31 @@ def test_tiles_keep_their_masks_when_colours_change_early(name: str) -> None:
         page.wait_for_timeout(1000)
         tile.hover()
         assert is_masked()
+
+
+@pytest.mark.parametrize("double", ["1", "0"])
+def test_no_view_tells_a_second_reviewer_what_the_first_has_decided(
+    name: str, double: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = schema.open_dataset(name)
+    sample = dataset.first()
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "ana")
+    accept(dataset, choose(dataset, [sample.id], [one.id for one in sample.detections.detections]))
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
+    monkeypatch.setenv(DOUBLE_VARIABLE, double)
+    with run_app() as app, browser_page() as page:
+        open_view(page, app.link(name))
+        tile = page.locator("[data-cy=looker]").first
+        page.wait_for_timeout(6000)  # all that is asked late is drawn
+        assert (coloured(page, tile, GREEN) < 50) == (double == "1"), "its tile has no mark"
+        open_first_sample(page)
+        wait_for(lambda: review_state(page)["reviewOpen"], "2" if double == "1" else "0")
+        press(page, "Shift+N")
+        assert ("ana accepted this" in part(page, "reasons")) == (double == "0")
+        if double == "1":
+            press(page, "r")
+            wait_for(lambda: review_state(page)["reviewOpen"], "1")
+            assert "overruled" not in part(page, "reasons")
 
 
 def test_empty_frames_are_confirmed_one_by_one_and_taken_back(tester: None, tmp_path: Path) -> None:

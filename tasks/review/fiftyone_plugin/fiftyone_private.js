@@ -80,7 +80,7 @@
   // What is drawn: the labels of a field, those of all fields by default.
   function drawnLabels(looker, name) {
     const overlays = looker.currentOverlays.filter((one) => one.label?.bounding_box && (!name || one.field === name));
-    return overlays.map((one) => one.label);
+    return overlays.filter((one) => !isUnseen(one)).map((one) => one.label);
   }
 
   // Place of a label on its canvas: x, y, width and height.
@@ -115,9 +115,12 @@
     return name.length > MOST_LETTERS ? `${name.slice(0, half - 1)}…${name.slice(-half)}` : name;
   }
 
-  // A tile of the grid is drawn by the same code, and is left alone.
+  // What another reviewer has made of a label on which this one has yet to say something.
+  const isUnseen = ({ field, label }) => field === "reviewed" && review.strip.isUnseen(label);
+
+  // A tile of the grid is drawn by the same code, and is left alone but for that.
   function isReplaced(overlay, { config }) {
-    return !config.thumbnail && overlay.field === "detections" && replaced.has(overlay.label?.id);
+    return isUnseen(overlay) || !config.thumbnail && overlay.field === "detections" && replaced.has(overlay.label?.id);
   }
 
   function isTinted(overlay, now) {

@@ -33,8 +33,8 @@
       key: "X", label: "Nothing here", icon: "block", told: "the frame shows no object, and its labels are wrong",
     },
     sequence_done: { key: "E", label: "Sequence done", icon: "done_all" },
-    undo: { key: "Z", label: "Undo", icon: "undo" },
-    redo: { key: "Y", label: "Redo", icon: "redo" },
+    undo: { key: "Z", label: "Undo", icon: "undo", told: "as Ctrl+Z does" },
+    redo: { key: "Y", label: "Redo", icon: "redo", told: "as Ctrl+Y does" },
     export_reviews: { label: "Export reviewed labels", icon: "download" },
     refresh_queue: { label: "Order the review queue again", icon: "sort" },
     open_sequence: { label: "Open a sequence", icon: "list" },
@@ -55,7 +55,7 @@
     [["Annotate"], "the tab beside the picture: draw a box around an object that has no label"],
     [["✓ ✗ ✎ ∪ − ↻ + …"], "on labels: accepted, rejected, corrected, merged, deleted, sent back, added, being written"],
     [["2 of 5"], "on a tile: 2 of the 5 labels that the view shows are decided; with ✓ all of the frame, which is done"],
-    [["3 hidden"], review.strip.HIDDEN],
+    [["3 hidden, 2 decided"], review.strip.HIDDEN],
   ];
   const PROMPTS = [["box", "the box as it is"], ["wider box", "a box 10% wider"], ["tighter box", "a box 10% tighter"]];
   const THEN = "It is made at once if `autolabel up` runs, else by `autolabel review relabel`. You decide on the new one then.";
@@ -170,7 +170,8 @@
     const isQuick = decision && label && !selected.length;
     if ((isAway || !isQuick || act === "fix_class") && !(await reachable())) return;
     if (act === "follow") {
-      await follow(label && review.decisionOf(label) ? focusParams() : {});
+      const isFocus = label && review.decisionOf(label), isLast = !isFocus && !selected.length;
+      await follow(isFocus ? focusParams() : {}, isLast ? "what you decided on last, " : "");
       return;
     }
     const params = await answers(act, label);
@@ -206,7 +207,7 @@
   }
 
   // Follows an object step by step: a person sees how far it is, and Escape ends it there.
-  async function follow(params) {
+  async function follow(params, which) {
     await writing;
     let far = await review.during("looking at the sequence …", ask("follow_begin", params));
     let stopped = false;
@@ -218,7 +219,7 @@
     stopFollowing = () => { stopped = true; };
     try {
       while (far?.ok && !far.done && !stopped) {
-        const how = `the ${far.object} ${far.way} from frame ${far.start}: ${far.frames} of ${far.of} frames, masks so far: ${far.masks}`;
+        const how = `${which}the ${far.object} ${far.way} from frame ${far.start}: ${far.frames} of ${far.of} frames, masks so far: ${far.masks}`;
         review.show("wait", `following ${how}${left()} · Escape stops and keeps what is there, other keys rest`);
         const further = await ask("follow_step", { following: far.following });
         far = further && { ...far, ...further };
@@ -404,13 +405,14 @@
       event.stopImmediatePropagation(); // FiftyOne would close the frame
       return;
     }
-    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-    const { target } = event;
+    const { target } = event, isHeld = event.ctrlKey || event.metaKey; // with Ctrl, undo and redo alone are ours
+    const isOurs = !isHeld || /^[zy]$/i.test(event.key) && (review.strip.isShown() || !frameIsOpen());
+    if (!isOurs || event.altKey || document.querySelector("dialog[open]")) return;
     if (target?.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target?.tagName)) return;
     const isQuestion = event.key === "?" && (review.strip.isShown() || !frameIsOpen());
-    const named = BY_KEY.get(event.key.toUpperCase());
-    const act = event.shiftKey || (review.strip.isShown() && ACTS[named]?.plain) ? named : null;
-    const isZoom = event.key === "z" && review.strip.isShown() && !review.selectedLabels().length && review.focused();
+    const named = BY_KEY.get(isHeld && event.shiftKey ? "Y" : event.key.toUpperCase()); // Ctrl+Shift+Z
+    const act = isHeld || event.shiftKey || (review.strip.isShown() && ACTS[named]?.plain) ? named : null;
+    const isZoom = !isHeld && event.key === "z" && review.strip.isShown() && !review.selectedLabels().length && review.focused();
     const move = isZoom ? zoom : event.shiftKey && frameIsOpen() ? MOVES[event.key] : null;
     if (!act && !move && !isQuestion) {
       // A click on a button takes the focus from the picture.

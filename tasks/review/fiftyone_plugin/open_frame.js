@@ -32,7 +32,8 @@
 
   // A reviewed label without a source is of an object that the machine has not found.
   function decisionOf({ id, sources, decision }) {
-    return open.claims.get(id)?.decision ?? (sources?.length === 0 ? "added" : decision ?? "");
+    const stored = sources?.length === 0 ? "added" : decision ?? "";
+    return open.claims.get(id)?.decision ?? (review.strip.isUnseen({ id, sources }) ? "" : stored);
   }
 
   function claim(id, decision, written) {
@@ -109,8 +110,11 @@
     return reviewed.filter((one) => !(one.sources ?? []).some((id) => shown.has(id)));
   }
 
-  // How many labels of the machine the frame has that the view leaves out; a patch does not say.
-  const hiddenLabels = () => Math.max(0, (open.looker?.sample?.instances ?? 0) - labels().length);
+  // Labels of the machine that the frame has and the view leaves out; a patch leaves out all but one.
+  function hiddenLabels() {
+    const drawn = new Set(labels().map(({ id }) => id));
+    return isPatch() ? [] : open.others.filter(({ id }) => !drawn.has(id));
+  }
 
   // Outlines them, or no longer.
   function showHidden() {
@@ -132,8 +136,8 @@
     if (!decision && open.remade.includes(label.id)) return "made again";
     const told = review.markOf(decision), ids = [label.id, ...(label.sources ?? [])];
     const by = ids.map((id) => open.by[id]).find(Boolean); // before what this page decides
-    const isUnseen = review.strip.viewNow()?.startsWith("second-opinions");
-    if (!decision || !by || by === review.strip.who() || isUnseen) return told;
+    const isBlind = review.strip.isUnseen(label) || review.strip.viewNow()?.startsWith("second-opinions");
+    if (!decision || !by || by === review.strip.who() || isBlind) return told;
     const before = open.others.find(({ id }) => ids.includes(id))?.decision;
     if (decision !== before) return `${told}: you overruled ${by}`;
     const isAnew = ids.some((id) => open.claims.has(id));
@@ -263,14 +267,16 @@
   function paintTile(looker) {
     tiles.add(looker);
     findArrows(looker);
+    fiftyone.adapt(looker);
     const drawn = fiftyone.drawnLabels(looker, FIELD);
     const { instances, review_status, reviewed, detections } = review.asWritten(looker.sample);
     const decided = new Map([detections?.detections ?? detections ?? []].flat().map((one) => [one._id ?? one.id, one.decision]));
     const isLabel = Boolean(looker.sample._sample_id); // a tile of one label has the mark of that one alone
-    const made = isLabel ? [] : reviewedAlone(drawn, reviewed?.detections ?? []).map((one) => [fiftyone.boxOnCanvas(looker, one), decisionOf(one)]);
+    const seen = (reviewed?.detections ?? []).filter((one) => !review.strip.isUnseen(one));
+    const made = isLabel ? [] : reviewedAlone(drawn, seen).map((one) => [fiftyone.boxOnCanvas(looker, one), decisionOf(one)]);
     const marked = drawn.map((one) => [
       fiftyone.boxOnCanvas(looker, one), // of two who disagree, none has decided
-      review.strip.isDisputed(one.id) ? "" : decided.get(one.id) ?? one.decision ?? "",
+      isHeldBack(one) ? review.strip.isUnseen(one) && decisionOf(one) : decided.get(one.id) ?? one.decision ?? "",
     ]);
     const isEmpty = review_status === "done" && instances === 0 && !reviewed?.detections?.length;
     const isAll = !(instances > marked.length); // of the frame
@@ -278,12 +284,13 @@
     review.paintTile(looker.ctx, looker.canvas.width / (window.devicePixelRatio || 1), marked, made, isLabel, isEmpty, isAll);
   }
 
-  const isDisputed = ({ id }) => review.strip.isDisputed(id);
+  // Its decision is not shown.
+  const isHeldBack = (one) => review.strip.isDisputed(one.id) || review.strip.isUnseen(one);
 
   function markTiles() {
     for (const looker of tiles) {
       if (!fiftyone.isThere(looker)) tiles.delete(looker);
-      else if (review.isWritten(looker.sample) || fiftyone.drawnLabels(looker, FIELD).some(isDisputed)) fiftyone.drawAgain(looker);
+      else if (review.isWritten(looker.sample) || fiftyone.drawnLabels(looker, FIELD).some(isHeldBack)) fiftyone.drawAgain(looker);
     }
   }
 

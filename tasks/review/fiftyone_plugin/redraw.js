@@ -73,12 +73,12 @@
     return false;
   }
 
-  // What FiftyOne shows itself needs no claim, unless a key has claimed another decision since.
+  // What FiftyOne shows itself needs no claim, unless a key has claimed another decision since, or it is not shown.
   function disclaim(change) {
     const { claims } = review.open;
     for (const one of change.labels.detections ?? []) {
       const held = claims.get(one._id);
-      if (held?.written && held.decision === (one.decision ?? "")) claims.delete(one._id);
+      if (held?.written && !review.strip.isUnseen(one) && held.decision === (one.decision ?? "")) claims.delete(one._id);
     }
     for (const id of [...change.gone, ...(change.labels.reviewed ?? []).map(idOf)]) claims.delete(id);
   }

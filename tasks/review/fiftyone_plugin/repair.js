@@ -30,12 +30,13 @@
   }
 
   // Boxes that somebody draws in FiftyOne's tab Annotate get their masks when that tab is left.
-  const HOW = "draw a box around what has no label, then choose its class at the right; its mask is made when you go back to Explore";
+  const HOW = "labels that nobody has decided on are not shown here: look in Explore first; draw a box around what has no label, then " +
+    "choose its class at the right; its mask is made when you go back to Explore";
   // FiftyOne's own words for a frame on which nobody has accepted a label, and ours.
   const NOTHING = "No labels to annotate";
   const INSTEAD = ["Nothing to edit here yet", "Draw a box around what has no label, or accept labels in Explore to edit them"];
   const saved = new Set(); // ids of samples
-  let isDrawing = false, advice = "", hidden = 0;
+  let isDrawing = false, advice = "";
 
   async function takeDrawn() {
     if (isDrawing || !saved.size) return;
@@ -50,7 +51,7 @@
     const modal = document.querySelector("[data-cy=modal]"), chosen = modal?.querySelector("input[role=combobox]")?.value;
     const text = chosen
       ? `its class is "${chosen}": choose another one under "label" at the right, or press F in Explore, where a new box gets its mask`
-      : hidden ? `${hidden === 1 ? "1 label is" : `${hidden} labels are`} hidden here ("${hidden} hidden" in Explore outlines them); ${HOW}` : HOW;
+      : HOW;
     if (text !== advice) review.show("annotate", text);
     advice = text;
     for (const one of modal?.querySelectorAll("span") ?? []) {
@@ -60,7 +61,6 @@
 
   new MutationObserver(() => {
     const wasDrawing = isDrawing;
-    if (!isDrawing && review.fiftyone.isThere(review.open.looker)) hidden = review.hiddenLabels();
     isDrawing = review.fiftyone.isAnnotating();
     if (isDrawing) advise();
     if (wasDrawing === isDrawing) return;

@@ -9,14 +9,14 @@
   const KEY = "font:bold 12px monospace;background:#f3f4f6;color:#111827;border-radius:3px;padding:1px 5px;margin-right:2px";
   const BUTTON = "font:13px sans-serif;color:#f3f4f6;background:#374151;border:1px solid #6b7280;border-radius:6px;" +
     "padding:3px 6px;cursor:pointer;flex:none";
-  const HIDDEN = "labels of the frame that the view leaves out: those decided before, and those of objects that it asks about " +
-    "in another frame or not at all; press this to outline them; 'Open a sequence' above the grid shows their masks";
+  const HIDDEN = "labels of the frame that the view leaves out: hidden are those of objects that it asks about in another frame " +
+    "or not at all, the others were decided before; press this to outline them; 'Open a sequence' above the grid shows their masks";
   const OUTSIDE = "the queue asks about as many objects as --budget says, about each once: by its riskiest label. Another label of this " +
     "object is asked about or decided, or the budget did not reach it";
   const NOT_QUEUED = "not in the queue (i)";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
-  const standing = { queue: [], place: new Map(), decided: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", left: "", command: "", who: "", next: "" };
+  const standing = { queue: [], place: new Map(), decided: new Set(), unseen: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", left: "", command: "", who: "", next: "" };
   let bar = null, buttons = [], asked; // for which view
 
   // Parts of the strip that change, by name.
@@ -73,13 +73,14 @@
     const ids = labels.flatMap(({ id, sources }) => [id, ...(sources ?? [])]);
     const at = Math.max(0, ...ids.map((id) => standing.place.get(id) ?? 0)), all = standing.queue.length;
     if (!all) return "";
-    return at ? `${at} of ${all} · ${left() ? `${left()} left` : "all decided"}` : NOT_QUEUED;
+    return at ? `no. ${at} · ${left() ? `${left()} of ${all} left` : `all ${all} decided`}` : NOT_QUEUED;
   }
 
   // What there is to do on a frame without a label to decide.
   function nothingLeft(labels) {
-    const all = review.hiddenLabels() ? "every label that this view shows" : "every label of this frame";
-    if (labels.length) return standing.next || `${all} is decided: Shift+→, Shift+← lead on`;
+    const all = review.hiddenLabels().some((one) => !review.decisionOf(one)) ? "every label that this view shows" : "every label of this frame";
+    if (labels.length && standing.next) return "the queue is finished: Escape leads to the grid, which says above its tiles what comes next";
+    if (labels.length) return `${all} is decided: Shift+→, Shift+← lead on`;
     return review.isDone() ? "confirmed: nothing is here" : "no labels: Shift+X confirms that nothing is here";
   }
 
@@ -119,9 +120,11 @@
     if (asked !== viewNow()) refresh();
     const reasons = (!selected && label?.reasons) || [];
     const isDrawn = label?.sources?.length === 0; // by somebody: its frame has a place in the queue
-    const place = placeOf(label && !selected && !isDrawn ? [label] : labels), hidden = review.hiddenLabels();
+    const place = placeOf(label && !selected && !isDrawn ? [label] : labels);
+    const hidden = review.hiddenLabels(), decided = hidden.filter(review.decisionOf).length;
+    const counts = [[hidden.length - decided, "hidden"], [decided, "decided"]].filter(([count]) => count);
     set("place", place, place === NOT_QUEUED ? OUTSIDE : place);
-    set("unseen", hidden ? `${hidden} hidden` : "", HIDDEN);
+    set("unseen", counts.map((one) => one.join(" ")).join(", "), HIDDEN);
     bar.unseen.ariaPressed = review.open.showsHidden;
     set("label", selected ? `${selected} selected` : label?.label ?? "");
     set("risk", label?.risk && !selected ? `risk ${percent(label.risk)}` : "", "how likely the label is wrong");
@@ -153,7 +156,7 @@
     asked = viewNow();
     const found = await review.ask("standing");
     if (!found?.ok) return [];
-    Object.assign(standing, found, { left: found.last === standing.last ? standing.left : "", decided: new Set(found.decided) });
+    Object.assign(standing, found, { left: found.last === standing.last ? standing.left : "", decided: new Set(found.decided), unseen: new Set(found.unseen) });
     standing.place = new Map(found.queue.map((id, row) => [id, row + 1]));
     guide();
     review.paint();
@@ -195,6 +198,9 @@
   // Two reviewers disagree on it, and nobody has decided since.
   const isDisputed = (id) => id in standing.said && !standing.decided.has(id);
 
+  // Another reviewer has decided on it, and this one has yet to say something, without seeing what.
+  const isUnseen = ({ id, _id, sources }) => [id ?? _id, ...(sources ?? [])].some((one) => standing.unseen.has(one));
+
   const isQueued = (id) => standing.place.has(id);
 
   const isFinished = () => standing.queue.length > 0 && !left();
@@ -228,7 +234,7 @@
   new MutationObserver(() => bar && !isOpen() && hide()).observe(document.body, { childList: true, subtree: true });
 
   Object.assign(review, {
-    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, who: () => standing.who, command: () => standing.command, note, noteLeft, refresh, leaveView, help, isDisputed, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
+    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, who: () => standing.who, command: () => standing.command, note, noteLeft, refresh, leaveView, help, isDisputed, isUnseen, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
     offer: (row) => { buttons = row; },
   });
 })();

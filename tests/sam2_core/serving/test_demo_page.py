@@ -42,7 +42,7 @@ def test_a_click_alone_and_a_dragged_box_become_masks(page_url, tmp_path):
         assert not page.get_by_test_id("spinner").is_visible()
         page.mouse.click(*repair.place(300, 350))
         page.get_by_test_id("spinner").wait_for()
-        said.filter(has_text="px, expected IoU").wait_for()
+        said.filter(has_text="px; the model expects").wait_for()
         assert not page.get_by_test_id("spinner").is_visible()
         selected = np.abs(repair.drawn().astype(int) - before).max(-1) > 30
         x, y = (round(one) for one in repair.place(300, 380))
