@@ -154,7 +154,7 @@ class Followed:
         logits = np.zeros((len(rows), grid, grid), np.float32)
         if rows:
             some = self._backend.stacked([self._logits[row] for row in rows])
-            logits = np.asarray(self._backend.to_numpy(some), np.float32)
+            (logits,) = self._backend.fetched([some])
         stability = (logits > 1).sum((1, 2)) / np.maximum((logits > -1).sum((1, 2)), 1)
         return LowResMasks(
             logits, self.predicted_iou[list(rows)], self.object_score[list(rows)],
@@ -222,17 +222,20 @@ class Follower:
 
     def track(self) -> None:
         """Track all objects that have no mask on this frame yet."""
-        tracked = self._tracked()
+        tracked, _ = self._tracked()
         self._remember(tracked, [False] * len(tracked))
 
-    def _tracked(self) -> dict[int, Shown]:
-        """Return masks by memory of objects that have none on this frame yet, by name."""
+    def _tracked(self, others: Sequence[Any] = ()) -> tuple[dict[int, Shown], FloatArray]:
+        """Return masks by memory of objects that have none on this frame yet, by name.
+
+        They are compared with other ones as in `_decode`.
+        """
         names = [name for name, track in self.tracks.items() if track.shown is None]
         points = np.zeros((len(names), 2, 2), np.float32)
         labels = np.full((len(names), 2), POINT_PADDING, np.int32)
         tracks = [self.tracks[name] for name in names]
-        decoded = self._decode(points, labels, tracks, recalled=True)
-        return dict(zip(names, decoded, strict=True))
+        decoded, compared = self._decode(points, labels, tracks, others, recalled=True)
+        return dict(zip(names, decoded, strict=True)), compared
 
     def condition(
         self,
@@ -262,7 +265,7 @@ class Follower:
             rows = [row for row, one in enumerate(tracked) if one is corrected]
             some = [known[row] for row in rows]
             tracks = [self.tracks[name] for name in some]
-            decoded = self._decode(points[rows], padded[rows], tracks, recalled=corrected)
+            decoded, _ = self._decode(points[rows], padded[rows], tracks, recalled=corrected)
             self._remember(dict(zip(some, decoded, strict=True)), [True] * len(some))
         return known
 
@@ -338,10 +341,17 @@ class Follower:
         points: FloatArray,
         labels: npt.NDArray[np.int32],
         tracks: Sequence[Track],
+        others: Sequence[Any] = (),
         *,
         recalled: bool,
-    ) -> list[Shown]:
-        """Decode a prompt for each object, with its memory if `recalled`."""
+    ) -> tuple[list[Shown], FloatArray]:
+        """Decode a prompt for each object, with its memory if `recalled`.
+
+        Returns:
+            What is shown, and how it compares with masks by their logits: see the backend's
+            `compared`.
+
+        """
         if recalled:
             self._encode_memories(tracks)
         alike: dict[tuple[int, int], list[int]] = {}
@@ -351,6 +361,7 @@ class Follower:
                 counts = len(self._memories(track)), len(self._pointers(track))
             alike.setdefault(counts, []).append(row)
         result: dict[int, Shown] = {}
+        compared = np.zeros((len(tracks), len(others) + 1), np.float32)
         for members in alike.values():
             for start in range(0, len(members), self.backend.objects_at_once):
                 rows = members[start : start + self.backend.objects_at_once]
@@ -365,18 +376,20 @@ class Follower:
                 if recalled:
                     inputs["conditioned"] = self._recall(chosen)
                     inputs["conditioned_index"] = np.arange(len(rows))
-                for row, *decoded in zip(rows, *self._run_decoder(inputs), strict=True):
-                    logits, iou, score, pointer = decoded
-                    result[row] = Shown(logits, float(iou), float(score), pointer, recalled)
-        return [result[row] for row in range(len(tracks))]
+                logits, iou, score, pointers = self._run_decoder(inputs)
+                found = self.backend.compared(logits, others)
+                # All at once: processes that share a device wait for their turn each time.
+                iou, score, compared[rows] = self.backend.fetched([iou, score, found])
+                for row, *decoded in zip(rows, logits, iou, score, pointers, strict=True):
+                    one, predicted_iou, object_score, pointer = decoded
+                    numbers = float(predicted_iou), float(object_score)
+                    result[row] = Shown(one, *numbers, pointer, recalled)
+        return [result[row] for row in range(len(tracks))], compared
 
-    def _run_decoder(self, inputs: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
-        """Return logits, predicted IoU and object score, NumPy's, and pointers of O objects."""
+    def _run_decoder(self, inputs: dict[str, Any]) -> Sequence[Any]:
+        """Return logits, predicted IoU, object scores and pointers of O objects, own arrays."""
         fine = {name: self._features[name] for name in ("high_res_s0", "high_res_s1")}
-        logits, iou, score, pointers = self.backend.run("memory_decoder", inputs | fine)
-        # Both at once: processes that share a device wait for their turn each time.
-        iou, score = self.backend.to_numpy(self.backend.stacked([iou, score]))
-        return logits, iou, score, pointers
+        return self.backend.run("memory_decoder", inputs | fine)
 
     def _mask_inputs(self, tracks: Sequence[Track]) -> dict[str, Any]:
         """Return the masks that objects have on this frame already, to be refined."""
@@ -387,7 +400,7 @@ class Follower:
         masks = np.zeros((len(tracks), 1, grid, grid), np.float32)
         for mask, track in zip(masks, tracks, strict=True):
             if track.shown:
-                logits = self.backend.to_numpy(track.shown.logits)
+                (logits,) = self.backend.fetched([track.shown.logits])
                 mask[0] = logits.clip(-CORRECTED_LOGIT, CORRECTED_LOGIT)
         return {"mask_input": masks, "has_mask": has_mask}
 
@@ -447,16 +460,18 @@ class Follower:
     def _detect(self, prompts: Prompts, rows: IntArray) -> None:
         """Join detections, `rows` of the detector, with objects, and track the others."""
         nobody = [Track() for _ in rows]
-        detected = self._decode(prompts.points_model, prompts.labels, nobody, recalled=False)
         before = {name: one.before for name, one in self.tracks.items() if one.before is not None}
-        still, there = self._joined(detected, before, self.rules.still_iou)
+        detected, compared = self._decode(
+            prompts.points_model, prompts.labels, nobody, list(before.values()), recalled=False
+        )
+        still = _joined(compared[:, :-1], list(before), self.rules.still_iou)
+        there = compared[:, -1] > 0
         shown: dict[int, Shown] = {}
         for row, (name, _) in still.items():
             self.tracks[name].shown = shown[name] = detected[row]
-        tracked = self._tracked()
         left = [row for row in range(len(detected)) if row not in still]
-        logits = {name: one.logits for name, one in tracked.items()}
-        moved, _ = self._joined([detected[row] for row in left], logits, self.rules.joins_iou)
+        tracked, compared = self._tracked([detected[row].logits for row in left])
+        moved = _joined(compared[:, :-1].T.copy(), list(tracked), self.rules.joins_iou)
         joined = still | {left[row]: found for row, found in moved.items()}
         for row, one in enumerate(detected):
             if row not in joined and not there[row]:
@@ -473,24 +488,6 @@ class Follower:
         masks = tracked | shown
         self._remember(masks, [name in shown for name in masks])
 
-    def _joined(
-        self, detected: Sequence[Shown], objects: Mapping[int, Any], least_iou: float
-    ) -> tuple[dict[int, tuple[int, float]], npt.NDArray[np.bool_]]:
-        """Join masks with those of objects, the most alike first.
-
-        Returns:
-            Object and IoU by row of `detected`, and whether there is anything on each of these.
-
-        """
-        names, joined = list(objects), dict[int, tuple[int, float]]()
-        logits = [one.logits for one in detected]
-        iou, there = self.backend.compared(logits, list(objects.values()))
-        while iou.size and iou.max() >= least_iou:
-            row, column = divmod(int(iou.argmax()), iou.shape[1])
-            joined[row] = names[column], float(iou[row, column])
-            iou[row], iou[:, column] = 0, 0
-        return joined, there
-
     def _end(self) -> None:
         """End objects that are absent, undetected or too many."""
         for name, track in list(self.tracks.items()):
@@ -501,3 +498,22 @@ class Follower:
         by_age = sorted(self.tracks, key=lambda name: self.tracks[name].last_detected)
         for name in by_age[: max(0, len(by_age) - self.rules.objects)]:
             del self.tracks[name]
+
+
+def _joined(
+    iou: FloatArray, names: Sequence[int], least_iou: float
+) -> dict[int, tuple[int, float]]:
+    """Join detections with objects, the most alike first: object and IoU by detection.
+
+    Args:
+        iou: float32 (D, N) of detections' masks and objects'; overwritten.
+        names: of the N objects.
+        least_iou: of two that are joined.
+
+    """
+    joined = dict[int, tuple[int, float]]()
+    while iou.size and iou.max() >= least_iou:
+        row, column = divmod(int(iou.argmax()), iou.shape[1])
+        joined[row] = names[column], float(iou[row, column])
+        iou[row], iou[:, column] = 0, 0
+    return joined

@@ -109,9 +109,6 @@ class PerfectMemory(FollowBackend):
                 best, found = iou, (name, mask)
         return found
 
-    def to_numpy(self, array: Any) -> Any:
-        return array
-
 
 def picture_for(backend: FollowBackend, frame: FrameRef) -> ImageArray:
     """Read a frame's picture; the stand-in looks at its number only."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from sam2_core.backends.model_folder import MEMORY_OUTPUTS
 from sam2_core.backends.onnxruntime_backend import open_session, run_session
@@ -121,18 +120,15 @@ class FollowBackend(ABC):
         grid = self.image_size // 4
         return np.zeros((objects, 1, grid, grid), np.float32)
 
-    def compared(
-        self, masks: Sequence[Any], others: Sequence[Any]
-    ) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """Compare masks by their logits (G, G), own arrays.
+    def compared(self, masks: Any, others: Sequence[Any]) -> Any:
+        """Compare masks by their logits, an own array (N, G, G), with M other ones (G, G).
 
         Returns:
-            IoU of N masks and M others, float32 (N, M), 0 where both are empty; and whether there
-            is anything on each of the N, bool (N,).
+            Float32 (N, M + 1), an own array: IoU, 0 where both are empty, and last the cells of
+            each of the N.
 
         """
-        there = np.array([(one > 0).any() for one in masks], np.bool_)
-        return overlaps(masks, others), there
+        return np.column_stack([overlaps(masks, others), (masks > 0).sum((1, 2), np.float32)])
 
     @abstractmethod
     def run(self, graph: str, inputs: Mapping[str, Any]) -> Sequence[Any]:
@@ -146,9 +142,9 @@ class FollowBackend(ABC):
         """Copy a row of an own array: a view keeps the whole batch for as long as itself."""
         return row.copy()
 
-    @abstractmethod
-    def to_numpy(self, array: Any) -> npt.NDArray[Any]:
-        """Return an own array as NumPy's; logits and scores in float32."""
+    def fetched(self, arrays: Sequence[Any]) -> Sequence[FloatArray]:
+        """Return own arrays as NumPy's, in float32, all of them at once."""
+        return arrays
 
 
 class OnnxFollowBackend(FollowBackend):
@@ -172,7 +168,3 @@ class OnnxFollowBackend(FollowBackend):
     def run(self, graph: str, inputs: Mapping[str, Any]) -> Sequence[Any]:
         """Run a session."""
         return run_session(self.sessions[graph], self._outputs[graph], dict(inputs))
-
-    def to_numpy(self, array: Any) -> npt.NDArray[Any]:
-        """Return it."""
-        return array

@@ -4,8 +4,6 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from sam2_core.architecture import Memory, Sam2, cast
@@ -193,20 +191,18 @@ class TorchFollowBackend(FollowBackend):
         """Return None."""
         return None
 
-    def compared(
-        self, masks: Sequence[Any], others: Sequence[Any]
-    ) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    def compared(self, masks: Any, others: Sequence[Any]) -> Any:
         """Compare on the device."""
 
         def work() -> Any:
-            if not masks:
-                return np.zeros((0, len(others)), np.float32), np.zeros(0, np.bool_)
-            ours = (torch.stack(list(masks)) > 0).flatten(1).float()
-            theirs = (torch.stack([*others, masks[0]]) > 0).flatten(1).float()
-            shared, own = ours @ theirs.t(), ours.sum(1)
-            iou = shared / (own[:, None] + theirs.sum(1) - shared).clamp(min=1)
-            found = torch.cat([iou[:, :-1], own[:, None]], 1).cpu().numpy()
-            return found[:, :-1], found[:, -1] > 0
+            ours = (masks > 0).flatten(1).float()
+            own = ours.sum(1, keepdim=True)
+            if not others:
+                return own
+            theirs = (torch.stack(list(others)) > 0).flatten(1).float()
+            shared = ours @ theirs.t()
+            union = own + theirs.sum(1) - shared
+            return torch.cat([shared / union.clamp(min=1), own], 1)
 
         return self.together(work)
 
@@ -218,6 +214,12 @@ class TorchFollowBackend(FollowBackend):
         """Clone it."""
         return self.together(row.clone)
 
-    def to_numpy(self, array: Any) -> npt.NDArray[Any]:
-        """Copy to the host."""
-        return self.together(lambda: array.float().cpu().numpy())
+    def fetched(self, arrays: Sequence[Any]) -> Sequence[FloatArray]:
+        """Copy to the host, in one piece."""
+
+        def work() -> Any:
+            sizes = [one.numel() for one in arrays]
+            flat = torch.cat([one.float().flatten() for one in arrays]).cpu().split(sizes)
+            return [part.view(one.shape).numpy() for part, one in zip(flat, arrays, strict=True)]
+
+        return self.together(work)
