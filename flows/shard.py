@@ -91,8 +91,7 @@ def _label_shard(params: ShardParams) -> Any:
             f"and parameters make run {stamp.run_key}: give every worker the same model files and "
             "version"
         )
-    if params.label.dataset_name:
-        refuse_before_labeling(params.label.dataset_name, params.label.out)
+    refuse_before_labeling(params.label.dataset_name, params.label.out)
     with (
         handling(lambda *_: context.stop.set(), signal.SIGTERM),
         ready(job),

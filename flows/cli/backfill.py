@@ -23,8 +23,8 @@ def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **options: A
 
     Nothing is submitted or labeled twice: repeat it after an interruption, or every hour. Labels
     of before that are missing in the dataset are loaded at once. Exit code 0: submitted (with
-    --wait: all labeled and loaded); 1: some sequences or frames are not; 2: bad usage; 130: Ctrl-C
-    ended the watching, the shards go on.
+    --wait, or where nothing is under way: all labeled and loaded); 1: some sequences or frames are
+    not; 2: bad usage; 130: Ctrl-C ended the watching, the shards go on.
     """
     from flows.cli.backfill_run import run_backfill
     from flows.server.api import use_api

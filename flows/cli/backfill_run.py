@@ -53,7 +53,7 @@ def run_backfill(
 
     Returns the plan, with `submitted` and `met` when something was submitted, `not_loaded`, ids of
     labeled sequences that the dataset lacked, `cancelled` when it was cancelled, and `states`,
-    `failed` and `remaining` when it was waited for.
+    `failed`, `failed_frames` and `remaining` when it was waited for, or nothing is under way.
 
     Raises:
         AutolabelError: nothing can be planned, or Prefect is not there.
@@ -80,9 +80,9 @@ def run_backfill(
         raise AutolabelError(f"no sequence in the sources matches --sequences {patterns}")
     result |= _submit(console, plan)
     result["not_loaded"], result["failed"] = _load_missing(console, plan)
-    if wait:
+    if wait or not (plan.shards or plan.in_flight):
         result |= watch(console, plan, result["failed"])
-    elif plan.shards:
+    else:
         console.print("follow it: [bold]autolabel status[/]")
     return result
 
@@ -215,13 +215,15 @@ def watch(
 def _say_what_is_left(console: Console, left: BackfillPlan, result: dict[str, Any]) -> None:
     color = "red" if result["remaining"] else "green"
     kept = f", {left.kept} kept as people reviewed them" if left.kept else ""
+    frames = result["failed_frames"]
+    failed = f", [red]{counted(len(frames), 'frame')} without labels[/]" if frames else ""
     sequences = counted(left.sequences, "sequence")
-    console.print(f"[{color}]{left.up_to_date} of {sequences} labeled{kept}[/]")
+    console.print(f"[{color}]{left.up_to_date} of {sequences} labeled{kept}[/]{failed}")
     for name in shown_of(console, result["gone"]):
         console.print(f"  [red]gone[/] {escape(name)}: it was there at the time of planning")
     for one in shown_of(console, result["failed"]):
         console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
-    for one in shown_of(console, result["failed_frames"]):
+    for one in shown_of(console, frames):
         where = escape(f"{one['uri']}: {one['reason']} (in {one['stage']})")
         console.print(f"  [red]no labels[/] {where}")
     dataset = left.params.label.dataset_name

@@ -37,16 +37,15 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     "--at",
     metavar="HH:MM",
     type=click.DateTime(["%H:%M"]),
-    default="01:00",
-    help="When each night starts.",
+    help="When each night starts. Default: as set before, at first 01:00.",
 )
-@click.option("--timezone", default="UTC", metavar="NAME", help="Its time zone.")
+@click.option("--timezone", metavar="NAME", help="Its time zone. Default: as before, at first UTC.")
 @click.option(
     "--off", is_flag=True, expose_value=False, callback=_off,
     help="Turn the nights off; needs no SOURCE.",
 )  # fmt: skip
 @json_option
-def command(at: datetime, timezone: str, as_json: bool, **options: Any) -> None:
+def command(at: datetime | None, timezone: str | None, as_json: bool, **options: Any) -> None:
     """Label what is new in SOURCE every night, and load it.
 
     Sets the parameters and the schedule of the deployment nightly/nightly and prints the next runs.
@@ -57,7 +56,7 @@ def command(at: datetime, timezone: str, as_json: bool, **options: Any) -> None:
     from flows.machine.programs import CPU_POOL
     from flows.plan.names import refuse_other_names
     from flows.server.fleet import decided
-    from flows.server.schedules import plan_nights, turn_on
+    from flows.server.schedules import plan_nights, time_of, turn_on
     from flows.server.submit import workers_online
     from tasks.dataset.schema import refuse_before_labeling
 
@@ -65,18 +64,19 @@ def command(at: datetime, timezone: str, as_json: bool, **options: Any) -> None:
     use_api()
     for one in filter(storage.is_s3, (*params.label.sources, params.label.out)):
         next(storage.s3_pages(one, Delimiter="/"))  # what would fail every night is refused now
-    if params.label.dataset_name:
-        refuse_before_labeling(params.label.dataset_name, params.label.out)
+    refuse_before_labeling(params.label.dataset_name, params.label.out)
     refuse_other_names(params.label)
     refusal = ""
     try:
         decided(params.label)
     except AutolabelError as error:
         refusal = str(error)
-    before = turn_on(params, f"{at.minute} {at.hour} * * *", timezone).get("label", {})
-    instead = replaced(before, params.label)
+    cron = f"{at.minute} {at.hour} * * *" if at else None
+    before, rule = turn_on(params, cron, timezone)
+    when, zone = time_of(rule.cron), rule.timezone or "UTC"
+    instead = replaced(before.get("label", {}), params.label)
     absent = absent_here(params.label.sources)
-    nights = [one.astimezone(ZoneInfo(timezone)) for one in plan_nights(NIGHTS_SHOWN)]
+    nights = [one.astimezone(ZoneInfo(zone)) for one in plan_nights(NIGHTS_SHOWN)]
     served = bool(workers_online(CPU_POOL))
     for source in absent:
         click.echo(f"{source} is not on this machine; workers need to read it", err=True)
@@ -85,7 +85,7 @@ def command(at: datetime, timezone: str, as_json: bool, **options: Any) -> None:
     if refusal:
         click.echo(f"with the workers online now every night would fail: {refusal}", err=True)
     result = {
-        "at": f"{at:%H:%M}", "timezone": timezone,
+        "at": when, "timezone": zone,
         "next_runs": [one.isoformat(timespec="minutes") for one in nights],
         "replaced": instead, "absent": absent, "worker_online": served, "refused": refusal,
     }  # fmt: skip
@@ -93,7 +93,7 @@ def command(at: datetime, timezone: str, as_json: bool, **options: Any) -> None:
         return
     if instead:
         click.echo(f"no longer labeled every night: {instead}")
-    click.echo(f"every night at {at:%H:%M} {timezone}, the next:")
+    click.echo(f"every night at {when} {zone}, the next:")
     for moment in nights:
         click.echo(f"  {moment:%a %Y-%m-%d %H:%M %Z}")
 

@@ -20,6 +20,7 @@ from flows.plan.shards import Piece, ShardParams, pack, shard_lengths, taken_ns,
 from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import Matching
+from tasks.dataset.schema import refuse_before_labeling
 from tasks.frames.discover import Discovered, discover, refuse_output_inside
 from tasks.frames.naming import Names
 from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
@@ -219,7 +220,8 @@ def plan_backfill(
 
     Raises:
         NamedOtherwiseError: frames have another name in the storage, which the sources cannot give.
-        AutolabelError: a source, the model, the detector or the boxes are not there or unusable.
+        AutolabelError: a source, the model, the detector or the boxes are not there or unusable, or
+            the dataset belongs to another storage.
 
     """
     label = params.label
@@ -234,6 +236,7 @@ def plan_backfill(
     plan.works = list(_missing(plan, in_flight(stamp.run_key)))
     if matching:
         matching.refuse_nothing(label.wanted_classes)
+    refuse_before_labeling(label.dataset_name, label.out)
     return plan
 
 

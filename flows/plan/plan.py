@@ -91,8 +91,9 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
 
     Raises:
         NamedOtherwiseError: frames have another name in the storage, which the sources cannot give.
-        AutolabelError: a source, the model, the detector or the boxes are not there or unusable, or
-            there is something to label and the backend cannot run here.
+        AutolabelError: a source, the model, the detector or the boxes are not there or unusable,
+            the dataset belongs to another storage, or there is something to label and the backend
+            cannot run here.
 
     """
     refuse_output_inside(params.out, params.sources)
@@ -137,6 +138,7 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
     plan = Plan(job, sequences, matching, tuple(again), names, kept, replaced)
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
         refuse_unless_usable(job.model.backend)
+    refuse_before_labeling(params.dataset_name, params.out)
     return plan
 
 
@@ -148,12 +150,9 @@ def begin(params: LabelParams, names: Names, again: Iterable[ListedManifest]) ->
     """Record new names, and make labels that are there the newest of their sequences.
 
     Raises:
-        AutolabelError: another command made names of the same frames meanwhile, or the dataset
-            belongs to another storage.
+        AutolabelError: another command made names of the same frames meanwhile.
 
     """
-    if params.dataset_name:
-        refuse_before_labeling(params.dataset_name, params.out)
     keep_names(params.out, names)
     declare_again(params.out, again)
 

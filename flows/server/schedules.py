@@ -113,46 +113,60 @@ def _text(moment: datetime | None, zone: ZoneInfo) -> str:
 def _rule_text(schedule: DeploymentSchedule) -> str:
     values = schedule.schedule.model_dump(mode="json")
     zone = values.get("timezone") or "UTC"
-    if daily := _DAILY.fullmatch(values.get("cron", "")):
-        return f"every day at {int(daily[2]):02}:{int(daily[1]):02} {zone}"
+    cron = values.get("cron", "")
+    if (at := time_of(cron)) != cron:
+        return f"every day at {at} {zone}"
     kind = next(one for one in ("cron", "interval", "rrule") if one in values)
     return f"{kind} {values[kind]} {zone}"
 
 
+def time_of(cron: str) -> str:
+    """Return the HH:MM of a rule for every day; any other rule as it is."""
+    daily = _DAILY.fullmatch(cron)
+    return f"{int(daily[2]):02}:{int(daily[1]):02}" if daily else cron
+
+
 DEPLOYMENT = "nightly/nightly"
 SLUG = "nightly"
+FIRST = CronSchedule(cron="0 1 * * *", timezone="UTC")
 
 
-def turn_on(params: BackfillParams, cron: str, timezone: str) -> Mapping[str, Any]:
+def turn_on(
+    params: BackfillParams, cron: str | None = None, timezone: str | None = None
+) -> tuple[Mapping[str, Any], CronSchedule]:
     """Give the nightly deployment its parameters, and let its schedule make runs.
 
-    Schedules that somebody has made on Prefect's pages, which have no slug, go.
+    Rule and time zone stay where None is given. Schedules that somebody has made on Prefect's
+    pages, which have no slug, go.
 
     Returns:
-        The parameters that it had, plain values; empty if it had none.
+        The parameters that it had, plain values, empty if it had none; and the schedule.
 
     Raises:
         AutolabelError: Prefect is not there or has no such deployment, or the schedule's rule or
             time zone is none.
 
     """
+    with connected() as client:
+        found = client.read_deployment_by_name(DEPLOYMENT)
+    ours = [one.schedule for one in found.schedules if one.slug == SLUG]
+    old = next((one for one in ours if isinstance(one, CronSchedule)), FIRST)
     try:
-        rule = CronSchedule(cron=cron, timezone=timezone)
+        rule = CronSchedule(cron=cron or old.cron, timezone=timezone or old.timezone)
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise AutolabelError(
             f"no schedule can be made of {cron!r} in {timezone!r}: {why}"
         ) from None
     values = {"params": params.model_dump(mode="json", exclude_none=True)}
+    update = DeploymentUpdate(
+        parameters=found.parameters | values,
+        paused=False,
+        schedules=[DeploymentScheduleUpdate(schedule=rule, active=True, slug=SLUG)],
+    )
     with connected() as client:
-        found = client.read_deployment_by_name(DEPLOYMENT)
-        ours = DeploymentScheduleUpdate(schedule=rule, active=True, slug=SLUG)
-        update = DeploymentUpdate(
-            parameters=found.parameters | values, paused=False, schedules=[ours]
-        )
         client.update_deployment(found.id, update)
-    before: Mapping[str, Any] = found.parameters.get("params") or {}
-    return before
+    return found.parameters.get("params") or {}, rule
 
 
 def plan_nights(count: int) -> list[datetime]:

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -109,6 +110,7 @@ def work(worker: Worker, grace_s: float, until_idle_s: float | None = None) -> N
     scratch = OwnFolder("autolabel-worker-")
     own = {"TMPDIR": str(scratch.path), self_test.WORKER_VARIABLE: str(os.getpid())}
     os.environ |= own
+    tempfile.tempdir = own["TMPDIR"]  # Prefect leaves an empty `runner_storage` there
     try:
         offers = _offers(worker.bind())
         for variable, value in SETTINGS.items():

@@ -390,8 +390,10 @@ def dataset_lock(name: str) -> Iterator[None]:
 LOADS = "autolabel_loads"
 
 
-def refuse_before_labeling(dataset_name: str, out_uri: str, advice: str = OTHER_DATASET) -> None:
-    """Refuse to label for a dataset that belongs to another storage.
+def refuse_before_labeling(
+    dataset_name: str | None, out_uri: str, advice: str = OTHER_DATASET
+) -> None:
+    """Refuse to label for a dataset that belongs to another storage; None is no dataset.
 
     Labels do not wait for a database: where none is here or answers, the load will refuse.
 
@@ -401,7 +403,7 @@ def refuse_before_labeling(dataset_name: str, out_uri: str, advice: str = OTHER_
     """
     from pymongo.errors import PyMongoError
 
-    if not is_at_hand():
+    if dataset_name is None or not is_at_hand():
         return
     try:
         reach_database()

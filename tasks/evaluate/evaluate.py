@@ -47,6 +47,7 @@ from tasks.dataset.coco_truth import Truth, TruthImage, areas_px, load_truth, re
 from tasks.evaluate.metrics import FailedImage, Scores
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
 from tasks.masks.segment import segment_frames
+from tasks.pipeline.open_boxes import SCHEME, is_of_frames
 from tasks.types import FrameFailure, FrameRef
 
 T = TypeVar("T")
@@ -149,7 +150,6 @@ def _by_graphs(
     )  # fmt: skip
 
 
-DATASET = "dataset:"
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 # Marks pixels that count neither way; in a grey picture of nothing but 0 and 255 it is the object,
 # as in DAVIS 2016.
@@ -181,8 +181,8 @@ def open_truth(
         AutolabelError: there is no such truth, or it cannot be read.
 
     """
-    if given.startswith(DATASET):
-        whole = given.removeprefix(DATASET)
+    if given.startswith(SCHEME):
+        whole = given.removeprefix(SCHEME)
         # At its last dot, as for boxes: names of datasets may have dots.
         name, _, field = whole.rpartition(".") if "." in whole else (whole, "", "")
         truth = _of_dataset(name, field)
@@ -192,7 +192,7 @@ def open_truth(
     if images is None and not (unseen and Path(given).is_file()):
         raise AutolabelError(
             f"{given}: give the folder of the truth's pictures with --images; the truth in a "
-            f"FiftyOne dataset is {DATASET}NAME.FIELD"
+            f"FiftyOne dataset is {SCHEME}NAME.FIELD"
         )
     if images is not None and Path(given).is_dir():
         return load_png_truth(Path(given), images, first_frames=first_frames)
@@ -213,13 +213,12 @@ def first_of_each(truth: Truth) -> Truth:
 
 
 def _of_dataset(name: str, field: str) -> Truth:
-    from tasks.dataset.database import ensure_database
     from tasks.dataset.layout import sample_collection
     from tasks.dataset.schema import TRUTH_FIELD, open_dataset
 
-    ensure_database()
     dataset = open_dataset(name, ours=False)
     field = field or TRUTH_FIELD
+    is_of_frames(dataset, field, f"{SCHEME}{name}")  # says which fields there are
     kept = (field, "filepath", "metadata", "sequence_id", "camera", "frame_uri")
     wanted = dict.fromkeys(kept, 1)
     samples = sample_collection(dataset).find({}, wanted)

@@ -90,7 +90,10 @@ class StoredLabels:
             if not frames:
                 yield ValueError("no labels of it")
             elif len(frames) > 1:
-                yield ValueError(f"several frames fit it: {', '.join(several)}")
+                yield ValueError(
+                    f"several frames fit it: {', '.join(several)}. Have the truth name the folders "
+                    "that tell them apart, too"
+                )
             elif len(self._images[frames[0].uri]) > 1:
                 yield ValueError(f"several images of the truth fit {several[0]}")
             else:

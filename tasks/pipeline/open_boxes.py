@@ -49,7 +49,7 @@ def open_boxes(address: str, names_uri: str = "") -> ImportedBoxes:
 
     name, field = dataset_and_field(address)
     dataset = open_dataset(name, ours=False)
-    of_frames = _is_of_frames(dataset, field, address)
+    of_frames = is_of_frames(dataset, field, address)
     wanted = {field: 1, "filepath": 1, "metadata": 1, "frame_uri": 1}
     samples = sample_collection(dataset).find({}, wanted).sort("filepath", 1)
     if not of_frames:
@@ -63,8 +63,13 @@ def open_boxes(address: str, names_uri: str = "") -> ImportedBoxes:
     return field_boxes(address, samples, frames_of)
 
 
-def _is_of_frames(dataset: Any, field: str, address: str) -> bool:
-    """Whether the field is one of the frames of videos."""
+def is_of_frames(dataset: Any, field: str, address: str) -> bool:
+    """Whether a field of labels is one of the frames of videos.
+
+    Raises:
+        AutolabelError: there is no such field, or it holds no labels; says which do.
+
+    """
     image_fields = _kinds(dataset.get_field_schema())
     frame_fields = _kinds(dataset.get_frame_field_schema() or {})
     for kinds, of_frames in ((image_fields, False), (frame_fields, True)):

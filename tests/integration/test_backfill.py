@@ -58,8 +58,9 @@ def test_a_frame_without_labels_is_told_by_its_file(cluster, upload, s3):
     assert frame["uri"].endswith("in/bad000/0001.jpg")
     assert frame["reason"]
     assert frame["frame"] == 1  # a number, as `label` says it
-    again = cluster.backfill(*arguments, "--wait", code=1)
-    assert (again["shards"], again["remaining"], again["failed_frames"]) == (0, 0, [frame])
+    for waits in (("--wait",), ()):
+        again = cluster.backfill(*arguments, *waits, code=1)
+        assert (again["shards"], again["remaining"], again["failed_frames"]) == (0, 0, [frame])
 
     (run,) = cluster.runs(done["run_key"])
     body = {"artifacts": {"flow_run_id": {"any_": [run["id"]]}, "type": {"any_": ["progress"]}}}

@@ -241,7 +241,7 @@ def test_a_schedule_that_comes_to_nothing_is_told(nightly, capsys):
     turn_off()
     (found,) = mine()
     assert (found["on"], found["problem"]) == (False, "")
-    before = turn_on(BackfillParams(label=label), "0 1 * * 1", "UTC")
+    before, _ = turn_on(BackfillParams(label=label), "0 1 * * 1", "UTC")
     assert BackfillParams.model_validate(before) == BackfillParams(label=label)
     assert [(one["when"], one["on"]) for one in mine()] == [("cron 0 1 * * 1 UTC", True)]
     with pytest.raises(AutolabelError, match="every day"):
@@ -275,10 +275,12 @@ def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, da
     shown = [line.split("planned")[1].strip() for line in capsys.readouterr().out.splitlines()[2:]]
     assert shown == [night.strip() for night in nights], "both commands say the same"
 
+    told = run(["/drives", "--out", "/labels"]).stdout
+    assert told.startswith("every night at 01:30 America/New_York"), "as it was set"
     assert run(["/other", "--out", "/labels", "--at", "23:05"]).exit_code == 0
     assert planned_sources(client) == {("/other",)}, "no night labels what was set before"
     (found,) = mine()
-    assert (found["when"], found["on"]) == ("every day at 23:05 UTC", True)
+    assert (found["when"], found["on"]) == ("every day at 23:05 America/New_York", True)
     assert all("T23:05" in moment for moment in found["next_runs"])
 
     assert run(["--off"]).exit_code == 0

@@ -47,9 +47,10 @@ def test_nothing_is_imported_that_is_not_needed(tmp_path):
     heavy = {"prefect", "fiftyone", "torch", "onnxruntime", "cv2", "s3fs", "pandas", "sklearn"}
     assert {one for one in heavy if imported(errors)[one] > 1} == set()
     other = tmp_path / "other" / "out"
-    _, errors = home.label(*arguments[:2], other, *arguments[3:], code=2)
-    assert f"holds the labels of {tmp_path / 'out'}" in errors
-    assert not (other / "labels").exists()
+    for trial in ((), ("--dry-run",)):
+        _, errors = home.label(*arguments[:2], other, *arguments[3:], *trial, code=2)
+        assert f"holds the labels of {tmp_path / 'out'}" in errors
+    assert not other.exists()
 
 
 def test_a_small_run_leaves_what_the_flow_leaves(terminal, tmp_path, monkeypatch):

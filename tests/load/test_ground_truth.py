@@ -101,7 +101,9 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     measured = open_truth(f"dataset:{name}.ground_truth", None).images
     assert ["has no class" in one.unreadable for one in measured].count(True) == 1
     assert sorted(map(len, measured)) == [0, 0, 1]
-    with pytest.raises(AutolabelError, match="has masks in its field nothing"):
+    with pytest.raises(AutolabelError, match="has masks in its field previous"):
+        open_truth(f"dataset:{name}.previous", None)
+    with pytest.raises(AutolabelError, match=r"no field 'nothing' in the dataset; .* detections, "):
         open_truth(f"dataset:{name}.nothing", None)
     import fiftyone as fo
 
