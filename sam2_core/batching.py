@@ -45,7 +45,7 @@ def group_prompts(frames: Sequence[Prompts]) -> list[tuple[npt.NDArray[np.int64]
 
 
 def gather(parts: Sequence[tuple[npt.NDArray[np.int64], LowResMasks]]) -> LowResMasks:
-    """Put decoder outputs, one at least, into one, each row at its position among all."""
+    """Put decoder outputs into one, each row at its position among all."""
     together = LowResMasks.joined([part for _, part in parts])
     if len(parts) < 2:
         return together

@@ -222,7 +222,7 @@ class OpenImage:
             self._decode(_some(prompts, slice(row, row + 1)), around[row])
             for row in range(len(prompts))
         ]
-        low_res = LowResMasks.joined(decoded) if decoded else LowResMasks.empty()
+        low_res = LowResMasks.joined(decoded)
         return finish(low_res, self.size_hw, rows, reasons, around if info.close_ups else None)
 
     def _many(self, given: PointPrompts, xyxy_px: FloatArray, plain: BoolArray) -> Masks:

@@ -53,8 +53,7 @@ _Part = tuple[Later, slice]
 
 def _joined(parts: Sequence[_Part]) -> LowResMasks:
     """Wait for a frame's rows and put them together."""
-    found = [later().chosen(rows) for later, rows in parts]
-    return LowResMasks.joined(found) if found else LowResMasks.empty()
+    return LowResMasks.joined([later().chosen(rows) for later, rows in parts])
 
 
 class Segmenter(AbstractContextManager["Segmenter"]):

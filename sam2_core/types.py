@@ -7,6 +7,7 @@ Row i of everything belongs to prompt i, in the caller's order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -230,8 +231,8 @@ class LowResMasks(Rows):
     object_score: FloatArray
     stability: FloatArray
 
-    @staticmethod
-    def empty() -> LowResMasks:
-        """No masks, of any grid."""
+    @classmethod
+    def joined(cls, parts: Sequence[LowResMasks]) -> LowResMasks:
+        """Put parts one behind the other; of none, there are no masks of any grid."""
         nothing = np.zeros(0, np.float32)
-        return LowResMasks(nothing.reshape(0, 0, 0), nothing, nothing, nothing)
+        return super().joined(parts or [cls(nothing.reshape(0, 0, 0), nothing, nothing, nothing)])

@@ -167,7 +167,7 @@ def prefect_if_needed(
 
     def stop(number: int, _: object) -> None:
         for one in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C would say all of it again
-            signal.signal(one, signal.SIG_IGN)
+            signal.signal(one, lambda *_: None)  # Python reports one that SIG_IGN overtakes
         # Python refuses to nest a write in another one of this thread, which the signal may have
         # interrupted: straight to the descriptor.
         with contextlib.suppress(RuntimeError):

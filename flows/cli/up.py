@@ -92,7 +92,9 @@ def bring_up(
             wait_until(worker, partial(workers_online, pool))
         if app_port is not None:
             tell("the App")
-            _bring_up_app(app_port)
+            secret = read_or_create_secret(app_token_file(), partial(secrets.token_urlsafe, 32))
+            app = start(replace(APP, port=app_port, environment={TOKEN_VARIABLE: secret}))
+            wait_until(app, lambda: answers(app.url))
         found = {name: one.url or f"process {one.pid}" for name, one in running().items()}
         return {"prefect": found.pop(SERVER.name, api), **found}
 
@@ -128,14 +130,6 @@ def _bring_up_server(
     wait_until(server, lambda: answers(f"{server.url}/health"))
     choose_api(server.url, known_auth(folder()))
     return server.url
-
-
-def _bring_up_app(port: int) -> None:
-    if "app" in running():
-        return
-    token = read_or_create_secret(app_token_file(), partial(secrets.token_urlsafe, 32))
-    app = start(replace(APP, port=port, environment={TOKEN_VARIABLE: token}))
-    wait_until(app, lambda: answers(app.url))
 
 
 def app_token_file() -> Path:

@@ -144,7 +144,7 @@ class TritonBackend(Backend):
 
     def _segmented(self, frame: PreparedFrame) -> Masks:
         if not len(frame.rows):
-            return finish(LowResMasks.empty(), frame.size_hw, frame.rows, frame.reasons)
+            return finish(LowResMasks.joined([]), frame.size_hw, frame.rows, frame.reasons)
         pixels, boxes, parts = frame.images_model[0].frame.pixels, frame.boxes_xyxy_px, []
         for start in range(0, len(boxes), MOST_PROMPTS):
             some = boxes[start : start + MOST_PROMPTS]

@@ -140,6 +140,7 @@ def test_a_worker_of_a_job_takes_what_the_chart_counts_and_ends_when_nothing_wai
         with engine.connect() as connection:
             return connection.execute(text(query.replace("{{ $pool }}", "jobs"))).scalar()
 
+    (temporary := tmp_path / "temporary").mkdir()
     cluster.post("work_pools/", {"name": "jobs", "type": "process"})
     (deployment,) = cluster.post("deployments/filter", {"deployments": {"name": {"any_": ["gpu"]}}})
     at = f"{cluster.api}/deployments/{deployment['id']}"
@@ -149,14 +150,14 @@ def test_a_worker_of_a_job_takes_what_the_chart_counts_and_ends_when_nothing_wai
         done = cluster.backfill(*upload(2, 4, "jobs"), "--backend", "onnxruntime-cpu")
         assert wait_for(waiting) == done["submitted"] == 1
         command = [AUTOLABEL, "worker", "--pool", "jobs", "--until-idle", "5"]
-        worker = cluster.spawn("job", *command, TMPDIR=str(tmp_path))
-        ready = probe.replace("/tmp/", f"{tmp_path}/")
+        worker = cluster.spawn("job", *command, TMPDIR=str(temporary))
+        ready = probe.replace("/tmp/", f"{temporary}/")
         wait_for(lambda: subprocess.run(["sh", "-c", ready], check=False).returncode == 0, 300)
         # Still one to KEDA, which takes the Job that has it off.
         wait_for(lambda: states(cluster, done["run_key"])[-1] == "Running" and waiting() == 1, 300)
         cluster.proxy.fault = lambda method, path: ""
         assert worker.wait(300) == 0
-        assert [*tmp_path.iterdir()] == [], "nothing stays in the temporary folder"
+        assert [*temporary.iterdir()] == [], "nothing stays there"
     finally:
         httpx.patch(at, json={"work_pool_name": "gpu"}, auth=auth).raise_for_status()
     assert waiting() == 0
