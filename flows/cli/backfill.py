@@ -11,7 +11,7 @@ from flows.cli.options import backfill_params, label_options, options_of
 from flows.params import BackfillParams
 
 
-@click.command(short_help="Label what is missing, on the workers.")
+@click.command()
 @label_options
 @options_of(BackfillParams, but={"label"})
 @click.option("--dry-run", is_flag=True, help="Print the plan, submit nothing.")

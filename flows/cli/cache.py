@@ -80,7 +80,7 @@ def refuse_in_use(names: Collection[str]) -> None:
         )
 
 
-@click.group(short_help="Show and clear what is kept on this machine.")
+@click.group()
 def command() -> None:
     """List and clear what is kept on this machine besides labels."""
 

@@ -18,7 +18,7 @@ DATASET = "demo"
 REAL, PICTURES = "real-3-cameras", 6  # of each drive at least one
 
 
-@click.command(short_help="Label and load a few drives.")
+@click.command()
 @json_option
 def command(as_json: bool) -> None:
     """Label three rendered drives and a real one with the bundled models, load them into FiftyOne,

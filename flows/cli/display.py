@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -138,10 +139,8 @@ def shown_of(console: Console, items: Sequence[Item]) -> Iterator[Item]:
 
 
 def clock(seconds: float) -> str:
-    """Write a time as h:mm:ss, or m:ss where it is less than an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    """Write a time as h:mm:ss."""
+    return str(timedelta(seconds=round(seconds)))
 
 
 class RunDisplay(Listener):

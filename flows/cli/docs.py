@@ -11,7 +11,7 @@ from sam2_core.types import AutolabelError
 SITE = Path(__file__).parents[1] / "site"
 
 
-@click.command(short_help="Open the pages of this version in a browser.")
+@click.command()
 @click.option("--no-browser", is_flag=True, help="Only print where they are.")
 def command(no_browser: bool) -> None:
     """Open the guides and references of this version, without a network."""

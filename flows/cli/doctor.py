@@ -197,7 +197,7 @@ def _credentials() -> Finding:
     return Finding("credentials", "ok", f"S3: {', '.join(found)}{where}")
 
 
-@click.command(short_help="Check what this machine has and lacks.")
+@click.command()
 @json_option
 def command(as_json: bool) -> None:
     """Check Python, ONNX Runtime, GPUs, models, MongoDB, the cache and credentials.

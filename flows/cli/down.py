@@ -7,7 +7,7 @@ import click
 from flows.cli.common_options import json_option, print_json
 
 
-@click.command(short_help="Stop what `up` started.")
+@click.command()
 @json_option
 def command(as_json: bool) -> None:
     """Stop exactly what `autolabel up` started; running shards go back to the queue.

@@ -6,7 +6,7 @@ import sys
 import click
 
 
-@click.command(short_help="Let `prefect` and `fiftyone` find what runs here.")
+@click.command()
 def command() -> None:
     """Print `export` lines for the Prefect server and the database that `up` or `review` runs:
     eval "$(autolabel env)" lets `prefect` and `fiftyone` of this environment use them.

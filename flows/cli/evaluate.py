@@ -82,6 +82,7 @@ OF_PROMPT = {
     "points": ("prompt", "whole_frames", "clicks"),
     "detector": ("prompt", "whole_frames", "detector", "min_score"),
 }  # fmt: skip
+OF_ONE_PROMPT = {"--clicks": "points", "--detector": "detector", "--min-score": "detector"}
 # They say how masks are made, and mean nothing where the masks are there already.
 OF_A_MODEL = (
     "model", "backend", "precision", "prompt", "clicks", "detector", "min_score", "whole_frames"
@@ -208,19 +209,16 @@ def _refuse_wrong_options(options: dict[str, Any]) -> None:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
     existing = [f"--{name}" for name in ("run", "dataset") if options[name]]
-    made, scored, prompt = "".join(given[:1]), "".join(existing[:1]), options["prompt"]
+    made, scored = "".join(given[:1]), "".join(existing[:1])
     refuse(
         {
             "give --run or --dataset, not both": len(existing) == 2,
             f"{made} says how masks are made; {scored} scores those that exist": made and scored,
-            "--clicks applies only with --prompt points": options["clicks"] != 1
-            and prompt != "points",
-            "--detector applies only with --prompt detector": (
-                options["detector"] != "compact" and prompt != "detector"
-            ),
-            "--min-score applies only with --prompt detector": (
-                options["min_score"] != 0.05 and prompt != "detector"
-            ),
+            **{
+                f"{option} applies only with --prompt {prompt}": option in given
+                for option, prompt in OF_ONE_PROMPT.items()
+                if options["prompt"] != prompt
+            },
             "--save takes a file; with --json results go to stdout": str(options["save"]) == "-",
         }
     )

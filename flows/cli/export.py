@@ -53,7 +53,7 @@ def _shares(text: str | None) -> dict[str, float]:
     return shares
 
 
-@click.command(short_help="Write labels as COCO, YOLO, PNG and more.")
+@click.command()
 @click.argument("source", metavar="RUN_OR_DATASET")
 @click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
 @click.option("--to", "target", metavar="URL", required=True, help="Empty folder or URL.")

@@ -319,7 +319,7 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
     }
 
 
-@click.command(short_help="Label sequences of frames.")
+@click.command()
 @label_options
 @click.option("--sequence", metavar="NAME", help="What to call the one sequence of SOURCE.")
 @click.option(

@@ -30,7 +30,7 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.exit()
 
 
-@click.command(short_help="Label what is new, every night.")
+@click.command()
 @label_options
 @click.option("--sequences", metavar="GLOB", default="*", help="Only sequences whose names match.")
 @click.option(

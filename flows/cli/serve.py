@@ -42,7 +42,7 @@ _LEAST_SCORE = 0.3  # of objects that a click on the demo page may mean
 _PORT, _ANY = click.IntRange(0, 65535), "0: any free one."
 
 
-@click.command(short_help="Serve models on a Triton server.")
+@click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--backend", default="auto", help="What runs the models.")
 @click.option("--precision", default="auto", help="auto, fp32 or fp16.")

@@ -13,7 +13,7 @@ from flows.plan.simulate import STATIONS, FleetParams
 from tasks.wording import counted
 
 
-@click.command(short_help="Estimate time, limits and cost of a backfill on many GPUs.")
+@click.command()
 @click.option("--gpus", metavar="A,B", callback=numbers, default="1,8,64",
               help="Numbers of GPUs to compare.")  # fmt: skip
 @options_of(FleetParams, but={"gpus"})

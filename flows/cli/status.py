@@ -28,7 +28,7 @@ from tasks.wording import counted, local_time
 FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
 
 
-@click.command(short_help="Show the state of runs and shards.")
+@click.command()
 @click.argument("out", required=False)
 @click.option("--hours", type=FloatRange(0), default=72.0, metavar="H",
               help="Shards submitted in the last H hours.")  # fmt: skip

@@ -186,7 +186,7 @@ def _runs_otherwise(what: str, option: str) -> AutolabelError:
     )
 
 
-@click.command(short_help="Start server, database and workers.")
+@click.command()
 @click.option("--port", type=PORT, help=f"Port of Prefect's server.  [default: {PREFECT_PORT}]")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="GPU workers.")
 @click.option("--app-port", type=PORT, help="Also start FiftyOne's App there.")

@@ -11,7 +11,7 @@ from flows.server.worker import Worker, work
 from sam2_core.machine import METRICS_PORT
 
 
-@click.command(short_help="Work on shards: one worker per GPU.")
+@click.command()
 @click.option("--pool", default="gpu", help="Work pool.")
 @click.option(
     "--count",

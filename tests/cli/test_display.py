@@ -26,7 +26,7 @@ def test_frames_count_when_they_have_masks_and_those_from_before_do_not(monkeypa
         clock[0] += 5
         shown.advanced(stage, 1, kept=False)
     told = [line.partition(";")[0] for line in said]
-    assert told == ["0% done"] * 3 + ["25% done, 0:30 left"]
+    assert told == ["0% done"] * 3 + ["25% done, 0:00:30 left"]
     assert display.clock(14_410) == "4:00:10"
 
 
@@ -40,7 +40,7 @@ def test_progress_never_goes_back_and_is_not_whole_before_the_end():
     percents = [int(line.partition("%")[0]) for line in told]
     assert percents == sorted(percents)
     assert percents[-1] < 100
-    assert re.match(r"\d+% done, \d:\d\d left; of ", told[-1])
+    assert re.match(r"\d+% done, \d:\d\d:\d\d left; of ", told[-1])
     assert told[-1].endswith("of 16 frames: 4 fetched, 8 with masks")
 
 
@@ -51,8 +51,8 @@ def test_a_log_says_now_and_then_how_far_it_is(monkeypatch):
     with telling(console, "preparing") as tell:
         tell("measuring: encoder [1]")
     assert console.file.getvalue().splitlines() == [
-        "evaluating images: 3", "evaluating images: 1 of 3, 0:00 left",
-        "evaluating images: 2 of 3, 0:00 left", "evaluating images: 3 of 3, 0:00 left",
+        "evaluating images: 3", "evaluating images: 1 of 3, 0:00:00 left",
+        "evaluating images: 2 of 3, 0:00:00 left", "evaluating images: 3 of 3, 0:00:00 left",
         "preparing", "measuring: encoder [1]",
     ]  # fmt: skip
 
