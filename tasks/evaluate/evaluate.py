@@ -189,7 +189,7 @@ def open_truth(
         return first_of_each(truth) if first_frames else truth
     if "://" in given:
         raise AutolabelError(f"{given}: the truth is read from this machine; fetch it first")
-    if images is None and not (unseen and Path(given).is_file()):
+    if images is None and (not unseen or Path(given).is_dir()):
         raise AutolabelError(
             f"{given}: give the folder of the truth's pictures with --images; the truth in a "
             f"FiftyOne dataset is {SCHEME}NAME.FIELD"

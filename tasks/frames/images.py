@@ -19,6 +19,9 @@ from sam2_core.types import AutolabelError, FloatArray, ImageArray
 from tasks.frames.identity import CHANGED_SINCE_LISTED, is_file_here, read_versioned
 from tasks.types import FrameFailure, FrameRef
 
+# Our own limit judges them. For good: what restores filters in one thread undoes them in all.
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+
 LIMIT_NAME = "AUTOLABEL_MAX_MEGAPIXELS"
 DEFAULT_MEGAPIXELS = 64
 # Above it Pillow refuses by itself.
@@ -151,10 +154,7 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
     if not data:
         raise BadImageError("zero-byte file")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            opened = Image.open(io.BytesIO(data), formats=_FORMATS)
-        with opened as image:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             refuse_large(*image.size)
             yield image
     except UnidentifiedImageError as error:

@@ -203,3 +203,8 @@ def test_labels_that_exist_are_scored_without_a_model(truth, tmp_path, monkeypat
     assert "labels of none of the truth's pictures, which are named elsewhere/0.png" in str(
         result.exception
     )
+
+
+def test_a_truth_that_is_not_there_is_told_as_such(tmp_path):
+    asked = ["evaluate", str(tmp_path / "truth.json"), "--run", str(tmp_path)]
+    assert "truth.json: no such file" in str(CliRunner().invoke(cli, asked).exception)
