@@ -42,7 +42,6 @@ def label_flow(plan: Plan | None = None) -> LabelFlow:
             counting = frames_counted(key, planned)
             with ready(job), counting as count, job.context.progress.listening(count):
                 outcomes = label_sequences(job, made.sequences, submit_step, made.cameras)
-                count.how = ""
             summary = summary_of(made, outcomes, time.perf_counter() - started)
             if summary["failed"]:
                 add_to_name(f"{len(summary['failed'])} failed")

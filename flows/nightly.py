@@ -104,7 +104,5 @@ def wait_for_shards(planned: dict[str, Any], deadline: float, key: str) -> bool:
             count.planned, count.done = [total], [total - left]
             if active and time.monotonic() > deadline:
                 get_run_logger().error("time is up: shards are still under way")
-                count.how = "time was up after "
                 return False
-        count.how = ""
         return True

@@ -15,13 +15,13 @@ from prefect.states import Cancelled, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.label_sequences import THREADS, label_sequences
-from flows.machine.launched import tie_to_parent
+from flows.machine.programs import tie_to_parent
 from flows.machine.self_test import WORKER_VARIABLE, have_tested
 from flows.plan.names import names_of
 from flows.plan.plan import Plan, job_of, model_of, summary_of
 from flows.plan.shards import Piece, ShardParams
 from flows.prefect_tasks import submit_step
-from flows.server.artifacts import frames_counted, publish, readable_key
+from flows.server.artifacts import frames_counted, publish
 from flows.server.fleet import refuse_unless_offered
 from flows.server.runs import MOST_STARTS, ending, give_back, pause_after, signs_of_life
 from sam2_core.trust.certify import UncertifiedEngineError
@@ -96,7 +96,7 @@ def _label_shard(params: ShardParams) -> Any:
         handling(lambda *_: context.stop.set(), signal.SIGTERM),
         ready(job),
         metrics_server.serving(context.progress),
-        frames_counted(readable_key("shard", params.pieces[0].sequence_id), params.frames) as count,
+        frames_counted("shard", params.frames) as count,
         context.progress.listening(count),
     ):
         outcomes = label_sequences(
@@ -117,7 +117,6 @@ def _label_shard(params: ShardParams) -> Any:
             if one.for_another_worker:
                 why = f"{one.sequence_id}: {one.error}"
                 hand_on(why) if one.server_absent else machine_failed(why)
-        count.how = ""
     summary = summary_of(Plan(job, ()), outcomes, time.perf_counter() - started)
     publish(summary)
     given_up = note_failures(params, outcomes, str(flow_run.id))

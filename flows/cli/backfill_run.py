@@ -21,11 +21,11 @@ from flows.load_dataset import load_dataset
 from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill, plan_rows
 from flows.plan.plan import check_writable, failure_row, unlabeled_frames
-from flows.server import runs, submit
+from flows.server import fleet, runs
 from flows.server.api import use_api
 from flows.server.artifacts import percent_done
 from flows.server.client import ServerAwayError, asked_once
-from flows.server.fleet import UntoldError, as_here, decided
+from flows.server.fleet import FleetError, as_here, decided
 from flows.server.runs import (
     NOT_LOADED,
     cancel_backfill,
@@ -105,10 +105,10 @@ def _dry_plan(console: Console, params: BackfillParams) -> BackfillPlan:
     except AutolabelError:
         label = as_here(params.label)
     else:
-        workers = len(submit.workers_online())
+        workers = len(fleet.workers_online())
         try:
             label = decided(params.label)
-        except UntoldError as error:
+        except FleetError as error:
             label = as_here(params.label)
             console.print(
                 f"[yellow]{escape(str(error))}. Planned as this machine would label, with "
@@ -146,7 +146,7 @@ def _load_missing(
     """
     label, run_key = plan.params.label, plan.stamp.run_key
     # Shards load what they label.
-    lacked = (submit.lacked(label, run_key) or set()) - {work.sequence_id for work in plan.works}
+    lacked = (fleet.lacked(label, run_key) or set()) - {work.sequence_id for work in plan.works}
     if lacked and not dry_run:
         lacked -= {name for name, _ in sequences_in_flight(run_key, label.out)}
     names = sorted(lacked)

@@ -148,7 +148,7 @@ def _database() -> Finding:
 
 
 def _prefect() -> Finding:
-    from flows.server.postgres import size_bytes, tables_of
+    from flows.server.postgres import size_bytes
 
     installed, url = version("prefect"), configured_api()
     if not url:
@@ -156,9 +156,7 @@ def _prefect() -> Finding:
         runs = f"`autolabel up` runs a server at {own}, its" if own else (
             "no server set, every run starts its own; their"
         )  # fmt: skip
-        made = tables_of()
-        other = f", its tables are those of Prefect {made}" if made not in {"", installed} else ""
-        return Finding("prefect", "ok", f"{installed}; {runs} database takes {size}{other}")
+        return Finding("prefect", "ok", f"{installed}; {runs} database takes {size}")
     if answers(f"{url}/health"):
         return Finding("prefect", "ok", f"{installed}; server {url} answers")
     advice = "start it with `autolabel up` or unset PREFECT_API_URL"

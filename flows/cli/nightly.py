@@ -21,7 +21,7 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     """Turn the nights off and end: no other option is needed."""
     if not value or ctx.resilient_parsing:
         return
-    from flows.server.schedules import turn_off
+    from flows.server.deployments import turn_off
 
     use_api()
     turn_off()
@@ -55,9 +55,8 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     """
     from flows.machine.programs import CPU_POOL
     from flows.plan.names import refuse_other_names
-    from flows.server.fleet import decided
-    from flows.server.schedules import plan_nights, time_of, turn_on
-    from flows.server.submit import workers_online
+    from flows.server.deployments import plan_nights, time_of, turn_on
+    from flows.server.fleet import decided, workers_online
     from tasks.dataset.schema import refuse_before_labeling
 
     params = backfill_params(options)

@@ -76,7 +76,7 @@ def bring_up(
                 pass
         api = _bring_up_server(port or PREFECT_PORT, tell, _begin)
         from flows.server.deployments import deploy, ensure_pools
-        from flows.server.submit import workers_online
+        from flows.server.fleet import workers_online
 
         tell("deployments and workers")
         ensure_pools()

@@ -1,12 +1,15 @@
 """The programs of a workstation: `up` hands them to its supervisor, `worker` its own to another.
 
-There is a worker for each GPU that this process may use.
+There is a worker for each GPU that this process may use. Programs end with the process that started
+them, even with one that was killed.
 """
 
+import ctypes
 import itertools
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +20,10 @@ from sam2_core.types import AutolabelError
 GPU_POOL, CPU_POOL = "gpu", "cpu"
 GRACE_S = 120.0  # for shards to be given back
 NUMBER = "%(process_num)d"  # of one process of a program, as supervisord writes it
+
+SETPRIV = shutil.which("setpriv") or "/usr/bin/setpriv"  # also when the PATH is short
+# Before a command line: it gets SIGTERM when its parent ends.
+TIED = (SETPRIV, "--pdeathsig", "TERM", "--") if sys.platform == "linux" else ()
 
 TAKES_NO_WORK = " takes no work: "  # what a worker says of itself in its last line
 LISTED_WITHIN_S = 60.0
@@ -52,8 +59,14 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, "-m", *arguments]
 
 
-SERVER = Program("server", python("flows.server.process"), order=1, path="/api")
-DATABASE = Program("database", python("flows.machine.database_process"), order=2)
+def tie_to_parent(number: signal.Signals) -> None:
+    """Have this process get a signal when its parent ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
+
+
+SERVER = Program("server", python("flows.server.process", "server"), order=1, path="/api")
+DATABASE = Program("database", python("flows.server.process", "database"), order=2)
 APP = Program("app", python("tasks.review.app", "0"))
 
 
@@ -90,7 +103,8 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
     """GPUs that this process may use: `CUDA_VISIBLE_DEVICES`, else all that nvidia-smi lists.
 
     As CUDA reads the variable: indices, and UUIDs of GPUs and MIG devices or their beginnings, up
-    to the first that names nothing. None where it is empty or -1, or where no nvidia-smi is.
+    to the first that names nothing. None where it is empty or -1, or where no nvidia-smi is. Of a
+    GPU that was cut into MIG devices CUDA takes the first, unless the variable names others.
 
     Raises:
         UnlistedError: nvidia-smi is here and cannot be run, hangs, fails or lists none; or the
@@ -112,31 +126,19 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def _listed(smi: str) -> list[str]:
-    found = list[str]()
     try:
         asked = subprocess.Popen(
             [smi, "-L"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             encoding="utf-8", errors="replace", start_new_session=True,
         )  # fmt: skip
         said, _ = asked.communicate(timeout=LISTED_WITHIN_S)
-        found = listed_gpus(said) if asked.returncode == 0 else []
+        found = re.findall(r"^GPU (\d+):", said, re.MULTILINE)
+        if found and asked.returncode == 0:
+            return found
     except OSError as error:
         said = f"cannot be run: {error.strerror}"
     except subprocess.TimeoutExpired:
         asked.kill()  # and not waited for, as `subprocess.run` does: the driver may hold it
         said = f"nothing within {LISTED_WITHIN_S:g} s, so the driver hangs"
-    if not found:
-        said = " ".join(said.split())[:200] or "nothing"
-        raise UnlistedError(f"`nvidia-smi -L` lists no GPU (it says: {said}); {_OTHERWISE}")
-    return found
-
-
-def listed_gpus(text: str) -> list[str]:
-    """Return what `nvidia-smi -L` lists: indices of GPUs, UUIDs of the MIG devices of those cut."""
-    found: list[list[str]] = []
-    for line in text.splitlines():
-        if whole := re.match(r"GPU (\d+):", line):
-            found.append([whole[1]])
-        elif part := re.match(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)", line):
-            found[-1].append(part[1])
-    return [name for whole, *parts in found for name in (parts or [whole])]
+    said = " ".join(said.split())[:200] or "nothing"
+    raise UnlistedError(f"`nvidia-smi -L` lists no GPU (it says: {said}); {_OTHERWISE}")

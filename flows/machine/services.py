@@ -7,7 +7,6 @@ the next `up` never meets programs of an earlier one. `autolabel worker` has a s
 own, which ends with the command.
 """
 
-import configparser
 import contextlib
 import os
 import shlex
@@ -19,8 +18,7 @@ from pathlib import Path
 from typing import Any
 from xmlrpc.client import Error, ServerProxy
 
-from flows.machine.launched import TIED
-from flows.machine.programs import NUMBER, TAKES_NO_WORK, Program, python
+from flows.machine.programs import NUMBER, TAKES_NO_WORK, TIED, Program, python
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.processes import command_line
@@ -236,9 +234,7 @@ def _processes() -> list[dict[str, Any]]:
 
 
 def _url_of(name: str) -> str:
-    parsed = configparser.RawConfigParser()
-    parsed.read(folder() / "programs" / f"{name}.conf")
-    return parsed.get("autolabel", "url", fallback="")
+    return (folder() / "programs" / f"{name}.conf").read_text().rpartition("url=")[2].strip()
 
 
 def _supervisor(at: Path) -> list[str]:

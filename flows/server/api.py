@@ -4,8 +4,6 @@ The command's own starts while it is still planning, runs no background services
 ends with the command. It is on the same database as the server of `up`, where its runs stay.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import os
@@ -17,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from flows.machine.programs import TIED, python
 from flows.machine.services import folder, last_words, running_api
 from flows.server.postgres import home
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
@@ -47,8 +46,7 @@ def configured_api() -> str | None:
         return None
     from prefect.settings import PREFECT_API_URL
 
-    url = PREFECT_API_URL.value()
-    return str(url) if url else None
+    return PREFECT_API_URL.value()
 
 
 def use_api() -> str:
@@ -142,7 +140,7 @@ class Api:
         with socket.create_server(("127.0.0.1", 0)) as listener, self._log.open("wb") as log:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "flows.server.process", "command"], stdin=listener.fileno(),
+                [*TIED, *python("flows.server.process", "command")], stdin=listener.fileno(),
                 stdout=log, stderr=log, env=os.environ | own,
                 start_new_session=True,  # Ctrl-C is for the command, which then stops it
             )  # fmt: skip

@@ -28,7 +28,6 @@ from tasks.processes import repeating
 from tasks.wording import counted, plain
 
 LONGEST = 60
-READABLE_KEY = 24  # characters of a key that name something; Prefect shows about as many
 
 
 def dated(kind: str, *, about: bool = True) -> Callable[[], str]:
@@ -70,19 +69,11 @@ def short_sources(sources: Sequence[str]) -> str:
 
 def add_to_name(more: str) -> None:
     """Add to the name of the current flow run what is known by now."""
-    if flow_run.id:
-        with connected() as client:
-            client.update_flow_run(UUID(flow_run.id), name=f"{flow_run.name}, {more}")
-
-
-def readable_key(kind: str, name: str) -> str:
-    """Return a key for an artifact, which may have lower-case letters, digits and dashes only."""
-    plain = re.sub("[^a-z0-9]+", "-", name.lower())[-READABLE_KEY:].strip("-")
-    return f"{kind}-{plain}" if plain else kind
+    with connected() as client:
+        client.update_flow_run(UUID(flow_run.id), name=f"{flow_run.name}, {more}")
 
 
 PROGRESS_EVERY_S = 10.0
-INTERRUPTED = "interrupted after "
 _AWAY = (httpx.HTTPError, AutolabelError)
 
 
@@ -93,8 +84,6 @@ def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
         AutolabelError: Prefect is not there.
 
     """
-    if not run_ids:
-        return {}
     of_runs = {"flow_run_id": {"any_": list(run_ids)}, "type": {"any_": ["progress"]}}
     fits, order = ArtifactFilter.model_validate(of_runs), ArtifactSort.CREATED_DESC
     with connected() as client:
@@ -114,12 +103,11 @@ class FrameCount(Listener):
     Attributes:
         planned: frames in all, and what corrects that; threads add to it at once.
         done: frames that are through, those from before and those of a second pass, too.
-        how: what cut the run short; "" where it has ended.
 
     """
 
     def __init__(self, planned: int) -> None:
-        self.planned, self.done, self.how = [planned], list[int](), INTERRUPTED
+        self.planned, self.done = [planned], list[int]()
 
     def expected(self, frames: int) -> None:
         """Correct what was planned."""
@@ -135,8 +123,7 @@ class FrameCount(Listener):
 def frames_counted(key: str, planned: int, *, estimated: bool = False) -> Iterator[FrameCount]:
     """Show the progress of the current flow run in an artifact while the block runs.
 
-    It is interrupted where the block does not say otherwise; 100% is the end. A server that is away
-    costs the artifact alone.
+    How the run ended its state says. A server that is away costs the artifact alone.
 
     Args:
         key: of the artifact; Prefect breaks it at dashes only, and shows about 20 characters.
@@ -148,16 +135,14 @@ def frames_counted(key: str, planned: int, *, estimated: bool = False) -> Iterat
     with contextlib.suppress(*_AWAY):
         card = cast("UUID", create_progress_artifact(0.0, key, "nothing yet"))
 
-    def tell(how: str = "", *, ended: bool = False) -> None:
+    def tell() -> None:
         nonlocal said
         total = sum(count.planned)
         done = min(sum(count.done), total)
-        about = "about " if estimated else ""
-        text = f"{how}{about}{done:,} of {counted(total, 'frame')}"
-        if card and (ended or text != said):
+        text = f"{'about ' if estimated else ''}{done:,} of {counted(total, 'frame')}"
+        if card and text != said:
             with contextlib.suppress(*_AWAY):
-                percent = 100.0 if ended else min(100 * done / max(total, 1), 99.0)
-                update_progress_artifact(card, percent, text)
+                update_progress_artifact(card, 100 * done / max(total, 1), text)
                 said = text
 
     tell()
@@ -165,7 +150,7 @@ def frames_counted(key: str, planned: int, *, estimated: bool = False) -> Iterat
         with repeating(tell, PROGRESS_EVERY_S):
             yield count
     finally:
-        tell(count.how, ended=not count.how)
+        tell()
 
 
 def publish(summary: dict[str, Any]) -> None:
@@ -192,17 +177,8 @@ def summary_markdown(summary: dict[str, Any]) -> str:
     if summary.get("dataset"):
         facts.append(("review", f"autolabel review {plain(shlex.quote(summary['dataset']))}"))
     reasons = Counter(f"{one['stage']}: {one['reason']}" for one in summary["failed"])
-    most = [(plain(one[:300]), str(count)) for one, count in reasons.most_common(20)]
-    stages = [(name, f"{value:.1f}") for name, value in seconds.items()]
-    text = _table(
-        f"# {counted(summary['frames'], 'frame')}, {counted(masks, 'mask')}", "", "", facts
-    )
-    text += _table("\n## Seconds by stage", "stage", "s", stages)
-    return text + _table("\n## Failures by reason", "reason", "count", most)
-
-
-def _table(title: str, first: str, second: str, rows: Sequence[tuple[str, str]]) -> str:
-    """Return a title and a table of two columns as Markdown; "" where it has no rows."""
-    lines = [title, "", f"| {first} | {second} |", "|---|---|"]
-    lines += [f"| {name} | {value} |" for name, value in rows]
-    return "\n".join(lines) + "\n" if rows else ""
+    most = [(plain(one[:300]), f"failed {count}x") for one, count in reasons.most_common(20)]
+    stages = [(name, f"{value:.1f} s") for name, value in seconds.items()]
+    rows = (f"| {name} | {value} |" for name, value in [*facts, *stages, *most])
+    title = f"# {counted(summary['frames'], 'frame')}, {counted(masks, 'mask')}"
+    return "\n".join([title, "", "| | |", "|---|---|", *rows])

@@ -42,8 +42,9 @@ def connected() -> Iterator[SyncPrefectClient]:
             yield client
     except ObjectNotFound as error:
         raise AutolabelError(
-            "Prefect does not have our deployments: run `autolabel up` on a workstation, or "
-            "`prefect deploy --all --prefect-file flows/prefect.yaml`"
+            "Prefect does not have our deployments, or not this work pool: run `autolabel up` on a "
+            "workstation, or `prefect deploy --all --prefect-file flows/prefect.yaml`; `prefect "
+            "work-pool create` makes a pool of your own"
         ) from error
     except PrefectHTTPStatusError as error:
         status = error.response.status_code

@@ -1,35 +1,57 @@
-"""Everything that a Prefect server has to know before anything runs: pools, deployments, rules.
+"""What a Prefect server has to know before anything runs: pools, deployments and their schedules.
 
 What a person has set stays: `prefect deploy` overwrites a deployment with the parameters and
 schedules of its file. Here only deployments that are not there are made as the file says. Of those
 that are, the version's own parts alone are brought up to date: entry point, description, the form
 of parameters. And `prefect deploy` is one more start of Python, of seconds.
+
+A night that silently does nothing looks like a night without new drives. So each schedule is asked
+for what it should have made: runs that are planned, and runs that ended well.
 """
 
 import contextlib
+import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
+from zoneinfo import ZoneInfo
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
-from prefect.client.schemas.objects import ConcurrencyLimitConfig
+from prefect.client.schemas.actions import (
+    DeploymentScheduleUpdate,
+    DeploymentUpdate,
+    WorkPoolCreate,
+)
+from prefect.client.schemas.filters import DeploymentFilter
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, DeploymentSchedule, FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.flows import Flow, load_flow_from_entrypoint
 from prefect.schedules import Schedule
 from prefect.types.entrypoint import EntrypointType
 from prefect.utilities.callables import parameter_schema
+from pydantic import ValidationError
 
 from flows.machine.programs import CPU_POOL, GPU_POOL
+from flows.params import BackfillParams
 from flows.server.client import connected
+from flows.server.runs import TAG, flow_runs
+from sam2_core.types import AutolabelError
 
 FILE = Path(__file__).parents[1] / "prefect.yaml"
 # `autolabel worker` puts its own Python first on the PATH.
 FLOW_RUN_COMMAND = "python -m prefect.engine"
+NIGHTLY, SLUG = "nightly/nightly", "nightly"
+FIRST = CronSchedule(cron="0 1 * * *", timezone="UTC")
+_DAILY = re.compile(r"(\d+) (\d+) \* \* \*")
+STARTED_WITHIN = timedelta(minutes=5)
+RUNS_READ, RUNS_TOLD = 200, 5
 
 
 def deploy() -> None:
@@ -77,8 +99,7 @@ def job_template() -> dict[str, Any]:
 
 def described() -> list[dict[str, Any]]:
     """Read the deployments' file."""
-    values: list[dict[str, Any]] = yaml.safe_load(FILE.read_text())["deployments"]
-    return values
+    return list(yaml.safe_load(FILE.read_text())["deployments"])
 
 
 @cache
@@ -111,9 +132,7 @@ def _update(
 ) -> None:
     """Bring what belongs to the version, not to a person, up to date.
 
-    Tags and variables of the environment are added, never changed or taken away. A deployment
-    without a pool was taken over by `flow.serve()`, which pauses it when it ends: no worker would
-    ever run it again.
+    Tags and variables of the environment are added, never changed or taken away.
     """
     ours = wanted["work_pool"].get("job_variables", {})
     values = {
@@ -124,8 +143,167 @@ def _update(
         "job_variables": found.job_variables
         | {"env": ours.get("env", {}) | (found.job_variables.get("env") or {})},
     }
-    if not found.work_pool_name:
-        values |= {"work_pool_name": wanted["work_pool"]["name"], "paused": False}
     before = {name: getattr(found, name) for name in values} | {"tags": sorted(found.tags)}
     if values != before:
         client.update_deployment(found.id, DeploymentUpdate(**values))
+
+
+def collect_schedules() -> list[dict[str, Any]]:
+    """Ask Prefect for the schedules of our deployments.
+
+    Returns:
+        Of each: the `deployment`, as Prefect's commands take it; `when`, its rule; whether it is
+        `on`; what it labels (`sources`) and where to (`out`); and of one that is on its `timezone`,
+        `next_runs`, when the `last_run` that has begun was planned, its `last_state`, and the
+        `problem`, "" where it does what it should. Times are ISO 8601 in the schedule's time zone.
+
+    Raises:
+        AutolabelError: Prefect is not there.
+
+    """
+    ours = DeploymentFilter.model_validate({"tags": {"all_": [TAG]}})
+    with connected() as client:
+        found = client.read_deployments(deployment_filter=ours)
+        return [_status_of(client, one, schedule) for one in found for schedule in one.schedules]
+
+
+def _status_of(
+    client: SyncPrefectClient, deployment: DeploymentResponse, schedule: DeploymentSchedule
+) -> dict[str, Any]:
+    on = schedule.active and not deployment.paused
+    label = (deployment.parameters.get("params") or {}).get("label") or {}
+    zone = ZoneInfo(getattr(schedule.schedule, "timezone", None) or "UTC")
+    made = _scheduled_runs(deployment) if on else []
+    planned = _planned(made)
+    last = next((one for one in made if one.state and not one.state.is_scheduled()), None)
+    return {
+        "deployment": f"{client.read_flow(deployment.flow_id).name}/{deployment.name}",
+        "when": _rule_text(schedule),
+        "on": on,
+        "sources": list(label.get("sources", ())),
+        "out": label.get("out", ""),
+        "timezone": zone.key,
+        "next_runs": [_text(one.expected_start_time, zone) for one in planned[:RUNS_TOLD]],
+        "last_run": _text(last.expected_start_time, zone) if last else "",
+        "last_state": (last.state_name or "") if last else "",
+        "problem": _problem(planned, last, deployment.work_pool_name or "", zone) if on else "",
+    }
+
+
+def _problem(planned: list[FlowRun], last: FlowRun | None, pool: str, zone: ZoneInfo) -> str:
+    if not planned:
+        return (
+            "Prefect has planned no run of it: it does so within a minute, else look into its "
+            "server's log for the reason"
+        )
+    due = planned[0].expected_start_time
+    if due and datetime.now(UTC) - due > STARTED_WITHIN:
+        return (
+            f"the run of {_text(due, zone)} has not started: is a worker of pool {pool} "
+            f"online (`autolabel up` or `autolabel worker --pool {pool}` starts one)?"
+        )
+    if last and last.state and last.state.is_final() and not last.state.is_completed():
+        why = (last.state.message or "no reason given").partition("\n")[0][:300]
+        when = _text(last.expected_start_time, zone)
+        return f"the run of {when} ended {last.state_name}: {why}"
+    return ""
+
+
+def _scheduled_runs(deployment: DeploymentResponse) -> list[FlowRun]:
+    """Read the runs that the server made of schedules, the latest first."""
+    latest = islice(flow_runs(deployment_id={"any_": [deployment.id]}), RUNS_READ)
+    return [one for one in latest if one.auto_scheduled]
+
+
+def _planned(runs: list[FlowRun]) -> list[FlowRun]:
+    """Return the runs that nobody has started, the next first."""
+    return [one for one in reversed(runs) if one.state is None or one.state.is_scheduled()]
+
+
+def _text(moment: datetime | None, zone: ZoneInfo) -> str:
+    return moment.astimezone(zone).isoformat(timespec="minutes") if moment else ""
+
+
+def _rule_text(schedule: DeploymentSchedule) -> str:
+    values = schedule.schedule.model_dump(mode="json")
+    zone = values.get("timezone") or "UTC"
+    cron = values.get("cron", "")
+    if (at := time_of(cron)) != cron:
+        return f"every day at {at} {zone}"
+    kind = next(one for one in ("cron", "interval", "rrule") if one in values)
+    return f"{kind} {values[kind]} {zone}"
+
+
+def time_of(cron: str) -> str:
+    """Return the HH:MM of a rule for every day; any other rule as it is."""
+    daily = _DAILY.fullmatch(cron)
+    return f"{int(daily[2]):02}:{int(daily[1]):02}" if daily else cron
+
+
+def turn_on(
+    params: BackfillParams, cron: str | None = None, timezone: str | None = None
+) -> tuple[Mapping[str, Any], CronSchedule]:
+    """Give the nightly deployment its parameters, and let its schedule make runs.
+
+    Rule and time zone stay where None is given. Schedules that somebody has made on Prefect's
+    pages, which have no slug, go.
+
+    Returns:
+        The parameters that it had, plain values, empty if it had none; and the schedule.
+
+    Raises:
+        AutolabelError: Prefect is not there or has no such deployment, or the schedule's rule or
+            time zone is none.
+
+    """
+    with connected() as client:
+        found = client.read_deployment_by_name(NIGHTLY)
+    ours = [one.schedule for one in found.schedules if one.slug == SLUG]
+    old = next((one for one in ours if isinstance(one, CronSchedule)), FIRST)
+    try:
+        rule = CronSchedule(cron=cron or old.cron, timezone=timezone or old.timezone)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise AutolabelError(
+            f"no schedule can be made of {cron!r} in {timezone!r}: {why}"
+        ) from None
+    values = {"params": params.model_dump(mode="json", exclude_none=True)}
+    update = DeploymentUpdate(
+        parameters=found.parameters | values,
+        paused=False,
+        schedules=[DeploymentScheduleUpdate(schedule=rule, active=True, slug=SLUG)],
+    )
+    with connected() as client:
+        client.update_deployment(found.id, update)
+    return found.parameters.get("params") or {}, rule
+
+
+def plan_nights(count: int) -> list[datetime]:
+    """Let Prefect plan the next nights now, which it does by itself within a minute.
+
+    Returns:
+        When the next `count` planned runs start: those of other schedules of the deployment, too.
+
+    Raises:
+        AutolabelError: Prefect is not there, or cannot plan.
+
+    """
+    with connected() as client:
+        found = client.read_deployment_by_name(NIGHTLY)
+        path: Any = f"/deployments/{found.id}/schedule"
+        client.request("POST", path, json={"min_runs": count})
+    planned = (one.expected_start_time for one in _planned(_scheduled_runs(found)))
+    return list(islice(filter(None, planned), count))
+
+
+def turn_off() -> None:
+    """Make no more runs of the nightly deployment's schedules; its parameters stay.
+
+    Raises:
+        AutolabelError: Prefect is not there or has no such deployment.
+
+    """
+    with connected() as client:
+        found = client.read_deployment_by_name(NIGHTLY)
+        for one in found.schedules:
+            client.update_deployment_schedule(found.id, one.id, active=False)

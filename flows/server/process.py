@@ -1,20 +1,21 @@
-"""A Prefect server of ours, with its database: `python -m flows.server.process [command]`.
+"""A Prefect server with its database, or FiftyOne's database, kept until SIGTERM.
 
-It listens on the socket that is its standard input. For one command it serves without background
-services and gets SIGTERM when that ends: so it never outlives the command that started it, even
-one that was killed, and its database ends with it unless others use it. For `up` it is the whole
-server of a workstation.
+`python -m flows.server.process server|command|database`. A server listens on the socket that is its
+standard input. For one command it serves without background services and gets SIGTERM when that
+ends: so it never outlives the command that started it, even one that was killed, and its database
+ends with it unless others use it. For `up` it is the whole server of a workstation.
+
+FiftyOne's database is stopped by the last process that uses it; `up` starts this one to use it
+until `down`. Where it is killed this one ends, and starts it again when its supervisor does.
 """
 
-import importlib
 import os
 import signal
 import socket
 import sys
-import threading
+import time
 
 SERVICES = "PREFECT_SERVER_SERVICES_"
-LEASES = "prefect.server.concurrency.lease_storage"
 DAY_S = 24 * 3600
 HOST = "127.0.0.1"  # where the pages ask the API: `localhost` would be another origin to a browser
 # Of the server of a workstation; what the user has set stays.
@@ -28,7 +29,9 @@ SETTINGS = {
     f"{SERVICES}EVENT_PERSISTER_READ_BATCH_SIZE": "100",
     f"{SERVICES}EVENT_PERSISTER_BATCH_SIZE": "100",
     # In memory, its default, a lease is lost with a killed server and nobody gets it again.
-    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": f"{LEASES}.filesystem",
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
+        "prefect.server.concurrency.lease_storage.filesystem"
+    ),
     # Without these, runs with their logs and artifacts would stay for ever.
     f"{SERVICES}DB_VACUUM_ENABLED": "events,flow_runs",
     f"{SERVICES}DB_VACUUM_RETENTION_PERIOD": str(60 * DAY_S),
@@ -38,49 +41,42 @@ SETTINGS = {
 
 def main() -> None:
     """Serve until SIGTERM."""
-    from flows.machine.launched import tie_to_parent
-    from flows.machine.services import folder
     from flows.server import postgres
-    from flows.server.sign_in import SERVER_AUTH, known_auth
     from sam2_core.types import AutolabelError
     from tasks.processes import collect_seldom
 
     collect_seldom()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # the database is released
-    listener, of_a_command = socket.socket(fileno=0), len(sys.argv) > 1
-    if of_a_command:
-        tie_to_parent(signal.SIGTERM)
-    else:
-        for name, value in SETTINGS.items():
-            os.environ.setdefault(name, value)
-    # Prefect itself has to know the database's address when it is imported.
-    threading.Thread(target=_import_libraries, daemon=True).start()
     try:
+        if sys.argv[1] == "database":
+            from tasks.dataset.database import ensure_database, running_server
+
+            ensure_database()
+            while running_server():
+                time.sleep(0.5)
+            return
         with postgres.running() as database:
-            os.environ.update(postgres.environment(database.url))
-            auth = os.environ.get(SERVER_AUTH) or known_auth(folder())
-            _serve(listener, auth, whole=not of_a_command)
+            # Prefect has to know it when it is imported.
+            os.environ["PREFECT_API_DATABASE_CONNECTION_URL"] = database.url
+            _serve(socket.socket(fileno=0), whole=sys.argv[1] == "server")
     except AutolabelError as error:
-        sys.exit(str(error))
+        sys.exit(str(error))  # a sentence, which `up` passes on
 
 
-def _import_libraries() -> None:
-    for one in ("uvicorn", "fastapi", "sqlalchemy.ext.asyncio", "asyncpg", "docket"):
-        importlib.import_module(one)
-
-
-def _serve(listener: socket.socket, auth: str, *, whole: bool) -> None:
-    from flows.server.sign_in import SERVER_AUTH, SignIn
+def _serve(listener: socket.socket, *, whole: bool) -> None:
+    from flows.machine.services import folder
+    from flows.server.sign_in import SERVER_AUTH, SignIn, known_auth
     from tasks.review.door import Door
 
     origin = f"http://{HOST}:{listener.getsockname()[1]}"
     guarding = {
-        SERVER_AUTH: auth,
+        "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",  # its tables are there
+        SERVER_AUTH: os.environ.get(SERVER_AUTH) or known_auth(folder()),
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": origin,  # its own pages alone read its answers
         "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
         "PREFECT_UI_API_URL": f"{origin}/api",
     }
-    for name, value in guarding.items():
+    for name, value in (guarding | (SETTINGS if whole else {})).items():
         os.environ.setdefault(name, value)
 
     import uvicorn

@@ -13,7 +13,6 @@ which nobody could tell it anything.
 
 import contextlib
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,29 +56,28 @@ def ending(
         dataset: where the labels were to be loaded.
 
     """
+
+    def first_of(some: Sequence[SequenceOutcome]) -> str:
+        return f"{some[0].sequence_id}: {(some[0].incomplete or some[0].error)[: LONGEST // 2]}"
+
     failed = [one for one in outcomes if one.partial or (one.error and one.stage != LOAD)]
     if failed:
-        first, gone = failed[0], f" ({given_up} of them given up)" if given_up else ""
-        text += f", {counted(len(failed), 'sequence')} failed{gone}: {first.sequence_id}: "
-        text += (first.incomplete or first.error)[: LONGEST // 2]
-    unloaded = [one for one in outcomes if one.error and one.stage == LOAD]
-    if unloaded:
-        first, of = unloaded[0], counted(len(outcomes), "sequence")
-        text += f"; {len(unloaded)} of {of} {NOT_LOADED} {dataset}{_LATER}{first.sequence_id}: "
-        text += first.error[: LONGEST // 2]
+        gone = f" ({given_up} of them given up)" if given_up else ""
+        text += f", {counted(len(failed), 'sequence')} failed{gone}: {first_of(failed)}"
+    if unloaded := [one for one in outcomes if one.error and one.stage == LOAD]:
+        of = counted(len(outcomes), "sequence")
+        text += f"; {len(unloaded)} of {of} {NOT_LOADED} {dataset}{_LATER}{first_of(unloaded)}"
     return Failed(message=text) if failed else Completed(message=text)
 
 
 def why_not_loaded(message: str) -> str:
     """Return why labels were not loaded, as the message of `ending` says it; "" if they were."""
-    _, unloaded, rest = message.partition(NOT_LOADED)
-    return (rest.partition(_LATER)[2] or "no reason given") if unloaded else ""
+    return message.partition(_LATER)[2]
 
 
 TAG = "autolabel"  # of every run of ours
-SHARD_FLOW = "label-shard"
 SHARD_TAG = "autolabel-shard"
-SHARD_DEPLOYMENT = f"{SHARD_FLOW}/gpu"
+SHARD_DEPLOYMENT = "label-shard/gpu"
 # A shard that was started so often, whose workers died or gave it back, is not started again by
 # itself.
 MOST_STARTS = 20
@@ -201,11 +199,8 @@ def counts(runs: Iterable[FlowRun]) -> Counter[str]:
 
 
 def counted_states(states: Mapping[str, int]) -> str:
-    """Write counts by state name for people: 1 awaiting retry, 2 running."""
-    words = (
-        (re.sub("(?<=[a-z])(?=[A-Z])", " ", name).lower(), count) for name, count in states.items()
-    )
-    return ", ".join(f"{count} {name}" for name, count in sorted(words))
+    """Write counts by state, as Prefect names them: 1 AwaitingRetry, 2 Running."""
+    return ", ".join(f"{count} {name}" for name, count in sorted(states.items()))
 
 
 def cancel_backfill(label: LabelParams) -> dict[str, int]:

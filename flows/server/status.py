@@ -14,6 +14,8 @@ from flows.machine.services import refused_workers, running
 from flows.plan.plan import failure_row, unlabeled_frames
 from flows.plan.shards import ShardParams
 from flows.server.artifacts import short_sources
+from flows.server.deployments import collect_schedules
+from flows.server.fleet import lacked, workers_online
 from flows.server.postgres import size_bytes
 from flows.server.runs import (
     LONGEST,
@@ -24,8 +26,6 @@ from flows.server.runs import (
     stays_crashed,
     why_not_loaded,
 )
-from flows.server.schedules import collect_schedules
-from flows.server.submit import lacked, workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine
 from tasks.store.manifests import (

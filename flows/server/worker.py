@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from flows.machine import self_test
-from flows.machine.launched import TIED
-from flows.machine.programs import CPU_POOL, TAKES_NO_WORK, gpu_ids, python
+from flows.machine.programs import CPU_POOL, TAKES_NO_WORK, TIED, gpu_ids, python
 from flows.server.api import use_api
 from sam2_core.backend_choice import TESTED_VARIABLE
 from sam2_core.machine import METRICS_PORT, share_of, usable_cores
@@ -44,7 +43,7 @@ POLL_S, STOP_S = 0.5, 20.0
 # Of the worker and its flow runs; what the user has set stays.
 SETTINGS = {
     "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
-    "PREFECT_WORKER_QUERY_SECONDS": "2",
+    "PREFECT_WORKER_QUERY_SECONDS": "1",  # a GPU that waits for a question costs more than it
     # None but what is due: a worker that is stopping must not get its own shard back.
     "PREFECT_WORKER_PREFETCH_SECONDS": "0",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "sam2_core,tasks,flows",
@@ -90,8 +89,6 @@ class Worker:
         gpu = gpus[self.number % len(gpus)]
         # As nvidia-smi counts; CUDA's own order begins with the fastest.
         os.environ |= {"CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        # A device that waits for a question costs more than it.
-        os.environ.setdefault("PREFECT_WORKER_QUERY_SECONDS", "1")
         return gpu
 
 
@@ -108,9 +105,8 @@ def work(worker: Worker, grace_s: float, until_idle_s: float | None = None) -> N
     """
     collect_seldom()
     scratch = OwnFolder("autolabel-worker-")
-    own = {"TMPDIR": str(scratch.path), self_test.WORKER_VARIABLE: str(os.getpid())}
-    os.environ |= own
-    tempfile.tempdir = own["TMPDIR"]  # Prefect leaves an empty `runner_storage` there
+    os.environ |= {"TMPDIR": str(scratch.path), self_test.WORKER_VARIABLE: str(os.getpid())}
+    tempfile.tempdir = str(scratch.path)  # Prefect leaves an empty `runner_storage` there
     try:
         offers = _offers(worker.bind())
         for variable, value in SETTINGS.items():
@@ -145,8 +141,8 @@ def _offers(gpu: str) -> tuple[str, ...]:
         raise AutolabelError("its self-test hangs in the driver or a file system") from None
     lines = test.stdout.strip().splitlines()
     if test.returncode:
-        died = f"its self-test ended with exit code {test.returncode} and said nothing"
-        raise AutolabelError(lines[-1] if lines else died)
+        ended = f"its self-test ended with exit code {test.returncode} and said nothing"
+        raise AutolabelError((lines or [ended])[-1])
     offers = tuple(lines[-1].split("+"))
     os.environ[TESTED_VARIABLE] = ",".join(offers)  # its flow runs need not test it again
     return offers
@@ -165,9 +161,8 @@ def joined(worker: Worker, offers: Sequence[str]) -> Iterator[ProcessWorker]:
     from prefect.workers.process import ProcessWorker
 
     from flows.server.client import connected, server_time
-    from flows.server.fleet import join
+    from flows.server.fleet import join, sign_off
     from flows.server.runs import looking_after
-    from flows.server.submit import sign_off
 
     join(worker.pool, worker.name, offers)
     with connected() as client:

@@ -20,7 +20,7 @@ import pickle
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
@@ -75,7 +75,6 @@ def ready(job: Job) -> Iterator[None]:
     if count:
         context.processes = DeviceProcesses(count, job)
         context.labeling = threading.Semaphore(count + 1)
-        context.processes.start()
     else:
         warm_in_background(job)
     if count or (backend != "onnxruntime-cpu" and DEVICE_PROCESSES.read() is None):
@@ -132,25 +131,14 @@ class DeviceProcesses:
     Args:
         count: how many.
         job: what their steps get first, with a context of their process.
-        with_models: whether they load its models.
-
-    Attributes:
-        lost: why the device is lost to new processes, too; None while it works.
+        with_models: whether they load its models, and so at once.
 
     """
 
     def __init__(self, count: int, job: Job | None, *, with_models: bool = True) -> None:
         self.count, self._begun_with = count, (job, with_models)
         self._lock, self._alone = threading.Lock(), threading.Lock()
-        self._pool: _Pool | None = None
-        self.lost: DeviceLostError | None = None
-
-    def start(self) -> _Pool:
-        """Start them where they do not run, so that they are ready when there is work."""
-        with self._lock:
-            if self._pool is None:
-                self._pool = _Pool(self.count, self._begun_with)
-            return self._pool
+        self._pool = _Pool(count, self._begun_with) if with_models else None
 
     def run(self, step: Callable[..., Result], *values: Any) -> Result:
         """Have a process do a step; alone in another one if its process dies or loses the device.
@@ -165,9 +153,8 @@ class DeviceProcesses:
             Exception: whatever the step raises.
 
         """
-        if self.lost:
-            raise self.lost
-        pool = self.start()
+        with self._lock:
+            pool = self._pool = self._pool or _Pool(self.count, self._begun_with)
         try:
             return pool.run(step, values)
         except (ProcessDiedError, DeviceLostError) as error:
@@ -177,9 +164,6 @@ class DeviceProcesses:
             alone = _Pool(1, self._begun_with)
             try:
                 return alone.run(step, values)
-            except DeviceLostError as error:
-                self.lost = error
-                raise
             finally:
                 alone.end()
 
@@ -201,13 +185,17 @@ class _Pool:
     def __init__(self, count: int, begun_with: tuple[Job | None, bool]) -> None:
         self._executor = ProcessPoolExecutor(count, _SPAWN, _begin, begun_with)
         share = share_of(max(usable_cores() // count, 1))
-        with _environment, _set(share | {TESTED_VARIABLE: ",".join(tested_backends())}):
+        inherited = share | {TESTED_VARIABLE: ",".join(tested_backends())}
+        with _environment:
+            own = {name: os.environ.get(name, "") for name in inherited}
+            os.environ.update(inherited)
             before = set(multiprocessing.active_children())
             for _ in range(count):  # each starts one
                 self._executor.submit(bool)
             self._processes: list[BaseProcess] = [
                 one for one in multiprocessing.active_children() if one not in before
             ]
+            os.environ.update(own)  # all of them are read as if unset where they are empty
 
     def run(self, step: Callable[..., Result], values: Sequence[Any]) -> Result:
         try:
@@ -237,21 +225,6 @@ class _Pool:
         self._executor.shutdown()
 
 
-@contextlib.contextmanager
-def _set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment while processes start, which inherit them."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 # Keeps what is logged, as it can be sent, until it is handed to the run's process.
 _logged: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
 
@@ -261,7 +234,8 @@ def _begin(job: Job | None, with_models: bool) -> None:
     global _job  # noqa: PLW0603 - what a process of a pool works with
     collect_seldom()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run's process
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     redaction.install()
     logging.getLogger().addHandler(logging.handlers.QueueHandler(_logged))
     for name in ("sam2_core", "tasks"):
@@ -272,11 +246,9 @@ def _begin(job: Job | None, with_models: bool) -> None:
         warm_in_background(job)
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _do(
@@ -300,8 +272,7 @@ def carried(error: Exception) -> list[Exception]:
         except Exception:  # noqa: BLE001 - libraries' errors want whatever they want
             kind = MachineError if is_machine_error(one) else AutolabelError
             chain.append(kind(error_text(one)))
-            for note in getattr(one, "__notes__", ()):
-                chain[-1].add_note(note)
+            chain[-1].__notes__ = [*getattr(one, "__notes__", ())]
     return chain
 
 

@@ -130,7 +130,7 @@ class RunContext:
     @property
     def lost(self) -> DeviceLostError | None:
         """Why the device is lost to this run; None while it works."""
-        return self._lost or (self.processes.lost if self.processes else DEVICE_OWNER.lost)
+        return self._lost or DEVICE_OWNER.lost
 
     def lose(self, error: DeviceLostError) -> None:
         """Note that a step has found the device lost, its new processes included."""

@@ -37,10 +37,10 @@ def test_sources_of_a_night_that_are_not_here_are_told(tmp_path):
 
 @pytest.mark.parametrize("absent", ["sources", "out"])
 def test_a_night_of_a_bucket_that_is_not_there_is_refused(absent, s3, monkeypatch):
-    from flows.server import schedules
+    from flows.server import deployments
 
     monkeypatch.setattr(nightly, "use_api", lambda: "")
-    monkeypatch.setattr(schedules, "turn_on", lambda *_: pytest.fail("turned on"))
+    monkeypatch.setattr(deployments, "turn_on", lambda *_: pytest.fail("turned on"))
     places = {"sources": s3, "out": f"{s3}/out"} | {absent: "s3://drivez"}
     done = CliRunner().invoke(cli, ["nightly", places["sources"], "--out", places["out"]])
     assert str(done.exception) == "cannot list s3://drivez: it does not exist"
@@ -83,7 +83,7 @@ def test_a_plan_to_be_looked_at_needs_no_worker_and_says_whose_backend_it_took(
 ):
     """Prefect and its workers are stand-ins: those that are online tell nothing."""
     monkeypatch.setattr(backfill_run, "use_api", lambda: "")
-    monkeypatch.setattr(backfill_run.submit, "workers_online", lambda: ["plain", "another"])
+    monkeypatch.setattr(backfill_run.fleet, "workers_online", lambda: ["plain", "another"])
     pool = SimpleNamespace(name="gpu", type="process", base_job_template={})
     monkeypatch.setattr(fleet, "pool_of_shards", lambda: pool)
     label = drives(tmp_path, "one", "two", frames=50)
@@ -144,6 +144,7 @@ def test_whoever_waits_goes_on_while_storage_is_away_and_says_what_went_meanwhil
     monkeypatch.setattr(backfill_run.runs, "watch", goes)
     monkeypatch.setattr(backfill_run, "plan_backfill", plan_again)
     monkeypatch.setattr(backfill_run, "runs_of", lambda *_: [])
+    monkeypatch.setattr(backfill_run, "percent_done", lambda _: {})
     found = backfill_run.watch(stderr_console(), plan)
     assert (away, found["gone"], found["remaining"]) == ([], ["two"], 2)
     assert not half.exists(), "a writer was killed at it long ago"

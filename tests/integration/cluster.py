@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from flows.server.postgres import Postgres, environment
+from flows.server.postgres import Postgres
 from flows.server.process import SETTINGS
 from flows.server.sign_in import CLIENT_AUTH
 from tasks.frames.discover import discover
@@ -104,7 +104,10 @@ class Cluster:
 
     def start_database(self) -> None:
         self.postgres = Postgres(put_tables(self.folder / "prefect"))
-        self.home.environment |= environment(self.postgres.url)
+        self.home.environment |= {
+            "PREFECT_API_DATABASE_CONNECTION_URL": self.postgres.url,
+            "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",
+        }
 
     def start_server(self) -> None:
         self.server = self.spawn(

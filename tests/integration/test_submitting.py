@@ -13,7 +13,7 @@ from prefect.client.orchestration import get_client
 from flows import backfill
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
-from flows.server import submit
+from flows.server import fleet
 from flows.server.runs import SHARD_DEPLOYMENT, runs_of, shard_of
 from sam2_core.types import AutolabelError
 from tests.integration.runs import MICRO, write_sequence
@@ -73,13 +73,13 @@ def test_who_submits_is_waited_for_but_not_for_ever(server, monkeypatch):
     run_key, order = uuid.uuid4().hex, []
 
     def second():
-        with submit.turn_of(run_key, "/out"):
+        with fleet.turn_of(run_key, "/out"):
             order.append("second")
 
     with ThreadPoolExecutor(1) as pool:
-        with submit.turn_of(run_key, "/out"), submit.turn_of(run_key, "/elsewhere"):
+        with fleet.turn_of(run_key, "/out"), fleet.turn_of(run_key, "/elsewhere"):
             with monkeypatch.context() as patch:
-                patch.setattr(submit, "TURN_WITHIN_S", 2.0)
+                patch.setattr(fleet, "TURN_WITHIN_S", 2.0)
                 with pytest.raises(AutolabelError, match="for 2 s: try again when it has ended"):
                     second()
             waiting = pool.submit(contextvars.copy_context().run, second)

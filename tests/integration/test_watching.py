@@ -155,8 +155,8 @@ def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
     assert next(happens, None) is None
     told = capsys.readouterr().err.splitlines()
     far = "0 of 4 frames; shards: 1 "
-    half = r"2 of 4 frames, about \d+:\d\d left; shards: 1 running"
-    assert told.pop().endswith("; shards: 1 cancelling")
+    half = r"2 of 4 frames, about \d+:\d\d left; shards: 1 Running"
+    assert told.pop().endswith("; shards: 1 Cancelling")
     assert re.fullmatch(half, told.pop())
     assert [one for one in told if not one.startswith(far)] == [
         "watching the shards",
@@ -167,4 +167,4 @@ def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
         ],
     ]
     shown = [one.removeprefix(far) for one in told if one.startswith(far)]
-    assert shown == ["pending", "running", "crashed", "awaiting retry", "awaiting retry", "running"]
+    assert shown == ["Pending", "Running", "Crashed", "AwaitingRetry", "AwaitingRetry", "Running"]

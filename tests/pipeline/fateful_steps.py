@@ -29,7 +29,7 @@ def is_killed(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def loses_the_device(_):
+def loses_the_device(*_):
     raise DeviceLostError("the GPU is lost to this process")
 
 

@@ -141,10 +141,18 @@ def test_a_step_whose_process_dies_is_done_once_more_in_another(pool, tmp_path, 
     with pytest.raises(ProcessKilledError, match=r"killed .signal 9., as the system does where"):
         processes.run(is_killed)
     assert "runs out: once more, in another process" in caplog.text
-    for _ in range(2):  # new processes lose the device, too
-        with pytest.raises(DeviceLostError):
-            processes.run(loses_the_device)
-    assert processes.lost
+    with pytest.raises(DeviceLostError):  # new processes lose the device, too
+        processes.run(loses_the_device)
+
+
+def test_a_device_that_new_processes_lose_too_is_lost_to_the_run(source, pool):
+    job = job_of(source)
+    state = ChunkState(chunk_of(job, source))
+    with pytest.raises(DeviceLostError):
+        labeled_beside(pool(1), job, [state], loses_the_device)
+    assert job.context.lost
+    with pytest.raises(DeviceLostError):
+        labeled_beside(None, job, [state], loses_the_device)  # no process is asked any more
 
 
 def test_a_device_without_memory_for_all_its_processes_is_told(source, pool):

@@ -8,7 +8,7 @@ import pytest
 
 from flows.params import LabelParams
 from flows.server import fleet
-from flows.server.fleet import FleetError, UntoldError, as_here, decided
+from flows.server.fleet import FleetError, as_here, decided
 from sam2_core.backend_choice import TESTED_VARIABLE
 from sam2_core.types import DeviceLostError
 
@@ -61,9 +61,9 @@ def test_workers_decide(says, offers, asked, expected):
     ("offers", "asked", "told"),
     [
         (CPU, {"backend": "tensorrt"}, "label with onnxruntime-cpu, not with tensorrt: .*start"),
-        ("torch", {}, r"label with torch.*onnxruntime-cpu uses processors.*make extra-gpu"),
-        ("torch", {"backend": "onnxruntime"}, r"label with torch.*make extra-gpu"),
-        ("torch", {"backend": GPU}, r"label with torch.*make extra-gpu"),
+        ("torch", {}, r"label with torch.*onnxruntime-cpu uses processors.*autolabel doctor"),
+        ("torch", {"backend": "onnxruntime"}, r"label with torch.*autolabel doctor"),
+        ("torch", {"backend": GPU}, r"label with torch.*autolabel doctor"),
     ],
 )
 def test_what_the_workers_cannot_label_is_refused_at_submission(says, offers, asked, told):
@@ -84,7 +84,7 @@ def test_a_worker_refuses_what_it_cannot_run():
 
 def test_the_planning_machine_is_never_taken_for_a_worker(says):
     says("")
-    with pytest.raises(UntoldError, match=r"pool gpu does not say what.*--backend"):
+    with pytest.raises(FleetError, match=r"pool gpu does not say what.*--backend"):
         decided(label())
     assert decided(label(backend="onnxruntime-cuda")).precision == "fp16"
     assert decided(label(backend="triton")).backend == "triton"  # servers run it

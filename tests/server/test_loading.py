@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from flows.params import LabelParams
-from flows.server.submit import lacked
+from flows.server.fleet import lacked
 from tasks.dataset import database
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset
 from tasks.store.manifests import write_manifest

@@ -88,8 +88,8 @@ def test_why_labels_were_not_loaded_is_told_until_the_dataset_has_them(lacked, m
         assert said == (lacked != set())
 
 
-def test_states_are_words():
-    assert counted_states({"Running": 2, "AwaitingRetry": 1}) == "1 awaiting retry, 2 running"
+def test_states_are_as_prefect_names_them():
+    assert counted_states({"Running": 2, "AwaitingRetry": 1}) == "1 AwaitingRetry, 2 Running"
 
 
 @pytest.fixture
