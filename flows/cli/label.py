@@ -173,7 +173,6 @@ def prefect_if_needed(
         with contextlib.suppress(RuntimeError):
             stop_moving()
         os.write(2, f"{SHOW_CURSOR if console.is_terminal else ''}\n{stopped}\n".encode())
-        api.cancel_run("stopped by Ctrl-C or SIGTERM; what is labeled stays")
         release_database()
         clean_up()
         os._exit(128 + number)  # a server of ours ends by itself

@@ -5,12 +5,10 @@ ends with the command. It is on the same database as the server of `up`, where i
 """
 
 import contextlib
-import contextvars
 import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,16 +171,6 @@ class Api:
     def settings(self) -> contextlib.AbstractContextManager[None]:
         """Let Prefect use this API inside the block; `wait` first."""
         return client_of(self.url, self.auth) if self._process else contextlib.nullcontext()
-
-    def cancel_run(self, why: str) -> None:
-        """Tell Prefect, within seconds or not at all, that this thread's flow run is cancelled."""
-        if "flows.server.runs" in sys.modules:  # as of every flow
-            from flows.server.runs import CANCEL_S, cancel_current
-
-            run = contextvars.copy_context().run
-            cancelling = threading.Thread(target=run, args=(cancel_current, why), daemon=True)
-            cancelling.start()
-            cancelling.join(2 * CANCEL_S)
 
     def close(self) -> None:
         """Stop what was started here, with the database where nobody else uses it."""

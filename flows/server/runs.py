@@ -243,7 +243,6 @@ def _is_of(decided: LabelParams, asked: LabelParams) -> bool:
 
 SIGN_OF_LIFE_S = 30.0
 LOOK_EVERY_S = 15.0
-CANCEL_S = 2.0
 SILENT = 3 * SIGN_OF_LIFE_S, "no sign of life for {:.0f} s"
 # By type of state: how long a run may stand still in it, and why it is lost then.
 LOST_AFTER_S = {
@@ -268,19 +267,6 @@ def signs_of_life(every_s: float = SIGN_OF_LIFE_S) -> contextlib.AbstractContext
             client.update_flow_run(UUID(run_id), name=name)
 
     return repeating(tell, every_s) if run_id else contextlib.nullcontext()
-
-
-def cancel_current(why: str) -> None:
-    """Have the current flow run, where there is one, be Cancelled; a server that is away is left.
-
-    Args:
-        why: told in its new state.
-
-    """
-    if flow_run.id:
-        with contextlib.suppress(AutolabelError), asked_once(CANCEL_S), connected() as client:
-            state: State = Cancelled(message=why)
-            client.set_flow_run_state(UUID(flow_run.id), state, force=True)
 
 
 def lost_among(
