@@ -27,7 +27,6 @@ TIED = (SETPRIV, "--pdeathsig", "TERM", "--") if sys.platform == "linux" else ()
 
 TAKES_NO_WORK = " takes no work: "  # what a worker says of itself in its last line
 LISTED_WITHIN_S = 60.0
-_OTHERWISE = "CUDA_VISIBLE_DEVICES names GPUs without it, and empty it means the processor"
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,8 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
     if chosen is None:
         return _listed(smi) if smi else []
     names = [one.strip() for one in chosen.split(",")]
-    known = re.compile(r"\d+|(GPU|MIG)-.*")
-    found = list(dict.fromkeys(itertools.takewhile(known.fullmatch, names)))
+    known = itertools.takewhile(re.compile(r"\d+|(GPU|MIG)-.*").fullmatch, names)
+    found = list(dict.fromkeys(known))
     if smi and not found and names[0] not in {"", "-1"}:
         raise UnlistedError(
             f"CUDA_VISIBLE_DEVICES={chosen} names no GPU: `nvidia-smi -L` lists what is here, "
@@ -141,4 +140,7 @@ def _listed(smi: str) -> list[str]:
         asked.kill()  # and not waited for, as `subprocess.run` does: the driver may hold it
         said = f"nothing within {LISTED_WITHIN_S:g} s, so the driver hangs"
     said = " ".join(said.split())[:200] or "nothing"
-    raise UnlistedError(f"`nvidia-smi -L` lists no GPU (it says: {said}); {_OTHERWISE}")
+    raise UnlistedError(
+        f"`nvidia-smi -L` lists no GPU (it says: {said}); CUDA_VISIBLE_DEVICES names GPUs without "
+        "it, and empty it means the processor"
+    )

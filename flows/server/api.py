@@ -160,8 +160,11 @@ class Api:
         while self._process and not processes.answers(f"{self.url}/health"):
             ended = self._process.poll()
             if ended is not None or time.monotonic() > deadline:
-                none = f"no answer in {START_TIMEOUT_S:.0f} s"
-                why = last_words(self._log) or (none if ended is None else f"exit status {ended}")
+                why = last_words(self._log) or (
+                    f"no answer in {START_TIMEOUT_S:.0f} s"
+                    if ended is None
+                    else f"exit status {ended}"
+                )
                 raise AutolabelError(
                     f"Prefect's server did not start: {why}; its log is {self._log}. Another way "
                     "is to start one with `prefect server start`, and to set PREFECT_API_URL"

@@ -84,10 +84,11 @@ def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
         AutolabelError: Prefect is not there.
 
     """
-    of_runs = {"flow_run_id": {"any_": list(run_ids)}, "type": {"any_": ["progress"]}}
-    fits, order = ArtifactFilter.model_validate(of_runs), ArtifactSort.CREATED_DESC
+    fits = ArtifactFilter.model_validate({
+        "flow_run_id": {"any_": list(run_ids)}, "type": {"any_": ["progress"]},
+    })  # fmt: skip
     with connected() as client:
-        read = partial(client.read_artifacts, artifact_filter=fits, sort=order)
+        read = partial(client.read_artifacts, artifact_filter=fits, sort=ArtifactSort.CREATED_DESC)
         newest_first = list(in_pages(read))
     return {
         one.flow_run_id: float(str(one.data)) for one in reversed(newest_first) if one.flow_run_id
@@ -155,8 +156,9 @@ def frames_counted(key: str, planned: int, *, estimated: bool = False) -> Iterat
 
 def publish(summary: dict[str, Any]) -> None:
     """Write a run's summary as a Markdown artifact; `status` tells which frames failed."""
-    key = f"run-{summary['run_key']}"
-    create_markdown_artifact(summary_markdown(summary), key=key, description="labeling run")
+    create_markdown_artifact(
+        summary_markdown(summary), key=f"run-{summary['run_key']}", description="labeling run"
+    )
 
 
 def summary_markdown(summary: dict[str, Any]) -> str:

@@ -80,9 +80,10 @@ def ensure_pools() -> None:
     """Create the work pools that are not there; those that are stay as they are."""
     with connected() as client:
         for name in (GPU_POOL, CPU_POOL):
-            wanted = WorkPoolCreate(name=name, type="process", base_job_template=job_template())
             with contextlib.suppress(ObjectAlreadyExists):
-                client.create_work_pool(wanted)
+                client.create_work_pool(
+                    WorkPoolCreate(name=name, type="process", base_job_template=job_template())
+                )
 
 
 def job_template() -> dict[str, Any]:
@@ -258,22 +259,21 @@ def turn_on(
     """
     with connected() as client:
         found = client.read_deployment_by_name(NIGHTLY)
-    ours = [one.schedule for one in found.schedules if one.slug == SLUG]
-    old = next((one for one in ours if isinstance(one, CronSchedule)), FIRST)
-    try:
-        rule = CronSchedule(cron=cron or old.cron, timezone=timezone or old.timezone)
-    except ValidationError as error:
-        why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise AutolabelError(
-            f"no schedule can be made of {cron!r} in {timezone!r}: {why}"
-        ) from None
-    values = {"params": params.model_dump(mode="json", exclude_none=True)}
-    update = DeploymentUpdate(
-        parameters=found.parameters | values,
-        paused=False,
-        schedules=[DeploymentScheduleUpdate(schedule=rule, active=True, slug=SLUG)],
-    )
-    with connected() as client:
+        ours = [one.schedule for one in found.schedules if one.slug == SLUG]
+        old = next((one for one in ours if isinstance(one, CronSchedule)), FIRST)
+        try:
+            rule = CronSchedule(cron=cron or old.cron, timezone=timezone or old.timezone)
+        except ValidationError as error:
+            why = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise AutolabelError(
+                f"no schedule can be made of {cron!r} in {timezone!r}: {why}"
+            ) from None
+        values = {"params": params.model_dump(mode="json", exclude_none=True)}
+        update = DeploymentUpdate(
+            parameters=found.parameters | values,
+            paused=False,
+            schedules=[DeploymentScheduleUpdate(schedule=rule, active=True, slug=SLUG)],
+        )
         client.update_deployment(found.id, update)
     return found.parameters.get("params") or {}, rule
 

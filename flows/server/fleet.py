@@ -137,8 +137,8 @@ def _exactly(label: LabelParams, backend: str) -> LabelParams:
 
 def _said_by(pool: WorkPool) -> tuple[str, ...]:
     variables = pool.base_job_template.get("variables", {}).get("properties", {})
-    text = str(variables.get(POOL_VARIABLE, {}).get("default", ""))
-    return tuple(one for one in text.split("+") if one in BEST_FIRST)
+    said = str(variables.get(POOL_VARIABLE, {}).get("default", "")).split("+")
+    return tuple(one for one in said if one in BEST_FIRST)
 
 
 def refuse_unless_offered(backend: str, precision: str = "fp16") -> None:

@@ -129,8 +129,9 @@ class Postgres(SharedServer):
             "-A", "scram-sha-256", "-E", "UTF8", "--no-locale",
         )  # fmt: skip
         if done.returncode:
-            told = done.stdout[-300:].strip()
-            raise AutolabelError(f"PostgreSQL's data cannot be made in {self.folder}: {told}")
+            raise AutolabelError(
+                f"PostgreSQL's data cannot be made in {self.folder}: {done.stdout[-300:].strip()}"
+            )
         new.replace(self._data)
 
     def _migrate(self) -> None:
@@ -145,13 +146,12 @@ class Postgres(SharedServer):
             env=os.environ | own, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if migrating.returncode:
-            told = migrating.stderr[-500:].strip()
             raise AutolabelError(
                 f"Prefect {now} cannot use the tables that Prefect {before or now} made in "
                 f"{self.folder}. Where another installation shares this cache, or you went back to "
                 "an older version, give one of them an AUTOLABEL_CACHE of its own, or begin anew "
                 "with `autolabel cache clear prefect` (the history of runs and schedules go with "
-                f"it, labels stay). {told}"
+                f"it, labels stay). {migrating.stderr[-500:].strip()}"
             )
         done.write_text(now)
 

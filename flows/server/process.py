@@ -16,7 +16,6 @@ import sys
 import time
 
 SERVICES = "PREFECT_SERVER_SERVICES_"
-DAY_S = 24 * 3600
 HOST = "127.0.0.1"  # where the pages ask the API: `localhost` would be another origin to a browser
 # Of the server of a workstation; what the user has set stays.
 SETTINGS = {
@@ -34,7 +33,7 @@ SETTINGS = {
     ),
     # Without these, runs with their logs and artifacts would stay for ever.
     f"{SERVICES}DB_VACUUM_ENABLED": "events,flow_runs",
-    f"{SERVICES}DB_VACUUM_RETENTION_PERIOD": str(60 * DAY_S),
+    f"{SERVICES}DB_VACUUM_RETENTION_PERIOD": str(60 * 24 * 3600),
     "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P3D",
 }
 

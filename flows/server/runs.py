@@ -260,13 +260,12 @@ PATIENCE_S = 900.0
 
 def signs_of_life(every_s: float = SIGN_OF_LIFE_S) -> contextlib.AbstractContextManager[None]:
     """Tell Prefect now and then, while the block runs, that the current flow run lives."""
-    run_id, name = flow_run.id, flow_run.name
 
     def tell() -> None:
         with contextlib.suppress(AutolabelError), asked_once(), connected() as client:
-            client.update_flow_run(UUID(run_id), name=name)
+            client.update_flow_run(UUID(flow_run.id), name=flow_run.name)
 
-    return repeating(tell, every_s) if run_id else contextlib.nullcontext()
+    return repeating(tell, every_s) if flow_run.id else contextlib.nullcontext()
 
 
 def lost_among(

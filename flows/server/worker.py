@@ -141,8 +141,11 @@ def _offers(gpu: str) -> tuple[str, ...]:
         raise AutolabelError("its self-test hangs in the driver or a file system") from None
     lines = test.stdout.strip().splitlines()
     if test.returncode:
-        ended = f"its self-test ended with exit code {test.returncode} and said nothing"
-        raise AutolabelError((lines or [ended])[-1])
+        raise AutolabelError(
+            lines[-1]
+            if lines
+            else f"its self-test ended with exit code {test.returncode} and said nothing"
+        )
     offers = tuple(lines[-1].split("+"))
     os.environ[TESTED_VARIABLE] = ",".join(offers)  # its flow runs need not test it again
     return offers
@@ -203,8 +206,11 @@ async def _run(plain: ProcessWorker, grace_s: float, until_idle_s: float | None)
     ended = await asyncio.gather(working, return_exceptions=True)
     if not stopped:
         why = "".join(error_text(one) for one in ended if one)
-        found = "this machine failed under its flow run, whose state says why"
-        raise AutolabelError(found if failed.is_set() else f"Prefect's worker ended: {why}")
+        raise AutolabelError(
+            "this machine failed under its flow run, whose state says why"
+            if failed.is_set()
+            else f"Prefect's worker ended: {why}"
+        )
 
 
 async def _end_flow_runs(patience_s: float, *, ask: bool) -> None:

@@ -234,8 +234,9 @@ def _begin(job: Job | None, with_models: bool) -> None:
     global _job  # noqa: PLW0603 - what a process of a pool works with
     collect_seldom()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run's process
-    parent = multiprocessing.parent_process()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(
+        target=_end_with, args=(multiprocessing.parent_process(),), daemon=True
+    ).start()
     redaction.install()
     logging.getLogger().addHandler(logging.handlers.QueueHandler(_logged))
     for name in ("sam2_core", "tasks"):
@@ -293,8 +294,9 @@ def labeled_beside(
         context.check()
         made = processes.run(step, states)
     except DeviceMemoryError as error:
-        least = f"fewer processes need less: {DEVICE_PROCESSES.name}, {processes.count} now"
-        raise DeviceMemoryError(f"{error}; {least}") from error
+        raise DeviceMemoryError(
+            f"{error}; fewer processes need less: {DEVICE_PROCESSES.name}, {processes.count} now"
+        ) from error
     except (ProcessDiedError, DeviceLostError) as error:
         error.add_note(SEGMENT)
         if isinstance(error, DeviceLostError):
