@@ -172,7 +172,7 @@ WHOLE_UP_TO = 10  # below it Plotly would divide an axis of counts into fraction
 
 
 class ReviewProgress(foo.Panel):  # type: ignore[misc]
-    """How the review goes; reads the database when it opens and on demand."""
+    """How the review goes; counts whenever somebody comes to it."""
 
     @property
     def config(self) -> Any:
@@ -225,7 +225,6 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         buttons = panel.h_stack("buttons", gap=2)
         for row, (label, view) in enumerate(ctx.panel.get_state("views") or ()):
             buttons.btn(f"view_{row}", label=label, on_click=self.open, params={"view": view})
-        buttons.btn("refresh", label="Count again", on_click=self.refresh, variant="outlined")
         panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
         name = shlex.quote(ctx.dataset.name)
         more = f"`autolabel export {name} --format coco --to FOLDER --reviewed`, or other formats"

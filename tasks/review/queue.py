@@ -35,7 +35,6 @@ from tasks.dataset.schema import (
     REVIEWED_FIELD,
     RISK_FIELD,
     SHARE_FIELD,
-    bootstrap_dataset,
     colour_classes,
     dataset_lock,
     offer_classes,
@@ -257,9 +256,6 @@ def deal(dataset: Any, doubts: Sequence[Doubt], share: Share) -> dict[int, list[
     by_frame: dict[str, list[Doubt]] = {}
     for one in doubts:
         by_frame.setdefault(one.frame_key, []).append(one)
-    if SHARE_FIELD not in dataset.get_field_schema():  # an older version made the dataset
-        bootstrap_dataset(dataset.name)
-        dataset.reload()
     samples = sample_collection(dataset)
     with dataset_lock(dataset.name):
         wanted = {"frame_key": {"$in": list(by_frame)}}
@@ -386,7 +382,6 @@ LABEL_BY_LABEL = "label by label"
 SECOND_OPINIONS, DISAGREEMENTS = "second opinions", "disagreements"
 CHANGED_FRAMES, CHANGED_LABELS = "changed by a new model", "changed by a new model, label by label"
 NO_LABELS = "no labels"
-_FORMER = {"before and after", "changed labels", "labels as they were"}  # views of older versions
 DEFAULT_BUDGET = 200
 UNCHANGED = 0.02  # a pixel here or there is no difference
 CONTROL_SIZE = 60
@@ -546,7 +541,7 @@ def build_queue(
         dataset.reload()
         # Views of ours that hold nothing by now, as the control sample of a smaller queue.
         ours = {CONTROL, CHANGED_FRAMES, CHANGED_LABELS, NO_LABELS, *map(_of_reason, WORDS)}
-        ours |= {share.named(SECOND_OPINIONS)} | _FORMER
+        ours |= {share.named(SECOND_OPINIONS)}
         for name in set(dataset.list_saved_views()) & (ours - set(views)):
             dataset.delete_saved_view(name)
         for name, (view, text) in views.items():
@@ -569,10 +564,7 @@ def build_queue(
 def _made(dataset: Any, share: Share) -> dict[str, str]:
     """Find decided labels of a reviewer's queue, if others are left: label id -> frame's key."""
     view = share.named(NEEDS_REVIEW)
-    queued = dataset.info.get(QUEUES, {}).get(view)
-    if not queued:
-        return {}
-    standing = queue_standing(dataset, view)
+    queued, standing = dataset.info.get(QUEUES, {}).get(view, {}), queue_standing(dataset, view)
     return {one: queued[one] for one in queued if standing.left and one in standing.decided}
 
 
