@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -30,12 +30,12 @@ from flows.server.runs import (
     NOT_LOADED,
     cancel_backfill,
     counted_states,
-    counts,
     runs_of,
     sequences_in_flight,
     shard_of,
 )
 from sam2_core.types import AutolabelError
+from tasks.dataset.schema import lacked_sequences
 from tasks.store import storage
 from tasks.store.manifests import ListedManifest
 from tasks.store.private_files import remove_abandoned
@@ -146,7 +146,8 @@ def _load_missing(
     """
     label, run_key = plan.params.label, plan.stamp.run_key
     # Shards load what they label.
-    lacked = (fleet.lacked(label, run_key) or set()) - {work.sequence_id for work in plan.works}
+    lacked = lacked_sequences(label.dataset_name, label.out, run_key) or set()
+    lacked -= {work.sequence_id for work in plan.works}
     if lacked and not dry_run:
         lacked -= {name for name, _ in sequences_in_flight(run_key, label.out)}
     names = sorted(lacked)
@@ -205,7 +206,8 @@ def watch(
     partial = [ListedManifest(0.0, run_key, *one.key, partial=True) for one in left.works]
     frames = unlabeled_frames(out_uri, [*left.complete, *partial])
     result = {
-        "states": counts(of_run), "remaining": remaining, "gone": gone, "failed": failed,
+        "states": Counter(str(one.state_name) for one in of_run),
+        "remaining": remaining, "gone": gone, "failed": failed,
         "failed_frames": [failure_row(one) for one in frames],
     }  # fmt: skip
     _say_what_is_left(console, left, result)
@@ -261,5 +263,5 @@ def watch_shards(console: Console, plan: BackfillPlan, warn: Callable[[str], obj
             if active:
                 tell(
                     f"{about}{done:,} of {counted(total, 'frame')}{time_left}; "
-                    f"shards: {counted_states(counts(active))}"
+                    f"shards: {counted_states(Counter(str(one.state_name) for one in active))}"
                 )

@@ -1,10 +1,12 @@
 """`autolabel label`: plan, say what will be done, run the flow, say what was done."""
 
 import contextlib
+import contextvars
 import importlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -173,6 +175,15 @@ def prefect_if_needed(
         with contextlib.suppress(RuntimeError):
             stop_moving()
         os.write(2, f"{SHOW_CURSOR if console.is_terminal else ''}\n{stopped}\n".encode())
+        if "flows.server.runs" in sys.modules:  # as of every flow
+            from flows.server.runs import CANCEL_S, cancel_current
+
+            # On a thread, which locks that the signal has met cannot hold up for ever.
+            telling = threading.Thread(
+                target=contextvars.copy_context().run, args=(cancel_current,), daemon=True
+            )
+            telling.start()
+            telling.join(2 * CANCEL_S)
         release_database()
         clean_up()
         os._exit(128 + number)  # a server of ours ends by itself

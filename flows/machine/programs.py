@@ -23,7 +23,7 @@ NUMBER = "%(process_num)d"  # of one process of a program, as supervisord writes
 
 SETPRIV = shutil.which("setpriv") or "/usr/bin/setpriv"  # also when the PATH is short
 # Before a command line: it gets SIGTERM when its parent ends.
-TIED = (SETPRIV, "--pdeathsig", "TERM", "--") if sys.platform == "linux" else ()
+TIED = (SETPRIV, "--pdeathsig", "TERM", "--") if os.access(SETPRIV, os.X_OK) else ()
 
 TAKES_NO_WORK = " takes no work: "  # what a worker says of itself in its last line
 LISTED_WITHIN_S = 60.0

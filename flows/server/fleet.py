@@ -279,20 +279,3 @@ def sign_off(pool: str, worker: str) -> None:
     # Those of the server: it has forgotten it already.
     with contextlib.suppress(AutolabelError), asked_once(SIGN_OFF_S), connected() as client:
         client.request("DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=where)
-
-
-def lacked(label: LabelParams, run_key: str) -> set[str] | None:
-    """Ids of labeled sequences of a run that its dataset lacks; None where nobody here can tell."""
-    from tasks.dataset.database import is_at_hand, reach_database
-    from tasks.dataset.schema import missing_manifests
-
-    if not label.dataset_name:
-        return set()
-    with contextlib.suppress(AutolabelError):
-        if is_at_hand():
-            reach_database()
-            found, unreadable = missing_manifests(label.dataset_name, label.out, run_key)
-            return {one.sequence_id for one in found} | {
-                one.partition(": ")[0] for one in unreadable
-            }
-    return None

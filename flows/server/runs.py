@@ -193,11 +193,6 @@ def sequences_in_flight(run_key: str, out_uri: str) -> set[tuple[str, str]]:
     }
 
 
-def counts(runs: Iterable[FlowRun]) -> Counter[str]:
-    """Count runs by state name."""
-    return Counter((run.state and run.state.name) or "Unknown" for run in runs)
-
-
 def counted_states(states: Mapping[str, int]) -> str:
     """Write counts by state, as Prefect names them: 1 AwaitingRetry, 2 Running."""
     return ", ".join(f"{count} {name}" for name, count in sorted(states.items()))
@@ -243,6 +238,7 @@ def _is_of(decided: LabelParams, asked: LabelParams) -> bool:
 
 SIGN_OF_LIFE_S = 30.0
 LOOK_EVERY_S = 15.0
+CANCEL_S = 2.0
 SILENT = 3 * SIGN_OF_LIFE_S, "no sign of life for {:.0f} s"
 # By type of state: how long a run may stand still in it, and why it is lost then.
 LOST_AFTER_S = {
@@ -263,9 +259,17 @@ def signs_of_life(every_s: float = SIGN_OF_LIFE_S) -> contextlib.AbstractContext
 
     def tell() -> None:
         with contextlib.suppress(AutolabelError), asked_once(), connected() as client:
-            client.update_flow_run(UUID(flow_run.id), name=flow_run.name)
+            client.update_flow_run(UUID(flow_run.id), tags=flow_run.tags)
 
     return repeating(tell, every_s) if flow_run.id else contextlib.nullcontext()
+
+
+def cancel_current() -> None:
+    """Have the current flow run, if there is one, be Cancelled; a server that is away is left."""
+    if flow_run.id:
+        with contextlib.suppress(AutolabelError), asked_once(CANCEL_S), connected() as client:
+            state: State = Cancelled(message="stopped by Ctrl-C or SIGTERM; what is labeled stays")
+            client.set_flow_run_state(UUID(flow_run.id), state, force=True)
 
 
 def lost_among(

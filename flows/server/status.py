@@ -15,7 +15,7 @@ from flows.plan.plan import failure_row, unlabeled_frames
 from flows.plan.shards import ShardParams
 from flows.server.artifacts import short_sources
 from flows.server.deployments import collect_schedules
-from flows.server.fleet import lacked, workers_online
+from flows.server.fleet import workers_online
 from flows.server.postgres import size_bytes
 from flows.server.runs import (
     LONGEST,
@@ -27,6 +27,7 @@ from flows.server.runs import (
     why_not_loaded,
 )
 from sam2_core.types import AutolabelError
+from tasks.dataset.schema import lacked_sequences
 from tasks.store import quarantine
 from tasks.store.manifests import (
     MIXED,
@@ -124,7 +125,7 @@ def status_of(shards: Sequence[Shard], workers: int) -> dict[str, Any]:
             frames, busy_s = frames + shard.frames, busy_s + run.total_run_time.total_seconds()
         if state.is_final():
             unloaded.append(why_not_loaded(state.message or ""))
-    is_loaded = any(unloaded) and lacked(label, run_key) == set()
+    is_loaded = any(unloaded) and lacked_sequences(label.dataset_name, label.out, run_key) == set()
     missing, facts = look_at_storage(shards, failed)
     told = {
         "run_key": run_key,

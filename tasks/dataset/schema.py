@@ -491,3 +491,16 @@ def _is_configured() -> bool:
     names = ("FIFTYONE_DATABASE_NAME", "FIFTYONE_CONFIG_PATH")
     config = Path.home() / ".fiftyone" / "config.json"
     return config.exists() or any(name in os.environ for name in names)
+
+
+def lacked_sequences(dataset_name: str | None, out_uri: str, run_key: str) -> set[str] | None:
+    """Ids of labeled sequences of a run that its dataset lacks; None where nobody here can tell."""
+    if not dataset_name:
+        return set()
+    with contextlib.suppress(AutolabelError):
+        if is_at_hand():
+            reach_database()
+            found, unreadable = missing_manifests(dataset_name, out_uri, run_key)
+            broken = {one.partition(": ")[0] for one in unreadable}
+            return {one.sequence_id for one in found} | broken
+    return None

@@ -1,6 +1,7 @@
 """What a run shows in Prefect while it goes on, and how it ended."""
 
 import re
+import time
 from uuid import UUID
 
 import pytest
@@ -16,6 +17,7 @@ from flows.server.artifacts import (
     dated,
     frames_counted,
 )
+from flows.server.runs import signs_of_life
 from tasks.observe.progress import DETECT, SEGMENT
 from tasks.pipeline.run_context import RunContext
 from tests.integration.cluster import wait_for
@@ -72,7 +74,9 @@ def test_frames_are_counted_while_a_run_goes_on(shown):
 )  # fmt: skip
 def test_runs_and_cards_have_names_that_people_can_read(shown, kind, given, name):
     def run(params=None, dataset=""):
-        add_to_name("3 sequences")
+        with signs_of_life(0.05):
+            add_to_name("3 sequences")
+            time.sleep(1)  # signs of life leave the name alone
         return flow_run.id
 
     named = flow(flow_run_name=dated(kind), persist_result=False, validate_parameters=False)(run)

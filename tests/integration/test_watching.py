@@ -51,7 +51,7 @@ def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(termina
         again = [silent, crashed, taken]
         others = client.create_flow_run(flow(lambda: None, name="another"), state=Running())
         killed = client.create_flow_run(some_flow, state=Running(), tags=[runs.TAG])
-        runtime = SimpleNamespace(id=str(lives.id), name=lives.name)
+        runtime = SimpleNamespace(id=str(lives.id), tags=lives.tags)
         monkeypatch.setattr(runs, "flow_run", runtime)
         cancelled = begun()
         client.set_flow_run_state(cancelled.id, Cancelling(), force=True)

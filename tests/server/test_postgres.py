@@ -125,3 +125,17 @@ def test_it_works_below_a_long_path_and_data_of_another_version_are_told(tmp_pat
     monkeypatch.setattr(postgres, "START_S", 0.0)
     with pytest.raises(AutolabelError, match=r"version 17.*cache clear prefect"):
         Postgres(long)
+
+
+def test_the_systems_programs_do_as_well_and_without_any_it_says_what_to_install(
+    tmp_path, monkeypatch
+):
+    def not_here(name: str) -> None:
+        raise postgres.PackageNotFoundError(name)
+
+    monkeypatch.setattr(postgres, "distribution", not_here)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(AutolabelError, match=r"no PostgreSQL here.*PREFECT_API_URL"):
+        postgres._programs()
+    (tmp_path / "pg_ctl").touch(0o755)
+    assert postgres._programs() == str(tmp_path)

@@ -77,7 +77,7 @@ def test_a_stopped_label_says_when_the_same_command_went_on():
 
 @pytest.mark.parametrize("lacked", [None, {"drive"}, set()])
 def test_why_labels_were_not_loaded_is_told_until_the_dataset_has_them(lacked, monkeypatch):
-    monkeypatch.setattr(status, "lacked", lambda *_: lacked)
+    monkeypatch.setattr(status, "lacked_sequences", lambda *_: lacked)
     away = SequenceOutcome("drive", frames=3, error="MemoryError", stage=LOAD)
     bad = SequenceOutcome("other", error="no disk", stage=CHECK)
     for outcomes, kind in (([away], Completed), ([away, bad], Failed)):

@@ -4,9 +4,8 @@ import uuid
 
 import pytest
 
-from flows.params import LabelParams
-from flows.server.fleet import lacked
 from tasks.dataset import database
+from tasks.dataset.schema import lacked_sequences
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset
 from tasks.store.manifests import write_manifest
 from tests.load.test_into_fiftyone import store
@@ -17,13 +16,11 @@ def test_the_database_tells_what_a_dataset_lacks(database: str, tmp_path):
     out, name = str(tmp_path / "out"), f"loading {uuid.uuid4().hex[:8]}"
     manifest = store(tmp_path / "out", list(labeled_frames(2)))
     write_manifest(out, manifest)
-    params = LabelParams(sources=["/frames"], out=out, dataset=name)
-    assert lacked(params, STAMP.run_key) == {manifest.sequence_id}
+    assert lacked_sequences(name, out, STAMP.run_key) == {manifest.sequence_id}
     prepare_dataset(name, out_uri=out)
     load_sequence(name, out, manifest)
-    assert lacked(params, STAMP.run_key) == set()
-    unwanted = params.model_copy(update={"load_dataset": False})
-    assert lacked(unwanted, STAMP.run_key) == set()
+    assert lacked_sequences(name, out, STAMP.run_key) == set()
+    assert lacked_sequences(None, out, STAMP.run_key) == set()
 
 
 @pytest.mark.parametrize("away", [True, False])
@@ -35,4 +32,4 @@ def test_what_cannot_be_asked_from_here_is_not_known(tmp_path, monkeypatch, away
     else:
         monkeypatch.delenv("FIFTYONE_DATABASE_URI", raising=False)
         monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path / "none"))
-    assert lacked(LabelParams(sources=["/frames"], out="/out", dataset="drives"), "key") is None
+    assert lacked_sequences("drives", "/out", "key") is None
