@@ -227,6 +227,8 @@ def announce(console: Console, plan: Plan) -> None:
         f"masks  {escape(stamp.name)} on {stamp.backend}, {stamp.precision} "
         f"[dim]({escape(plan.job.model.reason)})[/]"
     )
+    if plan.job.params.follow and plan.job.model.backend == "onnxruntime-cpu":
+        console.print("       [yellow]--follow takes some 10 s a frame on a CPU[/]")
     if plan.job.params.allow_uncertified:
         verdict = verdict_on(plan.job.model)
         words = f"its certificate says: {verdict}" if verdict != NOT_CHECKED else verdict
@@ -279,7 +281,11 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
     console.print(
         f"[bold]{counted(summary['frames'], 'frame')}[/] and "
         f"[bold]{counted(summary['instances'] - summary['rejected'], 'mask')}[/] "
-        + (f"({summary['followed']} of them followed) " if summary["followed"] else "")
+        + (
+            f"({summary['followed']} of them followed: `export` names them) "
+            if summary["followed"]
+            else ""
+        )
         + f"in {counted(summary['sequences'], 'sequence')}"
         + (f", [yellow]{rejected} without a mask[/]" if summary["rejected"] else "")
         + (f", {counted(summary['skipped'], 'frame')} labeled before" if summary["skipped"] else "")

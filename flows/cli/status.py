@@ -172,6 +172,7 @@ def _labeled_by(
         "relabeled": len(newest) - len(current),
         "failed_frames": [failure_row(one) for one in failed],
         "instances": sum(one.instances for one in manifests),
+        "followed": sum(chunk.followed for one in manifests for chunk in one.chunks),
         "labeled": labeled.isoformat(timespec="seconds"),
         "quarantined": quarantined,
         "to_do": to_do,
@@ -186,11 +187,12 @@ def _show_labels(labels: list[dict[str, Any]], as_json: bool) -> int:
         for one in labels:
             some = one["sequences_read"] < one["sequences"]
             failed = len(one["failed_frames"])
+            followed = f" ({one['followed']} followed)" if one["followed"] else ""
             of_newest = f"in the newest {one['sequences_read']:,} of them " if some else ""
             click.echo(
                 f"{one['out']}: {counted(one['sequences'], 'sequence')}, {of_newest}"
                 f"{counted(one['frames'], 'frame')}{f' ({failed} failed)' if failed else ''} and "
-                f"{counted(one['instances'], 'label')} by {one['model']}, "
+                f"{counted(one['instances'], 'label')}{followed} by {one['model']}, "
                 f"{local_time(one['labeled'])} (run {one['run_key']})"
                 + (f"; a later run has labeled {one['relabeled']} anew" if one["relabeled"] else "")
             )

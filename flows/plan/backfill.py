@@ -30,9 +30,9 @@ from tasks.store.manifests import Key, ListedManifest, dated_ahead, path_of, rea
 from tasks.types import VideoRef
 from tasks.wording import counted, plain
 
-# Until something was measured: about what the bundled model takes on a CPU, and twice what SAM 2's
-# base_plus takes for a crowded frame on a GPU.
-ASSUMED_SECONDS_PER_FRAME = 0.5
+# Until something was measured: about what the bundled model takes on a CPU, without and with
+# following, and twice what SAM 2's base_plus takes for a crowded frame on a GPU.
+ASSUMED_SECONDS_PER_FRAME, ASSUMED_WITH_FOLLOWING = 0.5, 10.0
 ASSUMED_SECONDS_PER_FRAME_ON_GPU = 0.02
 REPORTS_READ = 50
 
@@ -57,7 +57,9 @@ class Rate:
         return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, {how}"
 
 
-def rate_of(reports: Iterable[dict[str, Any]], *, on_gpu: bool = False) -> Rate:
+def rate_of(
+    reports: Iterable[dict[str, Any]], *, on_gpu: bool = False, follows: bool = False
+) -> Rate:
     """Return the rate that a run's reports of sequences tell, else an assumption.
 
     The stages of a run overlap, so a frame costs what the longest of them takes.
@@ -68,8 +70,8 @@ def rate_of(reports: Iterable[dict[str, Any]], *, on_gpu: bool = False) -> Rate:
         for stage in total:
             total[stage] += float(report.get("seconds", {}).get(stage, 0))
     if not frames:
-        assumed = ASSUMED_SECONDS_PER_FRAME_ON_GPU if on_gpu else ASSUMED_SECONDS_PER_FRAME
-        return Rate(assumed, 0)
+        on_cpu = ASSUMED_WITH_FOLLOWING if follows else ASSUMED_SECONDS_PER_FRAME
+        return Rate(ASSUMED_SECONDS_PER_FRAME_ON_GPU if on_gpu else on_cpu, 0)
     return Rate(max(max(total.values()) / frames, 1e-6), frames)
 
 
@@ -231,7 +233,7 @@ def plan_backfill(
     made_by = stamp.model  # of a server of Triton's, what runs there
     on_gpu = made_by is not None and needs_gpu(made_by.backend, made_by.precision)
     reports = islice(read_reports(label.out, stamp.run_key), REPORTS_READ)
-    rate = rate_of(reports, on_gpu=on_gpu)
+    rate = rate_of(reports, on_gpu=on_gpu, follows=label.follow)
     plan = BackfillPlan(params, stamp, rate, matching=matching, known=names_of(label))
     plan.works = list(_missing(plan, in_flight(stamp.run_key)))
     if matching:

@@ -198,7 +198,7 @@ def job_of(
     if params.follow:
         from tasks.masks.follow import following_parameters
 
-        parameters |= following_parameters(model)
+        parameters |= following_parameters(model, params.chunk_frames)
     code = box_code(imported=not detects)
     stamp = RunStamp(boxes, model.stamp, parameters, code, versions=versions)
     return Job(params, stamp, model, version, context=context)

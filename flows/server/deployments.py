@@ -174,7 +174,7 @@ def _status_of(
     on = schedule.active and not deployment.paused
     label = (deployment.parameters.get("params") or {}).get("label") or {}
     zone = ZoneInfo(getattr(schedule.schedule, "timezone", None) or "UTC")
-    made = _scheduled_runs(deployment) if on else []
+    made = _runs_of(deployment) if on else []
     planned = _planned(made)
     last = next((one for one in made if one.state and not one.state.is_scheduled()), None)
     return {
@@ -210,10 +210,9 @@ def _problem(planned: list[FlowRun], last: FlowRun | None, pool: str, zone: Zone
     return ""
 
 
-def _scheduled_runs(deployment: DeploymentResponse) -> list[FlowRun]:
-    """Read the runs that the server made of schedules, the latest first."""
-    latest = islice(flow_runs(deployment_id={"any_": [deployment.id]}), RUNS_READ)
-    return [one for one in latest if one.auto_scheduled]
+def _runs_of(deployment: DeploymentResponse) -> list[FlowRun]:
+    """Read the runs of its schedules, and those that somebody started, the latest first."""
+    return list(islice(flow_runs(deployment_id={"any_": [deployment.id]}), RUNS_READ))
 
 
 def _planned(runs: list[FlowRun]) -> list[FlowRun]:
@@ -292,7 +291,7 @@ def plan_nights(count: int) -> list[datetime]:
         found = client.read_deployment_by_name(NIGHTLY)
         path: Any = f"/deployments/{found.id}/schedule"
         client.request("POST", path, json={"min_runs": count})
-    planned = (one.expected_start_time for one in _planned(_scheduled_runs(found)))
+    planned = (one.expected_start_time for one in _planned(_runs_of(found)))
     return list(islice(filter(None, planned), count))
 
 

@@ -375,7 +375,8 @@ def _texts(one: Instance) -> tuple[str, ...]:
     """Caption of a label, and shorter ones."""
     name = one.label if one.track_id is None else f"{one.label} #{one.track_id}"
     shortest = one.label[:3] if one.track_id is None else f"#{one.track_id}"
-    return f"{name} risk {one.risk:.0%}", name, shortest
+    source = one.source.get("source", "")
+    return " ".join(filter(None, [name, source, f"risk {one.risk:.0%}"])), name, shortest
 
 
 class _Series:

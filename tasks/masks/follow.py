@@ -46,8 +46,12 @@ MOST_COVERED = 0.5
 _CODE = ("tasks.masks.follow", "tasks.masks.crops")
 
 
-def following_parameters(model: ModelChoice) -> dict[str, Any]:
+def following_parameters(model: ModelChoice, chunk_frames: int) -> dict[str, Any]:
     """Return what decides the labels that following adds, for the stamp.
+
+    Args:
+        model: that follows.
+        chunk_frames: frames of a chunk, where each begins anew.
 
     Raises:
         AutolabelError: the model, or what runs it, cannot follow objects.
@@ -55,7 +59,7 @@ def following_parameters(model: ModelChoice) -> dict[str, Any]:
     """
     code = source_digest((*_CODE, *following_modules()))
     memory = memory_sha256(model.source, model.backend, model.precision)
-    return {"follow": {"code": code, "memory": memory}}
+    return {"follow": {"code": code, "memory": memory, "chunk_frames": chunk_frames}}
 
 
 def follow_objects(
@@ -97,6 +101,18 @@ def follow_objects(
         if len(waiting) > MOST_DOUBTED:
             yield chunk.with_followed(*waiting.popleft())
     yield from starmap(chunk.with_followed, waiting)
+
+
+def with_boxes_around(one: LabeledFrame) -> LabeledFrame:
+    """Put the boxes of followed objects around their masks, which rules may have changed."""
+    if one.masks is None or not one.followed:
+        return one
+    around = segments_of(one.masks.rle, one.masks.size_hw).bounds_xyxy_px()
+    rows = np.flatnonzero(one.masks.area_px)
+    rows = rows[rows >= one.detected]
+    xyxy_px = one.boxes.xyxy_px.copy()
+    xyxy_px[rows] = around[rows]
+    return replace(one, boxes=replace(one.boxes, xyxy_px=xyxy_px))
 
 
 @dataclass(frozen=True, eq=False)

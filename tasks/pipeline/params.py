@@ -219,6 +219,9 @@ class LabelParams(BaseModel):
             f"following runs on the backends {' and '.join(FOLLOWING)}: choose one of them": (
                 self.follow and self.backend not in {"auto", "onnxruntime", *FOLLOWING}
             ),
+            "follow goes from frame to frame of a chunk: give chunk_frames of at least 2": (
+                self.follow and self.chunk_frames < 2
+            ),
             "fill_gaps follows tracks: leave no_tracks out": self.fill_gaps and not self.tracks,
             f"labels would be loaded into {source}, which the boxes are from: name another dataset "
             "for them": source and source == self.dataset_name,

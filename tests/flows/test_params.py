@@ -26,6 +26,7 @@ def params(**values):
         ({"min_score": float("nan")}, "finite number"),
         ({"clean_masks": float("nan")}, "finite number"),
         ({"chunk_frames": 65}, "less than or equal to 64"),
+        ({"chunk_frames": 1, "follow": True}, "at least 2"),
         ({"backend": "abacus"}, "onnxruntime"),
         ({"dataset": "../x"}, "letters"),
         ({"surprise": 1}, "Extra inputs"),

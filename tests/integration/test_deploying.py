@@ -285,10 +285,14 @@ def test_a_night_that_runs_is_told_and_the_failure_of_the_one_before_is_past(nig
     again, client = nightly
     deployment = again()
     client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=True)
+    deployments.plan_nights(1)
+    by_hand = client.create_flow_run_from_deployment(deployment.id)
+    client.set_flow_run_state(by_hand.id, Failed(message="no room"), force=True)
+    assert "no room" in mine()[0]["problem"], "somebody has started it"
     next_night = datetime.now(UTC) + timedelta(hours=9)
     planned = FlowRun(flow_id=uuid4(), state=Scheduled(), expected_start_time=next_night)
     runs = [planned, FlowRun(flow_id=uuid4(), state=Failed(message="no bucket"))]
-    monkeypatch.setattr(deployments, "_scheduled_runs", lambda _: runs)
+    monkeypatch.setattr(deployments, "_runs_of", lambda _: runs)
     assert "no bucket" in mine()[0]["problem"]
     runs.insert(1, FlowRun(flow_id=uuid4(), state=Running(), state_name="Running"))
     (told,) = mine()

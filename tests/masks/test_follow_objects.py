@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pycocotools import mask as coco_mask
 
 from flows.params import LabelParams
 from flows.plan.plan import job_of
@@ -14,8 +15,14 @@ from sam2_core.types import AutolabelError, Boxes
 from tasks.dataset.documents import Origin, label_documents
 from tasks.export.run import Choice, export
 from tasks.masks.crops import crops_of_frames
-from tasks.masks.follow import MOST_DOUBTED, MOST_UNDETECTED, follow_objects
+from tasks.masks.follow import (
+    MOST_DOUBTED,
+    MOST_UNDETECTED,
+    follow_objects,
+    with_boxes_around,
+)
 from tasks.masks.model import choose_model
+from tasks.masks.rules import MaskRules, tidied
 from tasks.risk.compute_risk import compute_risk
 from tasks.store.artifacts import read_chunk
 from tasks.store.manifests import read_manifest, write_manifest
@@ -118,6 +125,20 @@ def test_an_object_that_the_detector_always_doubted_is_not_followed():
     assert of_scores(0.5, 0.3) == (1,), "one sure detection is enough"
 
 
+def test_a_box_stays_around_its_mask_when_rules_take_a_piece_away():
+    frames = [seen(0, CAR, VAN, scores=[0.8, 0.6]), seen(1, VAN)]
+    _, one = followed(*frames)
+    speck = coco_mask.encode(filled([SIZE[1] - 4, SIZE[0] - 4, *SIZE[::-1]], SIZE))
+    wide = replace(one.boxes, xyxy_px=np.array([VAN, [0, 0, *SIZE[::-1]]], np.float32))
+    own = {"size": list(SIZE), "counts": one.masks.rle[1]}
+    both = coco_mask.merge([own, speck])["counts"]
+    masks = replace(one.masks, rle=(one.masks.rle[0], both))
+    masks = tidied(masks, wide, MaskRules(clean=0.1))
+    tidy = with_boxes_around(replace(one, boxes=wide, masks=masks))
+    np.testing.assert_array_equal(tidy.boxes.xyxy_px, [VAN, DRAWN])
+    assert with_boxes_around(frames[1]) is frames[1]
+
+
 def test_given_track_ids_stay_and_one_that_is_there_is_not_followed():
     first = seen(0, CAR, VAN, tracks=(7, 9))
     missed, elsewhere = seen(1, VAN, tracks=(9,)), seen(2, [0.0, 40.0, 20.0, 60.0], tracks=(7,))
@@ -190,8 +211,12 @@ def test_the_key_has_the_memory_and_the_code_and_the_models_own_stamp_does_not(
     params = LabelParams(sources=str(tmp_path), out=str(tmp_path / "out"))
     keys = [job_of(params, model=choice).stamp.run_key]
     assert job_of(params, model=plain).stamp.run_key == keys[0]
+    shorter = params.model_copy(update={"chunk_frames": 5})
+    assert job_of(shorter, model=plain).stamp.run_key == keys[0], "nothing depends on it"
     params = params.model_copy(update={"follow": True})
     keys.append(job_of(params, model=choice).stamp.run_key)
+    shorter = params.model_copy(update={"chunk_frames": 5})
+    keys.append(job_of(shorter, model=choice).stamp.run_key)
     (folder / "memory_mask.onnx").write_bytes(b"another")
     with pytest.raises(AutolabelError, match="is not the file that was exported"):
         job_of(params, model=choice)
@@ -201,4 +226,4 @@ def test_the_key_has_the_memory_and_the_code_and_the_models_own_stamp_does_not(
         patched.setattr("tasks.masks.follow.source_digest", ",".join)
         follow = job_of(params, model=choice).stamp.parameters["follow"]
     assert {"tasks.masks.follow", "sam2_core.follow"} <= set(follow["code"].split(","))
-    assert len(set(keys)) == 3
+    assert len(set(keys)) == 4

@@ -84,5 +84,6 @@ def test_a_frame_costs_the_longest_of_the_stages_that_overlap():
     ]
     assert rate_of(reports) == Rate(0.2, 40)
     assert rate_of([]) == Rate(0.5, 0)
-    assert rate_of([], on_gpu=True) == Rate(0.02, 0)
+    assert rate_of([], follows=True) == Rate(10, 0)
+    assert rate_of([], on_gpu=True, follows=True) == Rate(0.02, 0)
     assert rate_of(reports, on_gpu=True) == Rate(0.2, 40)
