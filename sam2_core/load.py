@@ -334,6 +334,7 @@ def memory_sha256(model: str | Path, backend: str, precision: str) -> str:
             f"{backend} cannot follow objects: choose --backend {' or '.join(FOLLOWING)}"
         )
     if backend == "torch":
+        need_torch("the torch backend")
         weights = resolve_weights(model, Wanted(precision))
         name, found = str(model), weights.memory_sha256 if weights.load_memory() else ""
     else:

@@ -130,7 +130,7 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
                 "metrics": f"http{tls}://{at}:{metrics.getsockname()[1]}/metrics",
             }
             for name, address in (where | {"models": ", ".join(names)}).items():
-                console.print(f"[dim]{name:<8}[/] {address}")
+                click.echo(f"{name:<8} {address}", err=True)  # with the token of the page's link
             console.print(
                 "Ctrl-C ends it. Label with it: [bold]autolabel label ... --backend triton "
                 f"--triton-urls {where['grpc']}"

@@ -60,6 +60,8 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
         labels = [run for one in folders for run in _labeled_in(one)]
         if labels:
             sys.exit(_show_labels(labels, as_json) or died)
+        if died and not out:
+            sys.exit(1)
         if out:
             raise AutolabelError(f"{redact(out)} holds no labeled sequence{_begun_in(out)}")
         raise AutolabelError(

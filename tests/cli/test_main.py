@@ -114,6 +114,9 @@ def test_up_starts_nothing_where_the_port_of_the_app_is_taken(tmp_path, monkeypa
         other.listen()
         with pytest.raises(AutolabelError, match="name another port"):
             up.bring_up(app_port=other.getsockname()[1])
+    for asked in ({}, {"port": up.PREFECT_PORT}):
+        with pytest.raises(AutolabelError, match="Prefect's server has port 4200"):
+            up.bring_up(app_port=up.PREFECT_PORT, **asked)
 
 
 def test_of_two_that_come_up_at_once_the_second_waits(tmp_path, monkeypatch):

@@ -85,6 +85,9 @@ def test_programs_end_with_a_supervisor_that_is_killed_and_the_next_one_starts_a
     assert services.has_died()
     told = CliRunner().invoke(status.command, [])
     assert "nothing runs of what `autolabel up` started" in told.stderr
+    assert (told.exit_code, type(told.exception)) == (1, SystemExit), (
+        "also where nothing is labeled"
+    )
     services.start(server(port))
     assert not services.has_died()
     assert list(services.running()) == ["server"]

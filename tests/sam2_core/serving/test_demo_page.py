@@ -19,10 +19,11 @@ pytestmark = [pytest.mark.ci, needs_chromium]
 
 
 @pytest.fixture
-def page_url(tmp_path):
+def page_url(tmp_path, capfd):
     picture = tmp_path / "street.jpg"
     picture.write_bytes(simplejpeg.encode_jpeg(street(), 92, "RGB"))
     with serving("compact", "--threads", "1", "--demo", str(picture)) as server:
+        assert server["page"] in capfd.readouterr().err, "whole, for a person to open"
         yield server["page"]
 
 
