@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -106,7 +105,6 @@ def work(worker: Worker, grace_s: float, until_idle_s: float | None = None) -> N
     collect_seldom()
     scratch = OwnFolder("autolabel-worker-")
     os.environ |= {"TMPDIR": str(scratch.path), self_test.WORKER_VARIABLE: str(os.getpid())}
-    tempfile.tempdir = str(scratch.path)  # Prefect leaves an empty `runner_storage` there
     try:
         offers = _offers(worker.bind())
         for variable, value in SETTINGS.items():
