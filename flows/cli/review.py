@@ -97,9 +97,9 @@ def _advice(dataset: Any, share: Share, queue: Queue) -> Iterator[str]:
         )
     elif others and not share.double:
         yield (
-            f"{', '.join(sorted(others))} decided here, too: with --double 1 you give second "
-            f"opinions, without seeing what they said, in the view "
-            f"'{share.named(SECOND_OPINIONS)}'"
+            f"{', '.join(sorted(others))} decided here, too: with --share 2/2 you have a part of "
+            "the queue for yourself, and with --double 1 you give second opinions, without seeing "
+            f"what they said, in the view '{share.named(SECOND_OPINIONS)}'"
         )
     control = (
         f", {counted(queue.control, 'label')} in the view '{CONTROL}': drawn at random from what "

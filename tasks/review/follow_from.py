@@ -119,8 +119,8 @@ class Following:
             return f"no new mask of the {self._name} on {counted(self.frames, 'frame')}: {why}"
         start = self.so_far()["start"] or 0
         ahead = sum((event.frame.get("frame_number") or 0) > start for event in events)
-        where = f"{counted(ahead, 'frame')} ahead, {len(events) - ahead} back, as corrected"
-        told = f"masks of the {self._name} on {where}"
+        where = f"{counted(ahead, 'frame')} ahead, {len(events) - ahead} back"
+        told = f"masks of the {self._name} on {where}, decided as corrected: look at them"
         return f"{told}; none where {why}" if why else told
 
     def _object_of(self, label: Mapping[str, Any]) -> set[str]:

@@ -415,8 +415,8 @@ DECISION_COLOURS = {
 
 
 NO_CONTROL = (
-    "no control sample tells how good the labels are that nobody reviews: the queue has a label of "
-    "every object. `autolabel review DATASET --budget` with fewer decisions leaves some for one"
+    "the queue has a label of every object: none is left of which a control sample would tell how "
+    "good what nobody reviews is (`autolabel review DATASET --budget` with fewer decisions)"
 )
 MOST_LETTERS = 36  # of a name beside a bar: reasons with their counts are shorter
 

@@ -103,8 +103,8 @@ def test_a_mask_is_carried_on_and_decisions_of_people_stay(drive, tmp_path, monk
     before = state(drive)
     done = follow(dataset)
     assert done["message"] == (
-        "masks of the tram on 3 frames ahead, 0 back, as corrected; none where the object is not "
-        "seen (1), its label agrees (1), somebody has decided (1)"
+        "masks of the tram on 3 frames ahead, 0 back, decided as corrected: look at them; "
+        "none where the object is not seen (1), its label agrees (1), somebody has decided (1)"
     )
     assert len(done["samples"]) == 3
     acts = [event.action for event in read_events(out, drive)]
@@ -155,8 +155,8 @@ def test_who_stops_keeps_what_is_there_and_what_others_decide_meanwhile_stays(dr
     reject(*pick(drive, 3, 0))
     done = ask(dataset, "follow_take", following=far["following"])
     assert done["message"] == (
-        "masks of the car on 1 frame ahead, 0 back, as corrected; none where somebody has "
-        "decided (1)"
+        "masks of the car on 1 frame ahead, 0 back, decided as corrected: look at them; "
+        "none where somebody has decided (1)"
     )
     assert sorted(reviewed(drive)) == [2, 4]
 

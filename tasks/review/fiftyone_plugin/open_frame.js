@@ -154,7 +154,8 @@
       const [left, top, width, height] = one.bounding_box;
       const isNear = left < x + w && x < left + width && top < y + h && y < top + height;
       if (drawn.has(one.id) || !(open.showsHidden || (isAboutTwo && isNear))) continue;
-      review.paintOther(pen, boxOnPage(one), `${open.showsHidden ? "hidden" : "the other"}: ${one.label}`);
+      const what = decisionOf(one) ? "decided" : open.showsHidden ? "hidden" : "the other";
+      review.paintOther(pen, boxOnPage(one), `${what}: ${one.label}`);
     }
   }
 
