@@ -24,9 +24,10 @@ from sam2_core.follow import Followed, Follower, FollowRules
 from sam2_core.load import memory_sha256
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.postprocess import finish
-from sam2_core.types import Boxes, ImageArray, IntArray, Masks
+from sam2_core.types import Boxes, ImageArray, IntArray, LowResMasks, Masks
 from tasks.masks.crops import segments_of
 from tasks.masks.model import ModelChoice
+from tasks.masks.rules import MaskRules, tidied
 from tasks.store.tables import FOLLOWED, LabeledFrame
 from tasks.types import FrameRef
 
@@ -43,7 +44,10 @@ RULES = FollowRules(absent_frames=MOST_UNDETECTED + 1, undetected_frames=MOST_UN
 LEAST_PREDICTED_IOU = 0.85
 # Share of a mask that another label of the frame may cover; from there on they are one object.
 MOST_COVERED = 0.5
-_CODE = ("tasks.masks.follow", "tasks.masks.crops")
+# Share of a mask's largest piece below which others are dropped: specks on other objects, of which
+# half of the boxes were a third too wide.
+SPECKS = 0.05
+_CODE = ("tasks.masks.follow", "tasks.masks.crops", "tasks.masks.rules")
 
 
 def following_parameters(model: ModelChoice, chunk_frames: int) -> dict[str, Any]:
@@ -101,6 +105,11 @@ def follow_objects(
         if len(waiting) > MOST_DOUBTED:
             yield chunk.with_followed(*waiting.popleft())
     yield from starmap(chunk.with_followed, waiting)
+
+
+def finished(low_res: LowResMasks, size_hw: tuple[int, int]) -> Masks:
+    """Return masks of memory at the size of their image, without specks."""
+    return tidied(finish(low_res, size_hw), Boxes.empty(), MaskRules(clean=SPECKS))
 
 
 def with_boxes_around(one: LabeledFrame) -> LabeledFrame:
@@ -171,7 +180,7 @@ class _Chunk:
         rows = self._candidates(shown, ids if given is not None else [])
         if not rows:
             return None
-        masks = finish(shown.chosen(rows), one.masks.size_hw)
+        masks = finished(shown.chosen(rows), one.masks.size_hw)
         tracks = [names[row] for row in rows]
         labels, scores, ids, _ = zip(*(self._last[name] for name in tracks), strict=True)
         bounds = segments_of(masks.rle, masks.size_hw).bounds_xyxy_px()

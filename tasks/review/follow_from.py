@@ -20,13 +20,12 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.checkpoints import NoMemoryError
 from sam2_core.follow import Follower, FollowRules
-from sam2_core.postprocess import finish
 from sam2_core.types import AutolabelError, Masks
 from tasks.dataset.documents import Values, mask_of, reviewed_id, rle_of, stamp_text, window_of
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import DONE, MACHINE_FIELD, REVIEWED_FIELD
 from tasks.masks.crops import BoolArray, segments_of
-from tasks.masks.follow import LEAST_PREDICTED_IOU
+from tasks.masks.follow import LEAST_PREDICTED_IOU, finished
 from tasks.masks.model import choose_model
 from tasks.review.actions import (
     FRAME,
@@ -170,7 +169,7 @@ class Following:
         follower.see(pixels)
         follower.track()
         low_res = follower.followed().masks
-        masks = finish(low_res, frame.size_hw)
+        masks = finished(low_res, frame.size_hw)
         good = low_res.object_score[0] > 0 and low_res.predicted_iou[0] >= LEAST_PREDICTED_IOU
         return masks if good and masks.area_px[0] else None
 
