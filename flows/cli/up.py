@@ -71,7 +71,9 @@ def bring_up(
     # Two at once would start two of what neither finds running.
     with FileLock(close_file(private_folder(folder()) / "up.lock")):
         refuse_ignored(port, count, app_port)
-        if app_port == (port or PREFECT_PORT):
+        server = running().get("server")
+        of_prefect = urlsplit(server.url).port if server else port or PREFECT_PORT
+        if app_port == of_prefect and not configured_api():
             raise AutolabelError(f"Prefect's server has port {app_port}: give the App another one")
         if app_port is not None and "app" not in running():
             with bind(app_port):  # told in words, before anything is started

@@ -116,11 +116,11 @@ def with_boxes_around(one: LabeledFrame) -> LabeledFrame:
     """Put the boxes of followed objects around their masks, which rules may have changed."""
     if one.masks is None or not one.followed:
         return one
-    around = segments_of(one.masks.rle, one.masks.size_hw).bounds_xyxy_px()
     rows = np.flatnonzero(one.masks.area_px)
     rows = rows[rows >= one.detected]
     xyxy_px = one.boxes.xyxy_px.copy()
-    xyxy_px[rows] = around[rows]
+    rle = one.masks.chosen(rows).rle
+    xyxy_px[rows] = segments_of(rle, one.masks.size_hw).bounds_xyxy_px()
     return replace(one, boxes=replace(one.boxes, xyxy_px=xyxy_px))
 
 

@@ -203,7 +203,6 @@ def _segment(
     job: Job, chunk: Chunk, todo: list[tuple[FrameRef, Boxes]], turn: DeviceTurn
 ) -> Iterator[LabeledFrame]:
     from tasks.frames.images import read_image
-    from tasks.masks.follow import follow_objects, with_boxes_around
     from tasks.masks.segment import segment_frames
 
     kept = job.context.kept_frames()
@@ -218,6 +217,8 @@ def _segment(
 
     labeled = segment_frames(job.context.segmenters.load(job.model), todo, read, turn=turn)
     if job.params.follow:
+        from tasks.masks.follow import follow_objects, with_boxes_around
+
         backend = job.context.segmenters.follow_backend(job.model)
         labeled = follow_objects(
             backend, chunk.frames, labeled, lambda frame: pictures.pop(frame.index)
@@ -226,8 +227,9 @@ def _segment(
         for one in labeled:
             job.context.progress.advance(SEGMENT)
             if one.masks and job.rules:
-                tidy = replace(one, masks=tidied(one.masks, one.boxes, job.rules))
-                one = with_boxes_around(tidy)  # noqa: PLW2901
+                one = replace(one, masks=tidied(one.masks, one.boxes, job.rules))  # noqa: PLW2901
+                if one.followed:
+                    one = with_boxes_around(one)  # noqa: PLW2901
             yield one
     finally:
         for frame, _ in todo:

@@ -187,15 +187,19 @@ class _Pool:
         share = share_of(max(usable_cores() // count, 1))
         inherited = share | {TESTED_VARIABLE: ",".join(tested_backends())}
         with _environment:
-            own = {name: os.environ.get(name, "") for name in inherited}
+            own = {name: os.environ[name] for name in inherited if name in os.environ}
             os.environ.update(inherited)
             before = set(multiprocessing.active_children())
-            for _ in range(count):  # each starts one
-                self._executor.submit(bool)
+            try:
+                for _ in range(count):  # each starts one
+                    self._executor.submit(bool)
+            finally:
+                for name in inherited:
+                    del os.environ[name]
+                os.environ.update(own)
             self._processes: list[BaseProcess] = [
                 one for one in multiprocessing.active_children() if one not in before
             ]
-            os.environ.update(own)  # all of them are read as if unset where they are empty
 
     def run(self, step: Callable[..., Result], values: Sequence[Any]) -> Result:
         try:
