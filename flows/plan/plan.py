@@ -303,13 +303,17 @@ def _nothing(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> str:
     """Say why there is not a single mask where somebody asked for certain boxes; "" where not."""
     params = plan.job.params
     asked = params.boxes or params.classes or params.min_score is not None
-    if not outcomes or any(one.instances or one.error or one.failures for one in outcomes):
+    if not outcomes or any(
+        one.instances > one.rejected or one.error or one.failures for one in outcomes
+    ):
         return ""
     if not any(one.frames for one in outcomes):
         # Of videos and recordings nobody knew how many there are.
         return f"no frame: --frames {params.frames} takes none of those that can be read"
     if not asked:
         return ""
+    if any(one.rejected for one in outcomes):
+        return f"no mask: no box could be used; why is in reports/{plan.job.stamp.run_key}/"
     classes = params.wanted_classes if params.classes else ()
     wanted = f" of {', '.join(classes)}" if classes else ""
     return f"no mask: no frame has a box{wanted} with a score of {params.least_score:g} or more"

@@ -102,8 +102,8 @@ def boxes_of(rows: Iterable[Row], source: str) -> Boxes:
     tracked = [-1 if one.track_id is None else one.track_id for one in rows]
     known = any(one.track_id is not None for one in rows)
     return Boxes(
-        np.array([one.xyxy_px for one in rows], np.float32).reshape(-1, 4),
-        np.array([one.score for one in rows], np.float32),
+        np.array([one.xyxy_px for one in rows]),
+        np.array([one.score for one in rows]),
         tuple(one.label for one in rows),
         np.array(tracked, np.int64) if known else None,
         source,

@@ -100,3 +100,19 @@ def test_a_run_names_cameras_of_failures_and_counts_boxes_without_a_mask(tmp_pat
     planned = CliRunner().invoke(cli, [*given, "--dry-run"])
     assert planned.exit_code == 1
     assert "in CAM_BACK 1.jpg decode: " in " ".join(planned.stderr.split()), "the reason for that"
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # of a score beyond float32
+def test_boxes_that_all_fail_leave_nothing_and_say_so(tmp_path):
+    write_image(tmp_path / "in" / "drive" / "1.jpg")
+    rows = ["car 1e308 10 10 50 50", "car 0.9 50 10 10 50", "car 0.9 1e39 10 50 50"]
+    write_boxes(tmp_path / "boxes" / "1.txt", rows)
+    given = ["label", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--no-dataset"]
+    given += ["--boxes", str(tmp_path / "boxes"), "--model", str(MICRO), "--json"]
+    for _ in range(2):  # now, and as it was left
+        done = CliRunner().invoke(cli, given)
+        summary = json.loads(done.stdout)
+        assert (done.exit_code, summary["instances"], summary["rejected"]) == (1, 3, 3)
+        assert summary["nothing"].startswith("no mask: no box could be used")
+        (report,) = (tmp_path / "out" / "reports" / summary["run_key"]).iterdir()
+        assert len(json.loads(report.read_text())["rejected"]) == 3, "where it says why"
