@@ -114,7 +114,21 @@ def _tensorrt() -> Finding:
 
 
 def _models() -> Finding:
-    exported = (cache_folder() / "models").glob("*/*/*/model.json")
+    from sam2_core.backends.model_folder import ModelFolder
+    from sam2_core.model_download import verify
+    from tasks.boxes.detectors import BUNDLED_FOLDER
+
+    cache = cache_folder()
+    exported = list((cache / "models").glob("*/*/*/model.json"))
+    try:
+        for path in (*BUNDLED_FOLDER.glob("*/*/model.json"), *exported):
+            ModelFolder.open(path.parent).check()
+        for pattern in ("checkpoints/*", "detectors/*", "*.onnx"):
+            for path in (*cache.glob(pattern), *BUNDLED_FOLDER.glob(pattern)):
+                verify(path)
+    except (AutolabelError, OSError) as error:
+        advice = "of those that came with sam2-autolabel: install it again"
+        return Finding("models", "missing", str(error), advice)
     names = sorted({
         f"{path.parts[-4]} with random weights, for tests" if path.parts[-3].startswith("random-")
         else path.parts[-4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -32,6 +33,8 @@ def finish(config: TrainingConfig, out: Path) -> list[Path]:
         trained = load_weights(out / "detector" / "detector.safetensors")
         facts = {"training": config.name, "input_hw": list(config.detector.input_hw)}
         export_detector(trained, config.detector, LABELS, path, facts)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        path.with_name(f"{path.name}.sha256").write_text(f"{digest}  {path.name}\n")
         written.append(path)
     curves = {job: json.loads((out / job / "curves.json").read_text()) for job in jobs}
     plot_curves(curves, out / "curves.png")

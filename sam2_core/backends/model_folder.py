@@ -196,6 +196,16 @@ class ModelFolder:
             path for name in sorted(_OF_MEMORY) if (path := self.path / name).is_file()
         )
 
+    def check(self) -> None:
+        """Hold every file that was exported, the memory's too, against model.json.
+
+        Raises:
+            AutolabelError: a file is not the one that model.json names.
+            OSError: it is not there.
+
+        """
+        self._hashed(self.path / name for name in self.facts.get("files", {}))
+
     def _hashed(self, files: Iterable[Path]) -> str:
         total = hashlib.sha256()
         recorded = self.facts.get("files", {})

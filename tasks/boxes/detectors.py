@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sam2_core.cache import cache_folder, file_sha256
+from sam2_core.cache import cache_folder
 from sam2_core.model_download import download, record, verify
 from sam2_core.types import AutolabelError
 
@@ -167,10 +167,7 @@ def resolve_detector(name_or_path: str) -> DetectorFile:
             f"no detector {name_or_path!r}: {path} is not a file, and the known names are {known}; "
             "for boxes from a file use --boxes"
         )
-    try:
-        digest = file_sha256(path)
-    except OSError as error:
-        raise AutolabelError(f"cannot read the detector {path}: {error.strerror}") from error
+    digest = verify(path)
     name = name if bundled else re.sub(r"\W+", "_", path.stem)
     prompts = prompts_in(prompt) if prompt else ()
     texts = prompt_digest(path, prompts) if prompts else ""
