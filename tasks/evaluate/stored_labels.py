@@ -53,13 +53,13 @@ class StoredLabels:
         self.run_keys = sorted({one.stamp.run_key for one in frames.manifests})
         models = {one.stamp.model.name for one in frames.manifests if one.stamp.model}
         self.model = ", ".join(sorted(models)) or "unknown model"
-        read = self._find(truth, frames, on_frame)
+        self._read = self._find(truth, frames, on_frame)
         if not any(self._found.values()):
             names = ", ".join(one.file_name for one in truth.images[:_NAMES_SHOWN])
             raise AutolabelError(
                 f"{storage.redact(out_uri)} has labels of none of the truth's pictures, which are "
-                f"named {names}; its frames are {', '.join(read)}. File names must agree, and "
-                "folders that the truth names must be in the frames' addresses"
+                f"named {names}; its frames are {', '.join(self._read)}. File names must agree, "
+                "and folders that the truth names must be in the frames' addresses"
             )
 
     def _find(
@@ -88,7 +88,8 @@ class StoredLabels:
                 continue
             several = [one.uri for one in itertools.islice(frames, _NAMES_SHOWN)]
             if not frames:
-                yield ValueError("no labels of it")
+                named = f"labeled frames have names such as {self._read[0]}"
+                yield ValueError(f"no labels of it; {named}")
             elif len(frames) > 1:
                 yield ValueError(
                     f"several frames fit it: {', '.join(several)}. Have the truth name the folders "

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tasks.export.types import ExportFrame, Instance, Writer, bitmap, tight_crops
 from tasks.masks.crops import npy_zlib
 
-_ATTRIBUTES = ("score", "risk", "track_id", "decision")
+_ATTRIBUTES = ("score", "risk", "track_id", "decision", "source")
 _HEAD = """<?xml version="1.0" encoding="utf-8"?>
 <annotations>
   <version>1.1</version>
@@ -80,7 +80,8 @@ class CvatWriter(Writer):
 def _cvat_mask(one: Instance, left: int, top: int, crop: npt.NDArray[np.uint8]) -> str:
     lengths = ", ".join(map(str, run_lengths(crop).tolist()))
     track = "" if one.track_id is None else str(one.track_id)
-    values = (f"{one.score:.6f}", f"{one.risk:.6f}", track, one.decision)
+    source = one.source.get("source", "")
+    values = (f"{one.score:.6f}", f"{one.risk:.6f}", track, one.decision, source)
     told = "".join(
         f'<attribute name="{name}">{escape(value)}</attribute>'
         for name, value in zip(_ATTRIBUTES, values, strict=True)
@@ -141,6 +142,7 @@ class LabelStudioWriter(Writer):
             },
             "meta": {
                 "risk": round(one.risk, 6), "track_id": one.track_id, "decision": one.decision,
+                **one.source,
             },
         }  # fmt: skip
 
@@ -229,7 +231,7 @@ class FiftyOneWriter(Writer):
             "tags": [], "attributes": {}, "label": one.label, "bounding_box": box,
             "mask": {"$binary": {"base64": data, "subType": "00"}}, "confidence": one.score,
             "index": one.track_id, "risk": one.risk, "predicted_iou": one.predicted_iou,
-            "decision": one.decision,
+            "decision": one.decision, **one.source,
         }  # fmt: skip
 
     def close(self) -> Mapping[str, Any]:

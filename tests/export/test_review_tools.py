@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -11,7 +12,8 @@ from pycocotools import mask as coco_mask
 from tasks.boxes.import_files import import_boxes
 from tasks.export.review_tools import packed
 from tasks.export.run import Choice, export
-from tests.export.labeled_runs import run_of, truth
+from tests.export.labeled_runs import run_of, store, truth
+from tests.review.labels import labeled_frame
 
 
 def test_cvat_xml_has_every_mask_as_it_was(tmp_path):
@@ -39,6 +41,24 @@ def test_cvat_xml_has_every_mask_as_it_was(tmp_path):
             assert float(told["score"]) == pytest.approx(score, abs=1e-5)
     imported = import_boxes(str(tmp_path / "to" / "annotations.xml"))
     assert sum(imported.class_counts.values()) == 30
+
+
+def test_labels_that_following_added_are_named(tmp_path):
+    run, told = str(tmp_path / "run"), {}
+    store(run, "memory://frames/drive", [replace(labeled_frame(0, 3), followed=(2,))])
+    for name in ("coco", "cvat", "label-studio", "fiftyone"):
+        export(run, name, str(tmp_path / name), Choice(), images="none")
+    for mask in ET.parse(tmp_path / "cvat" / "annotations.xml").getroot().iter("mask"):
+        found = {one.get("name"): one.text for one in mask.findall("attribute")}
+        told.setdefault("cvat", []).append(found["source"])
+    (task,) = json.loads((tmp_path / "label-studio" / "tasks.json").read_text())
+    told["label-studio"] = [one["meta"].get("source") for one in task["predictions"][0]["result"]]
+    (sample,) = json.loads((tmp_path / "fiftyone" / "samples.json").read_text())["samples"]
+    told["fiftyone"] = [one.get("source") for one in sample["detections"]["detections"]]
+    coco = json.loads((tmp_path / "coco" / "annotations" / "instances.json").read_text())
+    told["coco"] = [one.get("source") for one in coco["annotations"]]
+    assert told == {name: [None, None, "followed"] for name in told}
+    assert len(told) == 4
 
 
 def unpacked(data):
