@@ -59,6 +59,12 @@ def label_id(key: str, run_key: str, box_index: int) -> Any:
     return ObjectId(label_prefix(key, run_key) + box_index.to_bytes(3, "big"))
 
 
+def carried_id(key: str, run_key: str, name: str) -> Any:
+    """Id of a label beside a run's own ones of a frame: of what was followed to it, by a name."""
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:3], "big") | 1 << 23
+    return label_id(key, run_key, number)
+
+
 def label_prefix(key: str, run_key: str) -> bytes:
     """First bytes of the ids of a run's labels of a frame; the box's index follows."""
     return hashlib.sha256(f"label\0{key}\0{run_key}".encode()).digest()[:9]
@@ -232,8 +238,25 @@ def to_document(values: Mapping[str, Any]) -> Document:
     return document
 
 
+# Of a machine's label, beside its mask and what is measured of it.
+_AROUND = (
+    "reasons", "object", "track", "index", "source", "undetected_frames", "changed", "box_xyxy_px",
+)  # fmt: skip
+
+
+def override_of(document: Mapping[str, Any], size_hw: tuple[int, int]) -> Values:
+    """Return the override that makes a machine label again what it is."""
+    return to_values(document, size_hw) | {name: document.get(name) for name in _AROUND}
+
+
+def whole_document(values: Mapping[str, Any]) -> Document:
+    """Turn an override into a machine label of its own."""
+    made = layout.detection(ObjectId(values["id"]), values["label"], decision="")
+    return made | override_document(values)
+
+
 def override_document(values: Mapping[str, Any]) -> Document:
-    """Turn what a relabeling made of a machine label into the fields that it replaces."""
+    """Turn what became of a machine label, made again or followed, into the fields replaced."""
     made = to_document({"sources": [], "decision": "", "changed": "", **values})
     names = (
         "bounding_box", "mask", "area_px", "model", "label", "predicted_iou", "stability",
@@ -243,9 +266,7 @@ def override_document(values: Mapping[str, Any]) -> Document:
     if "mask" not in made:
         fields["mask"] = None  # there was one, perhaps
     fields["mask_path"] = None
-    if "reasons" in values:
-        fields["reasons"] = list(values["reasons"])
-    return fields
+    return fields | {name: values[name] for name in _AROUND if name in values}
 
 
 def stamp_text(stamp: ModelStamp | None) -> str:
@@ -268,7 +289,7 @@ class Origin:
         objects: names the objects that the labels show.
         mask_folder: where masks go as PNG files; None for the documents.
         decisions: what people decided, by label id.
-        overrides: what relabelings made of labels, by label id.
+        overrides: what became of labels that were made again or followed, by label id.
 
     """
 
@@ -293,7 +314,7 @@ def label_documents(
     origin: Origin,
     judgement: Judgement,
 ) -> list[Document]:
-    """Make the documents of a frame's machine labels, one per box, in the boxes' order.
+    """Make the documents of a frame's machine labels: one per box, then what was followed to it.
 
     Args:
         labeled: the frame.
@@ -355,7 +376,16 @@ def label_documents(
         else:
             document["fingerprint"] = fingerprint(document, content)
         documents.append(document)
-    return documents
+    return documents + _carried(origin, prefix.hex(), set(map(str, ids)))
+
+
+def _carried(origin: Origin, prefix: str, of_boxes: set[str]) -> list[Document]:
+    """Make the documents of what was followed to a frame of this run, where no box is."""
+    return [
+        whole_document(values) | {"decision": origin.decisions.get(name, "")}
+        for name, values in origin.overrides.items()
+        if name.startswith(prefix) and name not in of_boxes
+    ]
 
 
 def _mask_file(folder: Path, identity: Any, mask: BoolArray) -> str:
@@ -390,7 +420,8 @@ def machine_fields(
         "sequence_id": frame.sequence_id, "camera": frame.camera, "frame_number": frame.index,
         "timestamp_ns": frame.timestamp_ns, "frame_uri": frame.uri, "run_key": origin.run_key,
         "frame_address": relative_address(frame.uri, origin.frames_uri), "frame_etag": frame.etag,
-        "model": origin.model, "stamp": dict(origin.stamp), "instances": len(documents),
+        "model": origin.model, "stamp": dict(origin.stamp),
+        "instances": len(labeled.boxes) if documents else 0,
         "detections": layout.detections(documents),
         "last_modified_at": now, "loaded_at": now,
         "reasons": sorted({reason for one in judgement.reasons for reason in one}),

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from sam2_core.types import AutolabelError, Masks
-from tasks.dataset.documents import Values, detections_of, log_of, sample_id, to_values
+from tasks.dataset.documents import Values, detections_of, sample_id, to_values
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.recorded_frames import find_pictures, recorded_labels, recorded_parts
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD
@@ -35,7 +35,7 @@ from tasks.export.types import (
 from tasks.frames.identity import frame_key
 from tasks.frames.images import as_jpeg
 from tasks.review.actions import frame_of
-from tasks.review.events import RELABEL
+from tasks.review.events import RELABEL, standing_entries
 from tasks.review.export import NOT_RIGHT, is_decided, is_empty, rows_of
 from tasks.review.set_aside import compare_files, finishing, harvest, last_decisions
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
@@ -66,7 +66,7 @@ class Decided:
 
     Attributes:
         instances: accepted, corrected and added labels, and those of a finished frame.
-        remade: labels that were made again and that nobody has decided on since.
+        remade: labels that were made again or followed and that nobody has decided on since.
         settled: positions of the machine's boxes that these take the place of, or that are wrong.
         reviewed: whether a decision stands, of those that were asked for.
         empty: whether a person has confirmed that nothing is there.
@@ -119,7 +119,8 @@ def _decided(sample: Mapping[str, Any], run_key: str, choice: Choice) -> Decided
         return Decided(kept, (), _ALL_BOXES if reviewed else frozenset(), reviewed, empty)
     about = {source for row in rows for source in row["sources"]}
     about |= {label for label, (decision, _) in last_decisions(sample).items() if decision}
-    again = {label for entry in log_of(sample) for label in entry.get("overrides") or {}} - about
+    standing = standing_entries(sample)
+    again = {label for entry in standing for label in entry.get("overrides") or {}} - about
     machine = {str(label["_id"]): label for label in detections_of(sample, MACHINE_FIELD)}
     size_hw = frame_of(sample).size_hw
     remade = tuple(
@@ -320,7 +321,7 @@ class Frames:
         undecided = [row for row in range(len(one.boxes)) if row not in decided.settled]
         if self._choice.decided_only:
             left = "undecided label of a frame whose other labels are written"
-            self._notes.leave_out(left, len(undecided))
+            self._notes.leave_out(left, len(undecided) + len(decided.remade))
         elif one.masks is not None:
             found += decided.remade
             found += [self._instance(one, one.masks, judgement, row) for row in undecided]

@@ -62,7 +62,7 @@ from tasks.dataset.schema import (
 )
 from tasks.frames.identity import frame_key
 from tasks.masks.crops import crops_of, crops_of_frames, npy_zlib, segments_of
-from tasks.review.events import apply_events, read_events
+from tasks.review.events import apply_events, read_events, standing_entries
 from tasks.review.queue import F, everything
 from tasks.review.set_aside import (
     CHANGED,
@@ -345,7 +345,7 @@ def write_frames(
         documents: list[Document] = []
         if one.masks is not None:
             documents = label_documents(one, next(crops), origin, judgement)
-        total += len(documents)
+        total += len(one.boxes) if documents else 0
         fields = machine_fields(one, origin, documents, judgement, now)
         fields["filepath"] = placement.paths.get(one.frame.uri) or fields["filepath"]
         if identity in replaced and one.masks is not None:
@@ -396,7 +396,7 @@ def _keep_previous(collection: Any, replaced: Mapping[Any, list[Any]], run_key: 
 def history_of(
     collection: Any, ids: Sequence[Any], others: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[dict[str, str], dict[str, Mapping[str, Any]]]:
-    """Read what people decided on labels, and what relabelings made of them, by label id.
+    """Read what people decided on labels, and what else became of them, by label id.
 
     Args:
         collection: samples.
@@ -410,6 +410,7 @@ def history_of(
     for sample in (*(collection.find(decided, {LOG_FIELD: 1}) if ids else ()), *others):
         for event in log_of(sample):
             decisions.update(event.get("decisions") or {})
+        for event in standing_entries(sample):
             overrides.update(event.get("overrides") or {})
     return decisions, overrides
 

@@ -34,9 +34,11 @@ from tasks.dataset.documents import (
     detections_of,
     log_of,
     override_document,
+    override_of,
     sample_id,
     to_document,
     to_values,
+    whole_document,
 )
 from tasks.dataset.layout import database, detections, sample_collection
 from tasks.dataset.schema import (
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 ACCEPTED, REJECTED, CORRECTED = "accepted", "rejected", "corrected"
-ADDED = "added"  # what a person drew or followed; stored as a correction of nothing
+ADDED = "added"  # what a person drew; stored as a correction of nothing
 MERGED, DELETED, EDITED, RELABEL = "merged", "deleted", "edited", "relabel"
 NOTHING_HERE = "nothing_here"  # an action, about all labels of a frame
 WRONG = (REJECTED, CORRECTED, MERGED, DELETED, EDITED)
@@ -83,7 +85,8 @@ class Event:
         decisions: machine label id -> decision ("" takes one back).
         upserts: instances that are now in `reviewed`, as `dataset.documents` has them.
         removed: ids that are no longer in `reviewed`.
-        overrides: machine label id -> what a relabeling made of it.
+        overrides: machine label id -> what it is now, made again or followed; a label that the
+            frame lacks is added, and empty values take one away.
         changes: what changed, for people and statistics.
         status: new review status of the frame, "" for none.
         relabel: new relabel state of the frame, None for no change.
@@ -394,30 +397,39 @@ def update_of(event: Event) -> dict[str, Any]:
 
 
 def _changed_labels(event: Event) -> dict[str, Any]:
-    """Merge decisions and relabeled masks into the machine labels that they are about."""
+    """Merge decisions and new masks into the machine labels that they are about."""
     branches = []
+    gone = [ObjectId(label) for label, values in event.overrides.items() if not values]
     for label in {**event.decisions, **event.overrides}:
         change: dict[str, Any] = {}
         if label in event.decisions:
             change["decision"] = event.decisions[label]
-        if label in event.overrides:
+        if event.overrides.get(label):
             change |= override_document(event.overrides[label])
         is_it = {"$eq": ["$$this._id", ObjectId(label)]}
         branches.append({"case": is_it, "then": {"$literal": change}})
     changed = {"$switch": {"branches": branches, "default": {}}}
     labels = {"$ifNull": ["$detections.detections", []]}
-    return {"$map": {"input": labels, "in": {"$mergeObjects": ["$$this", changed]}}}
+    kept = {"$filter": {"input": labels, "cond": {"$not": [{"$in": ["$$this._id", gone]}]}}}
+    own = {"$map": {"input": kept, "in": {"$mergeObjects": ["$$this", changed]}}}
+    ids = {"$map": {"input": labels, "in": "$$this._id"}}
+    added = []
+    for label, values in event.overrides.items():
+        if "object" in values:  # a whole label, which joins those of its run alone
+            lacks = {"$not": [{"$in": [ObjectId(label), ids]}]}
+            joins = {"$and": [{"$eq": ["$run_key", event.run_key]}, lacks]}
+            added.append({"$cond": [joins, [{"$literal": whole_document(values)}], []]})
+    return {"$concatArrays": [own, *added]}
 
 
 def states_before(dataset: Any, events: Sequence[Event]) -> list[Values]:
-    """Return decisions, upserts, removed, status and relabel that take each event back.
+    """Return what takes each event back: decisions, upserts, removed, overrides and states.
 
     Empty for an event on a frame that the dataset does not have.
     """
-    fields = (
-        f"{MACHINE_FIELD}.detections._id", f"{MACHINE_FIELD}.detections.decision",
-        REVIEWED_FIELD, STATUS_FIELD, RELABEL_FIELD, "metadata",
-    )  # fmt: skip
+    parts = [f"{MACHINE_FIELD}.detections.{name}" for name in ("_id", "decision")]
+    machine = [MACHINE_FIELD] if any(event.overrides for event in events) else parts
+    fields = (*machine, REVIEWED_FIELD, STATUS_FIELD, RELABEL_FIELD, "metadata")
     ids = [sample_id(event.frame_key) for event in events]
     found = sample_collection(dataset).find({"_id": {"$in": ids}}, dict.fromkeys(fields, 1))
     samples = {one["_id"]: one for one in found}
@@ -431,13 +443,19 @@ def _before(sample: Mapping[str, Any], event: Event) -> Values:
     metadata = sample.get("metadata") or {}
     size_hw = (int(metadata.get("height") or 0), int(metadata.get("width") or 0))
     machine = detections_of(sample, MACHINE_FIELD)
-    held = {str(one["_id"]): one.get("decision") or "" for one in machine}
+    held = {str(one["_id"]): one for one in machine}
     touched = {str(one["id"]) for one in event.upserts} | set(event.removed)
     reviewed = detections_of(sample, REVIEWED_FIELD)
     # What has no fingerprint was drawn in the App just now, and before that it was not there.
     there = [one for one in reviewed if str(one["_id"]) in touched and one.get("fingerprint")]
     return {
-        "decisions": {label: held.get(label, "") for label in event.decisions},
+        "decisions": {
+            label: held.get(label, {}).get("decision") or "" for label in event.decisions
+        },
+        "overrides": {
+            label: override_of(held[label], size_hw) if label in held else {}
+            for label in event.overrides
+        },
         "upserts": [
             to_values(one, size_hw, reviewer=one.get("reviewer") or "",
                       reviewed_at=one.get("reviewed_at") or "")
@@ -567,6 +585,7 @@ def _inverse(event: Event, action: str) -> Event:
         event.frame_key, action, run_key=event.run_key, model=event.model, frame=event.frame,
         decisions=before["decisions"], upserts=tuple(before["upserts"]),
         removed=tuple(before["removed"]), status=before["status"], relabel=before["relabel"],
+        overrides=before.get("overrides", {}),
         changes={action: event.changes.get(UNDO, event.action)}, reverts=event.event_id,
         second_opinion=event.second_opinion,
     )  # fmt: skip
@@ -576,7 +595,9 @@ def _refuse_later_decisions(dataset: Any, act: Sequence[Event]) -> None:
     ids = list({sample_id(event.frame_key) for event in act})
     if sample_collection(dataset).count_documents({"_id": {"$in": ids}}) < len(ids):
         raise AutolabelError("a frame of this act is set aside: its decisions stay as they are")
-    decided = {label: what for event in act for label, what in event.decisions.items()}
+    followed = (label for event in act for label in event.overrides)
+    decided = dict.fromkeys(followed, "")  # as long as nobody has decided on it
+    decided |= {label: what for event in act for label, what in event.decisions.items()}
     applied = {} if act[0].second_opinion else decided
     if not decisions_on(dataset, ids, applied).items() <= applied.items() or _others_since(
         dataset, ids, act[0], decided

@@ -4,7 +4,8 @@ Somebody repairs a mask once, and memory carries it on. The page asks for one st
 and says how far it is; what was found until the end, or until somebody stops, becomes one act.
 Labels that people have decided on, and frames that are done, stay as they are; so do labels that
 agree with the followed mask. Others of the object get that mask, and where there is no label one is
-added.
+added: labels of the machine, on which nobody has decided. They are an object of their own, so the
+queue asks about it, whatever was decided where it began.
 """
 
 import os
@@ -20,8 +21,8 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.checkpoints import NoMemoryError
 from sam2_core.follow import Follower, FollowRules
-from sam2_core.types import AutolabelError, Masks
-from tasks.dataset.documents import Values, mask_of, reviewed_id, rle_of, stamp_text, window_of
+from sam2_core.types import AutolabelError, Boxes, Masks
+from tasks.dataset.documents import Values, carried_id, mask_of, rle_of, stamp_text, window_of
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import DONE, MACHINE_FIELD, REVIEWED_FIELD
 from tasks.masks.crops import BoolArray, segments_of
@@ -31,15 +32,17 @@ from tasks.review.actions import (
     FRAME,
     Chosen,
     as_corrected,
-    confirming,
     decide,
     frame_of,
     labels_of,
     refuse_changed,
 )
-from tasks.review.events import CORRECTED, DELETED, REJECTED, Event, refuse_changed_labels
+from tasks.review.events import DELETED, REJECTED, Event, refuse_changed_labels
 from tasks.review.mask_repair import MODEL_VARIABLE, models, picture_of, read_picture
-from tasks.store.tables import FOLLOWED
+from tasks.review.stats import recalibration_of
+from tasks.risk.compute_risk import compute_risk, recalibrated
+from tasks.store.tables import FOLLOWED, LabeledFrame
+from tasks.types import FrameRef
 from tasks.wording import counted
 
 RULES = FollowRules()
@@ -84,6 +87,7 @@ class Following:
         ids = [identity for identity, _ in found]
         self._ways = {"forward": ids[at + 1 :], "backward": ids[:at][::-1]}
         self._object, self._name = self._object_of(label), str(label.get("label"))
+        self._carried, self._recalibration = uuid.uuid4().hex, recalibration_of(dataset)
         self._steps = self._follow()
         self.frames, self.of, self.way = 0, len(ids) - 1, "forward"
         self.made: list[tuple[Chosen, Event]] = []
@@ -119,8 +123,8 @@ class Following:
         start = self.so_far()["start"] or 0
         ahead = sum((event.frame.get("frame_number") or 0) > start for event in events)
         where = f"{counted(ahead, 'frame')} ahead, {len(events) - ahead} back"
-        told = f"masks of the {self._name} on {where}, decided as corrected: look at them"
-        return f"{told}; none where {why}" if why else told
+        told = f"masks of the {self._name} on {where}{f'; none where {why}' if why else ''}"
+        return f"{told}. Nobody has seen them: 'Order the review queue again' asks about them first"
 
     def _object_of(self, label: Mapping[str, Any]) -> set[str]:
         """Names of the object that a label, or those that it was made of, shows."""
@@ -184,7 +188,7 @@ class Following:
             for value, (field, label) in zip(iou, labels, strict=True)
             if value >= RULES.joins_iou or label.get("object") in self._object
         ]
-        if any(label.get("decision") for _, _, label in same):
+        if any(field == REVIEWED_FIELD or label.get("decision") for _, field, label in same):
             self.left[DECIDED] += 1
             return
         best = max(same, key=lambda one: one[0], default=None)
@@ -192,22 +196,37 @@ class Following:
             self.left["its label agrees"] += 1
             return
         ((_, seed),) = self._seed.labels
-        if best:
-            chosen = replace(frame, labels=(best[1:],))
-        else:
-            name = reviewed_id(FOLLOWED, frame.frame_key, str(seed["_id"]))
-            new = {**seed, "_id": name, "sources": [], "confidence": None, "box_index": None}
-            chosen = replace(frame, labels=((REVIEWED_FIELD, new),))
+        known = best[2] if best else seed
+        name = carried_id(frame.frame_key, frame.run_key, str(seed["_id"]))
+        changed = f"mask: followed from frame {self._seed.frame.get('frame_number')}"
         values: Values = {
-            "changed": f"mask: followed over {counted(age, 'frame')}", "model": self._model,
+            "id": str(known["_id"] if best else name), "changed": changed, "model": self._model,
             "label": seed["label"],  # somebody has corrected it, perhaps
-            "rle": rle.decode("ascii"), "box_xyxy_px": box, "area_px": int(masks.area_px[0]),
-            "predicted_iou": float(masks.predicted_iou[0]), "risk": None,
+            "size_hw": list(frame.size_hw), "rle": rle.decode("ascii"), "box_xyxy_px": box,
+            "area_px": int(masks.area_px[0]), "predicted_iou": float(masks.predicted_iou[0]),
             "stability": float(masks.stability[0]), "object_score": float(masks.object_score[0]),
-            "source": FOLLOWED, "undetected_frames": age,
+            "source": FOLLOWED, "undetected_frames": age, "object": self._carried,
+            **self._judged(frame, box, masks),
+            **{what: known[what] for what in ("index", "track") if what in known},
         }  # fmt: skip
-        event = confirming(chosen, "follow", CORRECTED, lambda _: values)
-        self.made.append((chosen if best else replace(frame, labels=()), event))
+        noted = {what: values[what] for what in ("label", "risk", "reasons", "changed")}
+        event = frame.event(
+            "follow", overrides={values["id"]: values}, changes={values["id"]: noted}
+        )
+        self.made.append((replace(frame, labels=(best[1:],) if best else ()), event))
+
+    def _judged(self, frame: Chosen, box: list[int], masks: Masks) -> Values:
+        """Risk of a mask by itself, and why."""
+        of = frame.frame
+        picture = FrameRef(
+            of["sequence_id"], of["camera"], of["frame_number"], None, of["frame_uri"],
+            frame.size_hw,
+        )  # fmt: skip
+        boxes = Boxes(np.array([box], np.float32), np.ones(1, np.float32), (self._name,), None, "")
+        judged = recalibrated(
+            compute_risk([LabeledFrame(picture, boxes, masks)])[0], self._recalibration
+        )
+        return {"risk": float(judged.risk[0]), "reasons": list(judged.reasons[0])}
 
 
 def _iou(rle: bytes, box: list[int], label: Mapping[str, Any], size_hw: tuple[int, int]) -> float:

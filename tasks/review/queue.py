@@ -15,6 +15,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,7 @@ class Doubt:
     """The riskiest undecided label of an object.
 
     Attributes:
-        risk: of the label.
+        risk: of the label; above 1 of a mask that was followed to its frame, which comes first.
         label_id: of the label.
         frame_key: its frame.
         object_name: its object.
@@ -217,11 +218,13 @@ def riskiest_objects(dataset: Any, decided: Collection[str], budget: int) -> lis
     """
     count = _CANDIDATES * budget
     fields = {"frame_key": 1, "risk": 1, "sequence_id": 1, "camera": 1}
-    names = ("_id", "object", "risk", "decision", "label", "bounding_box")
+    names = ("_id", "object", "risk", "decision", "label", "bounding_box", "changed")
     fields |= {f"{_INNER}.{name}": 1 for name in names}
-    found = sample_collection(dataset).find({"review_status": OPEN}, fields).sort("risk", -1)
+    samples, is_open = sample_collection(dataset), {"review_status": OPEN}
+    followed = {**is_open, f"{LOG_FIELD}.0": {"$exists": True}, f"{_INNER}.changed": {"$gt": ""}}
+    found = samples.find(is_open, fields).sort("risk", -1)
     best: dict[str, Doubt] = {}
-    for read, sample in enumerate(found):
+    for read, sample in enumerate(chain(samples.find(followed, fields), found)):
         if read % _FRAMES_BETWEEN_LOOKS == 0 and len(best) >= count:
             limit = sample.get("risk") or 0.0
             if sum(one.risk > limit for one in best.values()) >= count:
@@ -237,7 +240,8 @@ def _doubts(sample: Mapping[str, Any]) -> list[Doubt]:
     where = (sample.get("sequence_id") or "", sample.get("camera") or "")
     return [
         Doubt(
-            float(one["risk"]), str(one["_id"]), str(sample["frame_key"]), object_of(one),
+            float(one["risk"]) + bool(one.get("changed")), str(one["_id"]),
+            str(sample["frame_key"]), object_of(one),
             (*where, one.get("label") or ""), tuple(one.get("bounding_box") or (0.0,) * 4),
         )
         for one in detections_of(sample, MACHINE_FIELD)
@@ -504,7 +508,7 @@ def build_queue(
     parts = deal(dataset, riskiest_objects(dataset, decided, budget * share.of), share)
     queues = {number: few_of_each_place(found, budget) for number, found in parts.items()}
     doubts = queues[share.number][: max(0, budget - len(made))]
-    threshold = doubts[-1].risk if doubts else 1.0
+    threshold = min(1.0, doubts[-1].risk) if doubts else 1.0
     wanted = made | _in_order(doubts)
     # Of all reviewers: the control sample is of what nobody looks at.
     queued = {one.object_name for queue in queues.values() for one in queue}

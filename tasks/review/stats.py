@@ -231,7 +231,7 @@ class Stats:
 
     Attributes:
         frames, frames_done: frames, and those marked as done or without a label left to decide.
-        labels: machine labels.
+        labels: machine labels, those too that were followed to their frame.
         decisions: how many labels by decision, "relabel" for those that wait to be made again, and
             "added" for objects that the machine has no label of.
         disagreement: decided labels that were wrong.
@@ -278,18 +278,20 @@ def review_stats(dataset: Any) -> Stats:
     of, wrong = Counter[tuple[str, str]](), Counter[tuple[str, str]]()  # by kind and name
     drawn = control_labels(dataset)
     by_reviewer = Counter[str]()
-    done = 0
+    done = followed = 0
     acts: list[Mapping[str, Any]] = []
     fields = [f"{MACHINE_FIELD}.detections.{name}" for name in _OF_LABELS]
     fields.append(f"{REVIEWED_FIELD}.detections.sources")
     with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
-    for sample in collection.find(with_log, dict.fromkeys([LOG_FIELD, STATUS_FIELD, *fields], 1)):
+    fields += [LOG_FIELD, STATUS_FIELD, "instances"]
+    for sample in collection.find(with_log, dict.fromkeys(fields, 1)):
         own = [
             one for one in standing_entries(sample) if one["action"] not in {"relabeled", "done"}
         ]
         acts += own
         people = {(one["by"], label) for one in own for label in said(one)}
         labels = detections_of(sample, MACHINE_FIELD)
+        followed += max(0, len(labels) - (sample.get("instances") or 0))
         left = [one for one in labels if one.get("decision") in {"", None, RELABEL}]
         decisions[ADDED] += sum(
             not one.get("sources") for one in detections_of(sample, REVIEWED_FIELD)
@@ -317,7 +319,7 @@ def review_stats(dataset: Any) -> Stats:
     return Stats(
         collection.count_documents({}),
         done,
-        _sums(collection, None, {"$sum": "$instances"}).get(None, 0),
+        _sums(collection, None, {"$sum": "$instances"}).get(None, 0) + followed,
         dict(decisions),
         rates("any").get("", Rate(0, 0)),
         rates("class"),

@@ -10,12 +10,15 @@ from pycocotools import mask as coco_mask
 
 from tasks.dataset import schema
 from tasks.export.run import Choice, export
-from tasks.load.into_fiftyone import rebuild
-from tasks.review.actions import accept, fix_class, reject
+from tasks.load.into_fiftyone import load_sequence, rebuild
+from tasks.review.actions import accept, choose, fix_class, reject
 from tasks.review.app import run_app
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
 from tasks.review.mask_repair import MODEL_VARIABLE
+from tasks.review.queue import build_queue, queue_standing, spread
+from tasks.review.stats import review_stats
+from tasks.store.manifests import list_manifests, read_listed
 from tests.integration.runs import MICRO
 from tests.review.app_page import (
     READY,
@@ -77,22 +80,22 @@ def follow(dataset):
     return ask(dataset, "follow_take", following=far["following"])
 
 
-def reviewed(name):
-    """By frame: decision, source, frames since and area of reviewed labels."""
-    dataset = schema.open_dataset(name)
+def followed(name):
+    """By frame: decision, class, what happened, frames since and area of followed labels."""
     return {
-        sample.frame_number: [
-            (
-                one.decision,
-                getattr(one, "source", None),
-                getattr(one, "undetected_frames", None),
-                one.area_px,
-            )
-            for one in sample.reviewed.detections
-        ]
-        for sample in dataset
-        if sample.reviewed.detections
-    }
+        sample.frame_number: (one.decision, one.label, one.changed, one.undetected_frames,
+                              one.area_px)
+        for sample in schema.open_dataset(name)
+        for one in sample.detections.detections
+        if getattr(one, "source", None) == "followed"
+    }  # fmt: skip
+
+
+def exported(name):
+    """Class, decision and frame of what people hold to be right."""
+    table = pq.read_table(export_reviews(name).table_uri).to_pylist()
+    rows = [(row["label"], row["decision"], row["index"]) for row in table]
+    return {row for row in rows if row[1] != "rejected"}
 
 
 def test_a_mask_is_carried_on_and_decisions_of_people_stay(drive, tmp_path, monkeypatch):
@@ -103,40 +106,59 @@ def test_a_mask_is_carried_on_and_decisions_of_people_stay(drive, tmp_path, monk
     before = state(drive)
     done = follow(dataset)
     assert done["message"] == (
-        "masks of the tram on 3 frames ahead, 0 back, decided as corrected: look at them; "
-        "none where the object is not seen (1), its label agrees (1), somebody has decided (1)"
+        "masks of the tram on 3 frames ahead, 0 back; none where the object is not seen (1), "
+        "its label agrees (1), somebody has decided (1). Nobody has seen them: 'Order the review "
+        "queue again' asks about them first"
     )
     assert len(done["samples"]) == 3
     acts = [event.action for event in read_events(out, drive)]
     assert acts == ["reject", "fix_class", "follow", "follow", "follow"]
-    found = reviewed(drive)
-    area = found[2][0][3]
-    assert sorted(found) == [2, 3, 4, 5]
-    for age, frame in enumerate((3, 4, 5), 1):
-        ((decision, source, since, own),) = found[frame]
-        assert (decision, source, since) == ("corrected", "followed", age)
-        assert own == pytest.approx(area, rel=0.05)
-    sample = dataset.match({"frame_number": 3}).first()
-    sample.reload()
-    assert [one.decision for one in sample.detections.detections] == ["corrected", ""]
+    found = followed(drive)
+    assert sorted(found) == [3, 4, 5]
+    (tram,) = dataset.match({"frame_number": 2}).first().reviewed.detections
+    for since, frame in enumerate((3, 4, 5), 1):
+        *said, area = found[frame]
+        assert said == ["", "tram", "mask: followed from frame 2", since], "nobody has seen it"
+        assert area == pytest.approx(tram.area_px, rel=0.05)
+    stats = review_stats(dataset)
+    assert (stats.labels, stats.decided, stats.decisions.get("added")) == (13, 2, 0)
 
-    table = pq.read_table(export_reviews(drive).table_uri).to_pylist()
-    made = [row for row in table if row["changed"].startswith("mask: followed")]
-    assert [(row["index"], len(row["sources"])) for row in made] == [(3, 1), (4, 0), (5, 0)]
-    assert {row["label"] for row in made} == {"tram"}, "as corrected where it began"
-    np.testing.assert_allclose([row["predicted_iou"] for row in made], 0.9, atol=1e-6)
+    # The queue asks about them first, once; only what people decide is exported.
+    queue = build_queue(dataset, 1)
+    assert (queue.decisions, queue.threshold) == (1, 1.0)
+    (asked,) = queue_standing(dataset).label_ids
+    assert exported(drive) == {("tram", "corrected", 2)}
     rebuild(drive, out)
-    assert reviewed(drive) == found
+    assert followed(drive) == found
+    dataset = schema.open_dataset(drive)
+    where = {one.id: sample.id for sample in dataset for one in sample.detections.detections}
+    accept(dataset, choose(dataset, [where[asked]], [asked]))
+    assert review_stats(dataset).decided == 3
+    spread(dataset, choose(dataset, [where[asked]], [asked]))
+    stats = review_stats(dataset)
+    assert stats.decisions == {"accepted": 3, "corrected": 1, "rejected": 1, "added": 0}
+    assert build_queue(dataset, 1).threshold < 1, "and not again"
+    right = {("tram", "accepted", index) for index in (3, 4, 5)}
+    assert exported(drive) == {("tram", "corrected", 2), *right}
     export(drive, "coco", str(tmp_path / "to"), Choice(), images="none")
     coco = json.loads((tmp_path / "to" / "annotations" / "instances.json").read_text())
     since = [one["undetected_frames"] for one in coco["annotations"] if one.get("source")]
     assert sorted(since) == [1, 2, 3]
 
-    dataset = schema.open_dataset(drive)
+    for _ in range(2):
+        ask(dataset, "undo")
     assert ask(dataset, "undo")["message"] == "undo: follow"
     assert [one[:5] for one in state(drive)] == [one[:5] for one in before]
+    assert review_stats(dataset).labels == 11
     assert ask(dataset, "redo")["ok"]
-    assert reviewed(drive) == found
+    assert followed(drive) == found
+    ((manifest,), _) = read_listed(out, list_manifests(out))
+    load_sequence(drive, out, manifest)
+    assert followed(drive) == found, "a load brings them, too"
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "ana")
+    reject(*pick(drive, 4, 1))
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
+    assert "decided on again since" in ask(dataset, "undo")["message"]
 
 
 def test_who_stops_keeps_what_is_there_and_what_others_decide_meanwhile_stays(drive, monkeypatch):
@@ -154,11 +176,10 @@ def test_who_stops_keeps_what_is_there_and_what_others_decide_meanwhile_stays(dr
         ask(dataset, "follow_step", following=far["following"])
     reject(*pick(drive, 3, 0))
     done = ask(dataset, "follow_take", following=far["following"])
-    assert done["message"] == (
-        "masks of the car on 1 frame ahead, 0 back, decided as corrected: look at them; "
-        "none where somebody has decided (1)"
+    assert done["message"].startswith(
+        "masks of the car on 1 frame ahead, 0 back; none where somebody has decided (1). "
     )
-    assert sorted(reviewed(drive)) == [2, 4]
+    assert sorted(followed(drive)) == [4]
 
 
 def test_without_a_memory_or_a_mask_the_page_is_told_what_to_do(drive, monkeypatch):
@@ -203,12 +224,11 @@ def test_the_key_carries_a_mask_on_says_how_far_it_is_and_one_undo_takes_it_back
         page.get_by_text("ahead, 0 back").first.wait_for()
         page.wait_for_function(READY)
         assert page.get_by_test_id("modal").count() == 1, "Escape closes the frame otherwise"
-        found = reviewed(name)
-        assert 2 <= len(found) < 30
-        assert {one[1] for frame in found if frame for one in found[frame]} == {"followed"}
+        found = followed(name)
+        assert 1 <= len(found) < 29
         press(page, "Shift+Z")
         assert [one[:5] for one in state(name)] == [one[:5] for one in before]
         sample = dataset.match({"frame_number": 1}).first()
         assert review_state(page)["reviewSample"] == sample.id
         press(page, "Shift+Y")
-        assert reviewed(name) == found
+        assert followed(name) == found

@@ -128,11 +128,11 @@
   }
 
   // What is said of a label that the mouse points at: words and percents in place of measurements.
-  function forPeople({ id, _cls, label, tags, confidence, risk, reasons, decision, sources, track }) {
+  function forPeople({ id, _cls, label, tags, confidence, risk, reasons, decision, sources, track, changed }) {
     const percent = (share) => (typeof share === "number" ? review.percent(share) : "");
     const said = {
       confidence: percent(confidence), risk: percent(risk), reasons: review.inWords(reasons).join(", "),
-      decision: review.decisionOf({ id, sources, decision }), track: track?.replace(/^\//, ""), // of one camera
+      decision: review.decisionOf({ id, sources, decision }) || (changed && review.unseen({ changed })), track: track?.replace(/^\//, ""), // of one camera
     };
     const told = Object.entries(said).filter(([, value]) => value);
     // FiftyOne asks for the id, and lists what is enumerable.

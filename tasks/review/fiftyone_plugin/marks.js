@@ -136,5 +136,8 @@
   // A decision in words, with its mark before it.
   const markOf = (decision) => (decision ? `${LOOKS[decision]?.mark ?? ""} ${decision === "relabel" ? "sent back" : decision}` : "");
 
-  Object.assign(review, { markOf, paintMask, paintOther, paintTint, paintMark, paintFocus, paintTile });
+  // Of a label of the machine: "followed from frame 3".
+  const unseen = ({ changed }) => `${changed.replace("mask: ", "")}, not seen yet`;
+
+  Object.assign(review, { markOf, unseen, paintMask, paintOther, paintTint, paintMark, paintFocus, paintTile });
 })();

@@ -134,6 +134,7 @@
   function verdictOn(label) {
     const decision = decisionOf(label);
     if (!decision && open.remade.includes(label.id)) return "made again";
+    if (!decision && label.changed) return review.unseen(label);
     const told = review.markOf(decision), ids = [label.id, ...(label.sources ?? [])];
     const by = ids.map((id) => open.by[id]).find(Boolean); // before what this page decides
     const isBlind = review.strip.isUnseen(label) || review.strip.viewNow()?.startsWith("second-opinions");
