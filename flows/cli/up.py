@@ -78,22 +78,18 @@ def bring_up(
         if app_port is not None and "app" not in running():
             with bind(app_port):  # told in words, before anything is started
                 pass
-        api = _bring_up_server(port or PREFECT_PORT, tell, _begin)
-        from flows.server.deployments import deploy, ensure_pools
+        api = _bring_up_server(port or PREFECT_PORT, tell, partial(_begin, count))
+        from flows.server.deployments import deploy
         from flows.server.fleet import workers_online
 
-        tell("deployments and workers")
-        ensure_pools()
-        started = {
-            GPU_POOL: start(workers(GPU_POOL, count)),
-            CPU_POOL: start(workers(CPU_POOL, 1)),
-        }
+        tell("deployments")
         deploy()
         tell("the database")
-        wait_until(start(DATABASE), lambda: running_server() is not None)
-        for pool, worker in started.items():
+        started = running()
+        wait_until(started[DATABASE.name], lambda: running_server() is not None)
+        for pool in (GPU_POOL, CPU_POOL):
             tell(f"the worker of pool {pool} to come online")
-            wait_until(worker, partial(workers_online, pool))
+            wait_until(started[f"worker-{pool}"], partial(workers_online, pool))
         if app_port is not None:
             tell("the App")
             secret = read_or_create_secret(app_token_file(), partial(secrets.token_urlsafe, 32))
@@ -103,9 +99,13 @@ def bring_up(
         return {"prefect": found.pop(SERVER.name, api), **found}
 
 
-def _begin() -> None:
-    """Begin what needs no server yet, while that starts: the database, and imports of seconds."""
-    start(DATABASE)
+def _begin(count: int | None) -> None:
+    """Begin all that takes seconds before it needs the server, while that starts.
+
+    Workers wait for it: the port that it will answer on is open already.
+    """
+    for program in (workers(GPU_POOL, count), workers(CPU_POOL, 1), DATABASE):
+        start(program)
     from flows.server.deployments import described, flow_of
 
     for one in described():

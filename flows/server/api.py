@@ -124,8 +124,7 @@ class Api:
 
     def begin(self) -> None:
         """Start ours, unless another one is configured or runs; `wait` before use."""
-        for name, value in _CLIENT_ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        os.environ |= _CLIENT_ENVIRONMENT | os.environ  # what the user has set stays
         if not (self._process or api_that_runs()):
             # Nothing of a run is to be left in the user's home, which may not even be writable.
             os.environ.setdefault("PREFECT_HOME", str(home()))

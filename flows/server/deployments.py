@@ -11,7 +11,7 @@ for what it should have made: runs that are planned, and runs that ended well.
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import islice
@@ -58,7 +58,7 @@ def deploy() -> None:
     """Create what is missing of the work pools and deployments; update the rest.
 
     Parameters, schedules, pauses, limits, pools, queues and job variables of a deployment that is
-    there stay as they are. The pools are there first, so that workers can start meanwhile.
+    there stay as they are.
 
     Raises:
         AutolabelError: Prefect is not there or refuses.
@@ -76,10 +76,10 @@ def deploy() -> None:
                 _update(client, flow, found, wanted)
 
 
-def ensure_pools() -> None:
+def ensure_pools(names: Collection[str] = (GPU_POOL, CPU_POOL)) -> None:
     """Create the work pools that are not there; those that are stay as they are."""
     with connected() as client:
-        for name in (GPU_POOL, CPU_POOL):
+        for name in names:
             with contextlib.suppress(ObjectAlreadyExists):
                 client.create_work_pool(
                     WorkPoolCreate(name=name, type="process", base_job_template=job_template())

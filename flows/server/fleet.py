@@ -19,12 +19,13 @@ from prefect.client.schemas.filters import WorkerFilter
 from prefect.client.schemas.objects import WorkPool
 from prefect.concurrency.asyncio import AcquireConcurrencySlotTimeoutError
 from prefect.concurrency.sync import concurrency
-from prefect.exceptions import ObjectAlreadyExists
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
+from flows.machine.programs import CPU_POOL, GPU_POOL
 from flows.params import LabelParams
 from flows.plan.shards import ShardParams
 from flows.server.client import asked_once, connected
-from flows.server.deployments import job_template
+from flows.server.deployments import ensure_pools, job_template
 from flows.server.runs import SHARD_DEPLOYMENT, SHARD_TAG, run_tag
 from sam2_core.backend_choice import (
     BEST_FIRST,
@@ -68,7 +69,11 @@ def join(pool_name: str, worker: str, offers: Sequence[str]) -> None:
 
     """
     with connected() as client:
-        pool = client.read_work_pool(pool_name)
+        try:
+            pool = client.read_work_pool(pool_name)
+        except ObjectNotFound:  # `up` starts workers before it has made their pools
+            ensure_pools({pool_name} & {GPU_POOL, CPU_POOL})
+            pool = client.read_work_pool(pool_name)
         said = _said_by(pool)
         if said == tuple(offers):
             return
@@ -265,8 +270,9 @@ def workers_online(pool: str | None = None) -> list[str]:
     """
     online = WorkerFilter.model_validate({"status": {"any_": ["ONLINE"]}})
     with connected() as client:
-        name = pool or pool_of_shards().name
-        found = client.read_workers_for_work_pool(name, worker_filter=online)
+        found = client.read_workers_for_work_pool(
+            pool or pool_of_shards().name, worker_filter=online
+        )
     return sorted(one.name for one in found)
 
 

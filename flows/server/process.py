@@ -75,8 +75,7 @@ def _serve(listener: socket.socket, *, whole: bool) -> None:
         "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
         "PREFECT_UI_API_URL": f"{origin}/api",
     }
-    for name, value in (guarding | (SETTINGS if whole else {})).items():
-        os.environ.setdefault(name, value)
+    os.environ |= guarding | (SETTINGS if whole else {}) | os.environ
 
     import uvicorn
     from prefect.server.api.server import create_app

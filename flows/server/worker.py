@@ -107,8 +107,7 @@ def work(worker: Worker, grace_s: float, until_idle_s: float | None = None) -> N
     os.environ |= {"TMPDIR": str(scratch.path), self_test.WORKER_VARIABLE: str(os.getpid())}
     try:
         offers = _offers(worker.bind())
-        for variable, value in SETTINGS.items():
-            os.environ.setdefault(variable, value)
+        os.environ |= SETTINGS | os.environ
         with joined(worker, offers) as plain:
             (scratch.path / "joined").touch()  # what Kubernetes asks for
             print(f"{worker.name} takes work", file=sys.stderr)  # noqa: T201

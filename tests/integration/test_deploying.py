@@ -174,7 +174,7 @@ def test_a_worker_that_was_stopped_is_gone_at_once(nightly):
     sign_off(GPU_POOL, names[0])  # what is not known is no error
 
 
-def test_all_workers_of_a_pool_label_alike(nightly):
+def test_all_workers_of_a_pool_label_alike(nightly, monkeypatch):
     """The first one says with what; others are refused unless they offer the same."""
     _, client = nightly
     client.create_work_pool(WorkPoolCreate(name="alike", type="process"))
@@ -198,8 +198,12 @@ def test_all_workers_of_a_pool_label_alike(nightly):
     sign_off("alike", "first")
     fleet.join("alike", "second", cpu)
     assert said() == "onnxruntime-cpu"
+    before = {one.name for one in client.read_work_pools()}
     with pytest.raises(AutolabelError, match=r"not this work pool: .*`prefect work-pool"):
         fleet.join("none", "first", cpu)
+    monkeypatch.setattr(fleet, "CPU_POOL", "planning")
+    fleet.join("planning", "first", cpu)  # as `up` starts it, before it makes pools
+    assert {one.name for one in client.read_work_pools()} - before == {"planning"}
 
 
 def test_a_schedule_that_comes_to_nothing_is_told(nightly, capsys):
