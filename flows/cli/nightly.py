@@ -8,11 +8,13 @@ from zoneinfo import ZoneInfo
 import click
 
 from flows.cli.common_options import json_option, print_json
+from flows.cli.display import as_typed
 from flows.cli.options import backfill_params, label_options
 from flows.params import LabelParams
 from flows.server.api import use_api
 from sam2_core.types import AutolabelError
 from tasks.store import storage
+from tasks.types import ALL_FRAMES
 
 NIGHTS_SHOWN = 5
 
@@ -54,8 +56,9 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     `autolabel status` also shows what is labeled every night, and how the last night ended.
     """
     from flows.machine.programs import CPU_POOL
+    from flows.plan.backfill import plan_backfill
     from flows.plan.names import refuse_other_names
-    from flows.server.deployments import plan_nights, time_of, turn_on
+    from flows.server.deployments import NIGHTLY, plan_nights, time_of, turn_on
     from flows.server.fleet import decided, workers_online
     from tasks.dataset.schema import refuse_before_labeling
 
@@ -65,16 +68,16 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
         next(storage.s3_pages(one, Delimiter="/"))  # what would fail every night is refused now
     refuse_before_labeling(params.label.dataset_name, params.label.out)
     refuse_other_names(params.label)
-    refusal = ""
+    refusal, absent = "", absent_here(params.label.sources)
     try:
         decided(params.label)
+        if params.label.selection != ALL_FRAMES and not absent:
+            plan_backfill(params)  # others may have labels here, which a run refuses to lose
     except AutolabelError as error:
         refusal = str(error)
-    cron = f"{at.minute} {at.hour} * * *" if at else None
-    before, rule = turn_on(params, cron, timezone)
+    before, rule = turn_on(params, f"{at.minute} {at.hour} * * *" if at else None, timezone)
     when, zone = time_of(rule.cron), rule.timezone or "UTC"
     instead = replaced(before.get("label", {}), params.label)
-    absent = absent_here(params.label.sources)
     nights = [one.astimezone(ZoneInfo(zone)) for one in plan_nights(NIGHTS_SHOWN)]
     served = bool(workers_online(CPU_POOL))
     for source in absent:
@@ -82,7 +85,7 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     if not served:
         click.echo(f"no worker of pool {CPU_POOL} is online: `autolabel up` starts one", err=True)
     if refusal:
-        click.echo(f"with the workers online now every night would fail: {refusal}", err=True)
+        click.echo(f"as things are now every night would fail: {refusal}", err=True)
     result = {
         "at": when, "timezone": zone,
         "next_runs": [one.isoformat(timespec="minutes") for one in nights],
@@ -95,6 +98,8 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     click.echo(f"every night at {when} {zone}, the next:")
     for moment in nights:
         click.echo(f"  {moment:%a %Y-%m-%d %H:%M %Z}")
+    env, prefect = as_typed("env"), as_typed().removesuffix("autolabel") + "prefect"
+    click.echo(f'one now: eval "$({env})"; {prefect} deployment run {NIGHTLY}')
 
 
 def replaced(before: Mapping[str, Any], now: LabelParams) -> str:

@@ -25,6 +25,7 @@ from tasks.store.manifests import (
 )
 from tasks.wording import counted, local_time
 
+_DIGESTS = {"mask_rules", "tracks"}  # beside the options of a run that decide labels
 FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
 
 
@@ -155,7 +156,12 @@ def _labeled_by(
         to_do.append(
             f"give its command again: files could not be read, why is in reports/{run_key}/"
         )
-    model = manifests[-1].stamp.model if manifests else None
+    stamp = manifests[-1].stamp if manifests else None
+    options = {
+        name: name == "follow" or value
+        for name, value in (stamp.parameters if stamp else {}).items()
+        if name not in _DIGESTS
+    }
     failing = {one.sequence_id for one in manifests if one.failed}
     failed = unlabeled_frames(out, [one for one in current if one.sequence_id in failing])
     if failed:
@@ -168,7 +174,9 @@ def _labeled_by(
     labeled = datetime.fromtimestamp(newest[-1].written_s, UTC)
     return {
         "out": storage.redact(storage.canonical(out)), "run_key": run_key,
-        "model": model.name if model else None, "sequences": len(newest) - len(unreadable),
+        "model": stamp.model.name if stamp and stamp.model else None,
+        "boxes": stamp.detector if stamp else None,
+        "options": options, "sequences": len(newest) - len(unreadable),
         "sequences_read": len(manifests), "partial": partial,
         "frames": sum(one.frames for one in manifests),
         "relabeled": len(newest) - len(current),
@@ -198,6 +206,8 @@ def _show_labels(labels: list[dict[str, Any]], as_json: bool) -> int:
                 f"{local_time(one['labeled'])} (run {one['run_key']})"
                 + (f"; a later run has labeled {one['relabeled']} anew" if one["relabeled"] else "")
             )
+            told = (f"{name} {value}" for name, value in one["options"].items() if value)
+            click.echo(f"  with        boxes {', '.join([str(one['boxes']), *told])}")
             _show_failed(one["failed_frames"])
             for line in one["to_do"]:
                 click.echo(f"  to do: {line}")

@@ -177,17 +177,17 @@ def bootstrap_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "")
             dataset = fo.load_dataset(name, reload=True)
         else:
             dataset = fo.Dataset(name, persistent=True)
+        if out_uri:
+            refuse_other_out(layout.database(), name, out_uri)
+            # Read again from whatever folder a process starts in.
+            dataset.info["out_uris"] = [storage.canonical(out_uri)]
+            dataset.info["first_root"] = first_root(out_uri)
         _set_media(dataset, [camera for camera in dict.fromkeys(cameras) if camera])
         if dataset.info.get("fields") != FIELDS_VERSION:
             _declare_fields(dataset)
             dataset.info["fields"] = FIELDS_VERSION  # saved at the end: a kill in between counts
         _create_indexes(dataset)
         arrange_app(dataset)
-        if out_uri:
-            refuse_other_out(layout.database(), name, out_uri)
-            # Read again from whatever folder a process starts in.
-            dataset.info["out_uris"] = [storage.canonical(out_uri)]
-            dataset.info["first_root"] = first_root(out_uri)
         dataset.save()
 
 
@@ -250,11 +250,6 @@ def stored_dataset(name: str) -> Any:
 
 
 def _set_media(dataset: Any, cameras: Sequence[str]) -> None:
-    if dataset.media_type not in (None, "image", "group"):
-        raise AutolabelError(
-            f"dataset '{dataset.name}' holds {dataset.media_type} samples and cannot take images: "
-            "choose another name"
-        )
     if len(cameras) < 2 and dataset.media_type != "group":
         dataset.media_type = "image"
         return
@@ -335,7 +330,8 @@ def refuse_other_out(database: Any, name: str, out_uri: str, advice: str = OTHER
     """Refuse a storage whose labels do not belong into a dataset: one dataset, one `--out`.
 
     Frames of two storages in one dataset would have one history of decisions and be exported from
-    one of them alone. A storage that was moved is the same one: its dataset follows it.
+    one of them alone. A storage that was moved is the same one: its dataset follows it. A dataset
+    of videos takes no images.
 
     Args:
         database: FiftyOne's, as pymongo knows it.
@@ -345,10 +341,17 @@ def refuse_other_out(database: Any, name: str, out_uri: str, advice: str = OTHER
             storage, {own} the dataset's.
 
     Raises:
-        AutolabelError: the dataset belongs to another storage; says which, and the advice.
+        AutolabelError: the dataset belongs to another storage; says which, and the advice. Or it
+            holds no images.
 
     """
-    info = (database["datasets"].find_one({"name": name}, {"info": 1}) or {}).get("info") or {}
+    found = database["datasets"].find_one({"name": name}, {"info": 1, "media_type": 1}) or {}
+    if (media := found.get("media_type")) not in (None, "image", "group"):
+        raise AutolabelError(
+            f"dataset '{name}' holds {media} samples and cannot take images: choose another name "
+            "with --dataset"
+        )
+    info = found.get("info") or {}
     known = info.get("out_uris", [])
     others = [one for one in known if _place(one) != _place(out_uri)]
     if not others:

@@ -88,8 +88,7 @@ class StoredLabels:
                 continue
             several = [one.uri for one in itertools.islice(frames, _NAMES_SHOWN)]
             if not frames:
-                named = f"labeled frames have names such as {self._read[0]}"
-                yield ValueError(f"no labels of it; {named}")
+                yield ValueError(f"no labels of it; frames have names such as {self._read[0]}")
             elif len(frames) > 1:
                 yield ValueError(
                     f"several frames fit it: {', '.join(several)}. Have the truth name the folders "

@@ -15,7 +15,7 @@ from flows.run import label
 from flows.server.client import asked_once
 from sam2_core.types import AutolabelError
 from tasks.store.manifests import write_manifest
-from tests.export.labeled_runs import run_of
+from tests.export.labeled_runs import run_of, stored
 from tests.integration.runs import MICRO, write_image, write_sequence
 from tests.load.test_into_fiftyone import store
 from tests.review.labels import STAMP, labeled_frames
@@ -128,12 +128,23 @@ def test_what_failed_and_what_another_run_has_labeled_since_is_told(tmp_path, mo
     code, told, (first, second) = status_of()
     assert (code, first["relabeled"], second["relabeled"]) == (0, 2, 0)
     assert "; a later run has labeled 2 anew\n" in told
+    assert told.count("  with        boxes imported:boxes, min_score 0.01\n") == 1
+    assert second["options"] == {"classes": [], "min_score": 0.01}
     to = ["--format", "coco", "--to", str(tmp_path / "coco"), "--images", "none"]
     write_image(sources / "other" / "0000.jpg", seed=9)
     (sources / "clip").rename(tmp_path / "clip")
     labeled()  # the first run again, of all but the clip
     exported = CliRunner().invoke(cli, ["export", str(out), *to])
     assert "made by 2 models or parameters; one with --run: " in exported.stderr
+
+
+def test_of_what_followed_objects_the_option_is_told_and_no_digest(tmp_path):
+    parameters = {"classes": ["car"], "follow": {"code": "d152"}, "tracks": {"code": "f00d"}}
+    made = replace(STAMP, parameters=parameters)
+    out = str(tmp_path / "run")
+    write_manifest(out, stored(out, str(tmp_path / "in"), labeled_frames(2), made))
+    told = CliRunner().invoke(status.command, [out]).output
+    assert f"  with        boxes {STAMP.detector}, classes ['car'], follow True\n" in told
 
 
 def test_a_run_that_was_stopped_is_told_from_none(tmp_path):

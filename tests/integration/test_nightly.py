@@ -48,13 +48,21 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     nights = json.loads(said(workstation, "nightly", *arguments, "--json")[0])["next_runs"]
     assert len(nights) == 5
     assert all(one.endswith("T01:00+00:00") for one in nights)
-    assert said(workstation, "nightly", *arguments)[0].count(" 01:00 UTC") == 6
+    told = said(workstation, "nightly", *arguments)[0]
+    assert told.count(" 01:00 UTC") == 6
+    now_command = told.splitlines()[-1].removeprefix("one now: ")
+    subprocess.run(["sh", "-c", now_command], env=workstation.environment, check=True)
+    wait_for(lambda: "drive0" in labeled(out), 400, every=2)
+    _, warned = said(workstation, "nightly", *arguments, "--frames", ":1")
+    assert "night would fail: --frames :1 leaves out 1 of 2 frames of drive0" in warned
+    said(workstation, "nightly", *arguments)
+    write_sequence(sources / "drive1", tmp_path / "boxes", 2)
     half = out / "labels" / "gone" / "_" / f".0-2-k.masks.parquet.{32 * '0'}.tmp"
     half.parent.mkdir(parents=True)
     half.write_bytes(b"what somebody was killed at, long ago")
     os.utime(half, (0, 0))
     every_minute(workstation)
-    wait_for(lambda: "drive0" in labeled(out), 400, every=2)
+    wait_for(lambda: "drive1" in labeled(out), 400, every=2)
     (night,) = wait_for(
         lambda: [
             one for one in status(workstation)["schedules"] if one["last_state"] == "Completed"

@@ -237,7 +237,8 @@ def test_names_and_foreign_datasets_are_refused(name: str) -> None:
     for use, wrong, message in (
         (prepare_dataset, "../x", "not a dataset name"),
         (schema.open_dataset, "never seen", "no dataset"),
-        (prepare_dataset, name, "holds video samples"),
+        (lambda it: prepare_dataset(it, out_uri="/out"), name, "holds video samples"),
+        (lambda it: schema.refuse_before_labeling(it, "/out"), name, "holds video samples"),
         (schema.open_dataset, name, "not made by autolabel"),
     ):
         with pytest.raises(AutolabelError, match=message):
