@@ -179,9 +179,9 @@ def verify(path: Path, pinned: str = "", cache: Path | None = None) -> str:
         raise AutolabelError(f"cannot read {path}: {error.strerror}") from error
     expected = pinned or _recorded(path)
     if expected and found != expected:
-        whose = "published" if pinned else f"recorded in {_pin(path)}"
         raise AutolabelError(
-            f"{path} has sha256 {found}, not the {whose} {expected}: it is damaged or has been "
+            f"{path} has sha256 {found}, not the {'published' if pinned else 'recorded'} "
+            f"{expected}{'' if pinned else f' ({_pin(path).name})'}: it is damaged or has been "
             "replaced, and is not used. Remove it and fetch it again"
         )
     return found

@@ -117,9 +117,9 @@ def _models() -> Finding:
     try:
         for path in (*BUNDLED_FOLDER.glob("*/*/model.json"), *exported):
             ModelFolder.open(path.parent).check()
-        for pattern in ("checkpoints/*", "detectors/*", "*.onnx"):
-            for path in (*cache.glob(pattern), *BUNDLED_FOLDER.glob(pattern)):
-                verify(path)
+        fetched = (*cache.glob("checkpoints/*"), *cache.glob("detectors/*"))
+        for path in (*BUNDLED_FOLDER.glob("*.onnx"), *fetched):
+            verify(path)
     except (AutolabelError, OSError) as error:
         advice = "of those that came with sam2-autolabel: install it again"
         return Finding("models", "missing", str(error), advice)
@@ -222,6 +222,5 @@ def command(as_json: bool) -> None:
         if one.advice:
             console.print(f"  {'':<12} → {escape(one.advice)}")
     broken = any(one.state == "missing" for one in findings)
-    values = {one.name: asdict(one) for one in findings}
-    print_json(as_json, {"ok": not broken, "findings": values})
+    print_json(as_json, {"ok": not broken, "findings": {one.name: asdict(one) for one in findings}})
     raise SystemExit(1 if broken else 0)

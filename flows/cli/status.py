@@ -25,7 +25,6 @@ from tasks.store.manifests import (
 )
 from tasks.wording import counted, local_time
 
-_DIGESTS = {"mask_rules", "tracks"}  # beside the options of a run that decide labels
 FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
 
 
@@ -160,7 +159,7 @@ def _labeled_by(
     options = {
         name: name == "follow" or value
         for name, value in (stamp.parameters if stamp else {}).items()
-        if name not in _DIGESTS
+        if name not in {"mask_rules", "tracks"}  # digests of code
     }
     failing = {one.sequence_id for one in manifests if one.failed}
     failed = unlabeled_frames(out, [one for one in current if one.sequence_id in failing])
@@ -171,7 +170,6 @@ def _labeled_by(
             f"{counted(len(quarantined), 'sequence')} given up, why is in quarantine/{run_key}/: "
             "replace the files, then give its command again, a backfill with --retry-quarantined"
         )
-    labeled = datetime.fromtimestamp(newest[-1].written_s, UTC)
     return {
         "out": storage.redact(storage.canonical(out)), "run_key": run_key,
         "model": stamp.model.name if stamp and stamp.model else None,
@@ -183,7 +181,7 @@ def _labeled_by(
         "failed_frames": [failure_row(one) for one in failed],
         "instances": sum(one.instances for one in manifests),
         "followed": sum(chunk.followed for one in manifests for chunk in one.chunks),
-        "labeled": labeled.isoformat(timespec="seconds"),
+        "labeled": datetime.fromtimestamp(newest[-1].written_s, UTC).isoformat(timespec="seconds"),
         "quarantined": quarantined,
         "to_do": to_do,
     }  # fmt: skip
@@ -206,8 +204,10 @@ def _show_labels(labels: list[dict[str, Any]], as_json: bool) -> int:
                 f"{local_time(one['labeled'])} (run {one['run_key']})"
                 + (f"; a later run has labeled {one['relabeled']} anew" if one["relabeled"] else "")
             )
-            told = (f"{name} {value}" for name, value in one["options"].items() if value)
-            click.echo(f"  with        boxes {', '.join([str(one['boxes']), *told])}")
+            given = {"boxes": one["boxes"], **one["options"]}.items()
+            click.echo(
+                f"  with        {', '.join(f'{name} {value}' for name, value in given if value)}"
+            )
             _show_failed(one["failed_frames"])
             for line in one["to_do"]:
                 click.echo(f"  to do: {line}")

@@ -79,9 +79,10 @@ class CvatWriter(Writer):
 
 def _cvat_mask(one: Instance, left: int, top: int, crop: npt.NDArray[np.uint8]) -> str:
     lengths = ", ".join(map(str, run_lengths(crop).tolist()))
-    track = "" if one.track_id is None else str(one.track_id)
-    source = one.source.get("source", "")
-    values = (f"{one.score:.6f}", f"{one.risk:.6f}", track, one.decision, source)
+    values = (
+        f"{one.score:.6f}", f"{one.risk:.6f}", "" if one.track_id is None else str(one.track_id),
+        one.decision, one.source.get("source", ""),
+    )  # fmt: skip
     told = "".join(
         f'<attribute name="{name}">{escape(value)}</attribute>'
         for name, value in zip(_ATTRIBUTES, values, strict=True)
