@@ -180,9 +180,9 @@ def verify(path: Path, pinned: str = "", cache: Path | None = None) -> str:
     expected = pinned or _recorded(path)
     if expected and found != expected:
         raise AutolabelError(
-            f"{path} has sha256 {found}, not the {'published' if pinned else 'recorded'} "
-            f"{expected}{'' if pinned else f' ({_pin(path).name})'}: it is damaged or has been "
-            "replaced, and is not used. Remove it and fetch it again"
+            f"{path} has sha256 {found}, not the "
+            f"{'published' if pinned else f'one recorded in {_pin(path)},'} {expected}: it is "
+            "damaged or has been replaced, and is not used. Remove it and fetch it again"
         )
     return found
 
