@@ -46,6 +46,7 @@ class ExportReport:
         table_uri, coco_uri: where.
         set_aside: decisions that are not among them: their frame is gone or has changed.
         set_aside_uri: a table of those, "" where there are none.
+        left_out: what is left out of frames that are only partly decided, in words.
 
     """
 
@@ -56,6 +57,7 @@ class ExportReport:
     coco_uri: str
     set_aside: SetAside
     set_aside_uri: str = ""
+    left_out: str = ""
 
     def text(self) -> str:
         """Say how much it is: some of it is no label that the progress counts as decided."""
@@ -64,6 +66,7 @@ class ExportReport:
         return (
             f"{counted(self.labels, 'label')} on {counted(self.frames, 'frame')}: "
             f"{', '.join(each) or 'nobody has decided on any'}"
+            f"{f'. {self.left_out}' if self.left_out else ''}"
         )
 
 
@@ -88,9 +91,7 @@ def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
         raise AutolabelError(f"dataset '{dataset_name}' knows no storage: give one with --out")
     harvest(dataset)
     aside = compare_files(dataset)
-    reviewed = {"$or": [{"review_status": DONE}, {f"{LOG_FIELD}.0": {"$exists": True}}]}
-    found = sample_collection(dataset).find(reviewed).sort("frame_key", 1)
-    images = [sample for sample in found if is_decided(sample)]
+    images = reviewed_samples(dataset)
     rows = [row for sample in images for row in rows_of(sample)]
     folder = reviews_uri(target, dataset_name)
     table_uri = storage.join(folder, "reviewed.parquet")
@@ -106,7 +107,31 @@ def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
     said = Counter(row["decision"] if row["sources"] else ADDED for row in rows)
     counts = dict(sorted(said.items()))
     written = (table_uri, coco_uri, aside, aside_uri if others else "")
-    return ExportReport(len(images), len(rows), counts, *written)
+    return ExportReport(len(images), len(rows), counts, *written, left_out(images))
+
+
+def reviewed_samples(dataset: Any) -> list[Mapping[str, Any]]:
+    """Return the samples that an export writes."""
+    reviewed = {"$or": [{"review_status": DONE}, {f"{LOG_FIELD}.0": {"$exists": True}}]}
+    found = sample_collection(dataset).find(reviewed).sort("frame_key", 1)
+    return [sample for sample in found if is_decided(sample)]
+
+
+def left_out(samples: Iterable[Mapping[str, Any]]) -> str:
+    """Say which labels an export leaves out of frames that people only began; "" for none."""
+    undecided = [
+        sum(label.get("decision") in {"", None, RELABEL} for label in labels)
+        for sample in samples
+        if sample["review_status"] != DONE and (labels := detections_of(sample, MACHINE_FIELD))
+    ]
+    began = sum(map(bool, undecided))
+    what = counted(sum(undecided), "undecided label")
+    return (
+        f"{what} on {counted(began, 'partly decided frame')} "
+        "left out: objects there look like background to who trains on the files"
+        if began
+        else ""
+    )
 
 
 def _rows_set_aside(sample: Mapping[str, Any]) -> list[Values]:

@@ -22,7 +22,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.checkpoints import NoMemoryError
 from sam2_core.follow import Follower, FollowRules
 from sam2_core.types import AutolabelError, Boxes, Masks
-from tasks.dataset.documents import Values, carried_id, mask_of, rle_of, stamp_text, window_of
+from tasks.dataset.documents import carried_id, mask_of, rle_of, stamp_text, window_of
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import DONE, MACHINE_FIELD, REVIEWED_FIELD
 from tasks.masks.crops import BoolArray, segments_of
@@ -39,8 +39,8 @@ from tasks.review.actions import (
 )
 from tasks.review.events import DELETED, REJECTED, Event, refuse_changed_labels
 from tasks.review.mask_repair import MODEL_VARIABLE, models, picture_of, read_picture
+from tasks.review.relabel import overrides_of
 from tasks.review.stats import recalibration_of
-from tasks.risk.compute_risk import compute_risk, recalibrated
 from tasks.store.tables import FOLLOWED, LabeledFrame
 from tasks.types import FrameRef
 from tasks.wording import counted
@@ -197,36 +197,20 @@ class Following:
             return
         ((_, seed),) = self._seed.labels
         known = best[2] if best else seed
-        name = carried_id(frame.frame_key, frame.run_key, str(seed["_id"]))
-        changed = f"mask: followed from frame {self._seed.frame.get('frame_number')}"
-        values: Values = {
-            "id": str(known["_id"] if best else name), "changed": changed, "model": self._model,
-            "label": seed["label"],  # somebody has corrected it, perhaps
-            "size_hw": list(frame.size_hw), "rle": rle.decode("ascii"), "box_xyxy_px": box,
-            "area_px": int(masks.area_px[0]), "predicted_iou": float(masks.predicted_iou[0]),
-            "stability": float(masks.stability[0]), "object_score": float(masks.object_score[0]),
+        carried = carried_id(frame.frame_key, frame.run_key, str(seed["_id"]))
+        name, at = str(known["_id"] if best else carried), frame.frame
+        picture = FrameRef(at["sequence_id"], at["camera"], at["frame_number"], None,
+                           at["frame_uri"], frame.size_hw)  # fmt: skip
+        boxes = Boxes(np.array([box], np.float32), np.ones(1, np.float32), (self._name,), None, "")
+        labeled = LabeledFrame(picture, boxes, masks)
+        values = overrides_of(labeled, [name], self._model, self._recalibration)[name] | {
             "source": FOLLOWED, "undetected_frames": age, "object": self._carried,
-            **self._judged(frame, box, masks),
+            "changed": f"mask: followed from frame {self._seed.frame.get('frame_number')}",
             **{what: known[what] for what in ("index", "track") if what in known},
         }  # fmt: skip
         noted = {what: values[what] for what in ("label", "risk", "reasons", "changed")}
-        event = frame.event(
-            "follow", overrides={values["id"]: values}, changes={values["id"]: noted}
-        )
+        event = frame.event("follow", overrides={name: values}, changes={name: noted})
         self.made.append((replace(frame, labels=(best[1:],) if best else ()), event))
-
-    def _judged(self, frame: Chosen, box: list[int], masks: Masks) -> Values:
-        """Risk of a mask by itself, and why."""
-        of = frame.frame
-        picture = FrameRef(
-            of["sequence_id"], of["camera"], of["frame_number"], None, of["frame_uri"],
-            frame.size_hw,
-        )  # fmt: skip
-        boxes = Boxes(np.array([box], np.float32), np.ones(1, np.float32), (self._name,), None, "")
-        judged = recalibrated(
-            compute_risk([LabeledFrame(picture, boxes, masks)])[0], self._recalibration
-        )
-        return {"risk": float(judged.risk[0]), "reasons": list(judged.reasons[0])}
 
 
 def _iou(rle: bytes, box: list[int], label: Mapping[str, Any], size_hw: tuple[int, int]) -> float:

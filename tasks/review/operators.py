@@ -46,7 +46,7 @@ from tasks.review.events import (
     standing_entries,
     undo,
 )
-from tasks.review.export import export_reviews
+from tasks.review.export import export_reviews, left_out, reviewed_samples
 from tasks.review.follow_from import begin, held
 from tasks.review.mask_repair import Clicked, mend, open_label, take, take_drawn, warm_up
 from tasks.review.opinions import second_opinions_given, unsettled
@@ -55,6 +55,8 @@ from tasks.review.queue import (
     DISAGREEMENTS,
     MOST_LISTED,
     NEEDS_REVIEW,
+    ONE_SEQUENCE,
+    ONE_SEQUENCE_TOLD,
     SECOND_OPINIONS,
     Share,
     build_queue,
@@ -188,7 +190,7 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         differing = unsettled(stats.opinions)
         views = [
             ("Needs review", stats.queue.view, stats.labels),
-            ("Control sample", CONTROL, stats.control_size),
+            ("Control sample: random labels", CONTROL, stats.control_size),
             (counted(differing, "disagreement"), DISAGREEMENTS, differing),
         ]
         ctx.panel.set_state("views", [[label, view] for label, view, count in views if count])
@@ -422,7 +424,9 @@ def _decided(
     def act(ctx: Any) -> Done:
         chosen = _as_decided(ctx)
         events = decide(ctx.dataset, chosen)
-        left = "" if verb == "accepted" else _left_of_objects(ctx, chosen, alike=True)
+        if verb == "merged":  # which holds for one frame
+            return Done(f"{verb} {_count(chosen)}", events)
+        left = _left_of_objects(ctx, chosen, alike=verb != "accepted")
         return Done(f"{verb} {_count(chosen)}", events, left=left)
 
     return act
@@ -597,6 +601,9 @@ def _follow_take(ctx: Any) -> Done:
 
 
 def _export_reviews(ctx: Any) -> Done:
+    left = left_out(reviewed_samples(ctx.dataset))
+    if left and not ctx.params.get("confirmed"):
+        raise UnconfirmedError(f"it writes what people decided. {left}. Go on?")
     report = export_reviews(ctx.dataset.name)
     return Done(f"{report.text()}. Written to {report.table_uri}")
 
@@ -609,7 +616,9 @@ def _refresh_queue(ctx: Any) -> Done:
 
 def _open_sequence(ctx: Any) -> Done:
     view = sequence_view(ctx.dataset, str(ctx.params.get("sequence") or "").strip())
-    ctx.ops.set_view(view=view)
+    name = Share.of_this_process().named(ONE_SEQUENCE)
+    ctx.dataset.save_view(name, view, description=ONE_SEQUENCE_TOLD, overwrite=True)
+    ctx.ops.set_view(name=name)
     names = view.distinct("sequence_id")
     shown = names[0] if len(names) == 1 else counted(len(names), "sequence")
     back = Share.of_this_process().named(NEEDS_REVIEW)

@@ -386,6 +386,7 @@ LABEL_BY_LABEL = "label by label"
 SECOND_OPINIONS, DISAGREEMENTS = "second opinions", "disagreements"
 CHANGED_FRAMES, CHANGED_LABELS = "changed by a new model", "changed by a new model, label by label"
 NO_LABELS = "no labels"
+ONE_SEQUENCE, ONE_SEQUENCE_TOLD = "one sequence", "opened by 'Open a sequence' above the grid"
 DEFAULT_BUDGET = 200
 UNCHANGED = 0.02  # a pixel here or there is no difference
 CONTROL_SIZE = 60
@@ -516,6 +517,8 @@ def build_queue(
     second = second_opinions(dataset, share)
     text = f"the riskiest label of each of the {len(wanted)} riskiest objects"
     views = {
+        # Pages open only views that were there when they were loaded.
+        share.named(ONE_SEQUENCE): (frames_view(dataset, {}), ONE_SEQUENCE_TOLD),
         share.named(NEEDS_REVIEW): (needs_review(dataset, wanted), text),
         share.named(LABEL_BY_LABEL): (label_by_label(dataset, wanted), f"{text}, one a tile"),
     }

@@ -287,7 +287,10 @@ def bring_back(
         else:
             made += len(one.label_ids)
             values["model"] = stamp_text(stamp)
-            values["overrides"] = _overrides(one, outcome, stamp_text(stamp), recalibration)
+            labeled = LabeledFrame(one.frame(), one.boxes(), outcome)
+            values["overrides"] = overrides_of(
+                labeled, one.label_ids, stamp_text(stamp), recalibration
+            )
         frame = {
             "sequence_id": one.sequence_id, "camera": one.camera, "frame_number": one.index,
             "frame_uri": one.uri, "frame_etag": one.etag,
@@ -304,23 +307,24 @@ def bring_back(
     return made
 
 
-def _overrides(
-    one: RelabelFrame, masks: Masks, model: str, recalibration: Recalibration
+def overrides_of(
+    labeled: LabeledFrame, label_ids: Sequence[str], model: str, recalibration: Recalibration
 ) -> dict[str, Values]:
-    """Describe the new masks of a frame by label id, their risk included."""
-    labeled = LabeledFrame(one.frame(), one.boxes(), masks)
+    """Describe new masks of a frame by label id, their risk included."""
     judgement = recalibrated(compute_risk([labeled])[0], recalibration)
+    boxes, masks = labeled.boxes, labeled.masks
+    assert masks is not None  # noqa: S101
     return {
         label_id: {
-            "id": label_id, "label": one.labels[row], "size_hw": list(masks.size_hw),
-            "box_xyxy_px": list(one.boxes_xyxy_px[row]), "rle": masks.rle[row].decode("ascii"),
+            "id": label_id, "label": boxes.labels[row], "size_hw": list(masks.size_hw),
+            "box_xyxy_px": boxes.xyxy_px[row].tolist(), "rle": masks.rle[row].decode("ascii"),
             "area_px": int(masks.area_px[row]), "model": model,
             "predicted_iou": float(masks.predicted_iou[row]),
             "stability": float(masks.stability[row]),
             "object_score": float(masks.object_score[row]), "reason": masks.reasons[row],
             "risk": float(judgement.risk[row]), "reasons": list(judgement.reasons[row]),
         }
-        for row, label_id in enumerate(one.label_ids)
+        for row, label_id in enumerate(label_ids)
     }  # fmt: skip
 
 

@@ -382,7 +382,7 @@ class Agreement:
         return (
             f"{' and '.join(self.people)} agree on {1 - self.disagree.share:.1%} of "
             f"{counted(self.disagree.of, 'label')} where the second one did not see the first "
-            f"decision; Cohen's kappa {kappa}"
+            f"decision; Cohen's kappa {kappa} (1 is full agreement, 0 what chance would give)"
         )
 
 
@@ -453,8 +453,7 @@ def summary(stats: Stats) -> str:
         f"{_of(len(queue.decided), len(queue.label_ids))}, {queue.left:,} left |",
         "|---|---|",
         f"| Labels decided, in the queue or not | {_of(stats.decided, stats.labels)} |",
-        "| Frames done: every label decided, those outside the queue too, or marked as done (the "
-        "sidebar's `review_status` counts only marked ones) | "
+        "| Frames done: all labels decided, or marked as done | "
         f"**{stats.frames_done:,}** of {stats.frames:,} |",
         f"| Agreement with the machine | {agreed} |",
         f"| Speed | {speed} |",
@@ -486,7 +485,8 @@ def decisions_plot(stats: Stats) -> list[dict[str, Any]]:
     return [
         {
             "type": "bar", "x": [counts[name] for name in names],
-            "y": ["sent back" if name == RELABEL else name for name in names], "orientation": "h",
+            "y": ["sent back to a model" if name == RELABEL else name for name in names],
+            "orientation": "h",
             "hovertemplate": "%{x} %{y}<extra></extra>",
             "marker": {"color": [DECISION_COLOURS[name] for name in names]},
         }

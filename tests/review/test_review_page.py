@@ -25,6 +25,7 @@ from tests.review.app_page import (
     VIEWPORT,
     browser_page,
     click_label,
+    label_box,
     label_pixels,
     needs_chromium,
     open_first_sample,
@@ -177,7 +178,8 @@ def the_strip(page: Any, size: int) -> None:
         "repeat the last decision on its whole object",
         "reject: there is no such object, or its mask is of no use",
         "delete: the object is there, and another label has it already",
-        "on labels: accepted, rejected, corrected, merged, deleted, sent back, added, being",
+        "deleted, sent back (a model makes the mask again), added, being written",
+        "needed on ticked tiles of the grid",
         "on a tile: 2 of the 5 labels",
         "zoom to the selected labels, else to the one with the focus",
         "labels of the frame that the view leaves out",
@@ -578,6 +580,83 @@ def test_the_strip_says_whom_a_decision_overrules_and_of_which_objects_more_are_
         last.reload()
         assert last.detections.detections[row].decision == "rejected"
         wait_for(lambda: part(page, "left"), "")
+
+
+def point_at(page: Any, x: int, y: int) -> None:
+    """Point at a pixel of the picture."""
+    left, top, _, _ = label_box(page, [x / SIZE_HW[1], y / SIZE_HW[0], 0, 0], SIZE_HW)
+    page.mouse.move(left, top)
+    page.wait_for_timeout(400)
+
+
+def test_clicks_hit_masks_and_a_drive_that_is_done_leads_to_the_next(
+    tester: None, tmp_path: Path
+) -> None:
+    name = f"two-{uuid.uuid4().hex[:8]}"
+    for drive in ("monday", "tuesday"):
+        frames = []
+        for row in range(3):
+            places = [(100, 100, 900, 600), (400, 250, 700, 450), (1000, 500, 1200, 650)]
+            one = picture_with(tmp_path / drive, row, places, ("car", "bus", "person"), 0.4)
+            boxes = replace(one.boxes, track_ids=np.arange(3, dtype=np.int64))
+            frame = replace(one.frame, sequence_id=drive)
+            frames.append(replace(one, frame=frame, boxes=boxes))
+        dataset = load_run(name, tmp_path / "out", frames)
+    build_queue(dataset, 40)
+    with run_app() as app, browser_page() as page:
+        questions: list[str] = []
+        page.on("dialog", lambda question: (questions.append(question.message), question.accept()))
+        open_view(page, app.link(name, view="needs-review"))
+        open_first_sample(page)
+        page.get_by_test_id("strip-place").wait_for()
+        class_of = "() => window.autolabelReview.labels().map((one) => [one.id, one.label])"
+        names = dict(page.evaluate(class_of))
+        for x, y, wanted in (
+            (410, 256, "car"),  # in the box of the bus, on the mask of the car
+            (550, 350, "bus"),  # on both masks
+            (110, 110, "car"),  # in a box alone
+        ):
+            point_at(page, x, y)
+            page.mouse.click(
+                *page.evaluate("() => window.autolabelReview.open.looker.state.cursorCoordinates")
+            )
+            page.wait_for_timeout(400)
+            (selected,) = page.evaluate("() => window.autolabelReview.selectedLabels()")
+            assert names[selected] == wanted
+            page.keyboard.press("Escape")
+
+        press(page, "a")
+        wait_for(lambda: part(page, "left"), "2 more labels of this object: Shift+O")
+        point_at(page, 1100, 575)
+        locked = page.get_by_test_id("sample-canvas-tooltip-locked")
+        page.keyboard.down("Control")
+        locked.wait_for()
+        page.keyboard.press("z")
+        locked.wait_for(state="detached")
+        page.keyboard.up("Control")
+        page.wait_for_function(READY)
+        press(page, "a")
+
+        first = dataset[review_state(page)["reviewSample"]].sequence_id
+        press(page, "Shift+E")
+        assert questions.pop().startswith(f"sequence done: all frames of {first}")
+        page.get_by_text(f"{first}: 3 frames marked as done").wait_for()
+        assert dataset[review_state(page)["reviewSample"]].sequence_id != first
+        press(page, "a")
+
+        open_view(page, app.link(name, view="needs-review"))
+        page.locator('img[src*="list.svg"]').first.click()
+        page.get_by_test_id("sequence-picker").wait_for()
+        page.keyboard.press("Enter")
+        page.wait_for_url("**view=one-sequence*")
+        wait_for(lambda: page.get_by_test_id("entry-counts").inner_text().split()[0], "3")
+        assert not page.get_by_test_id("view-bar").is_visible()
+        page.get_by_test_id("saved-views-btn-selection-clear").click()
+        wait_for(lambda: page.get_by_test_id("entry-counts").inner_text().split()[0], "6")
+        assert "Match" not in page.get_by_test_id("view-bar").inner_text(), "no stage is left"
+        page.locator('img[src*="download.svg"]').first.click()
+        page.get_by_text("Written to").wait_for()
+        assert "2 undecided labels on 1 partly decided frame left out" in questions.pop()
 
 
 def test_a_disagreement_is_settled_by_taking_what_one_has_decided_with_the_mask(

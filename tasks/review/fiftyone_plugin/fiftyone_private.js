@@ -12,9 +12,11 @@
     useSetExpandedSample, useUpdateSamples, view,
   };
   const OF_LOOKERS = ["canvas", "ctx", "currentOverlays", "isSampleUpdating", "sample", "updateSample", "updater"];
-  const OF_STATES = ["canvasBBox", "config", "destroyed", "options", "overlaysPrepared", "pan", "scale", "windowBBox"];
+  const OF_STATES = [
+    "canvasBBox", "config", "destroyed", "dimensions", "options", "overlaysPrepared", "pan", "pixelCoordinates", "scale", "windowBBox",
+  ];
   const OF_OVERLAYS = [
-    "containsPoint", "draw", "drawLabelText", "field", "getLabelText", "getPointInfo", "isSelected", "label",
+    "containsPoint", "draw", "drawLabelText", "field", "getLabelText", "getMouseDistance", "getPointInfo", "isSelected", "label",
   ];
   const MOST_LETTERS = 32; // of a name
   const AROUND = 2; // so much larger than a label is what is seen when it is zoomed to
@@ -80,7 +82,7 @@
   // What is drawn: the labels of a field, those of all fields by default.
   function drawnLabels(looker, name) {
     const overlays = looker.currentOverlays.filter((one) => one.label?.bounding_box && (!name || one.field === name));
-    return overlays.filter((one) => !isUnseen(one)).map((one) => one.label);
+    return overlays.filter((one) => !isUnseen(one) && !isLeftOut(one)).map((one) => one.label);
   }
 
   // Place of a label on its canvas: x, y, width and height.
@@ -118,9 +120,12 @@
   // What another reviewer has made of a label on which this one has yet to say something.
   const isUnseen = ({ field, label }) => field === "reviewed" && review.strip.isUnseen(label);
 
+  // What the view asks about, and the tab Annotate has brought back with all other labels of its frame.
+  const isLeftOut = ({ field, label }) => field === "detections" && review.strip.isLeftOut(label.id);
+
   // A tile of the grid is drawn by the same code, and is left alone but for that.
   function isReplaced(overlay, { config }) {
-    return isUnseen(overlay) || !config.thumbnail && overlay.field === "detections" && replaced.has(overlay.label?.id);
+    return isUnseen(overlay) || isLeftOut(overlay) || !config.thumbnail && overlay.field === "detections" && replaced.has(overlay.label?.id);
   }
 
   function isTinted(overlay, now) {
@@ -139,12 +144,34 @@
     return Object.defineProperty({ _cls, label, tags, ...Object.fromEntries(told) }, "id", { value: id });
   }
 
+  // Of a label's mask, whether it has the pixel under the mouse.
+  const onePixel = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  function isOnMask({ mask, bounding_box: [left, top, width, height] }, { pixelCoordinates: [x, y], dimensions }) {
+    const { bitmap } = mask ?? {};
+    if (!bitmap?.width) return false;
+    const [across, down] = [(x / dimensions[0] - left) / width, (y / dimensions[1] - top) / height];
+    onePixel.clearRect(0, 0, 1, 1);
+    onePixel.drawImage(bitmap, -Math.floor(across * bitmap.width), -Math.floor(down * bitmap.height));
+    return onePixel.getImageData(0, 0, 1, 1).data[3] > 0;
+  }
+
+  // FiftyOne locks what it says of a label when Ctrl is pressed, until Escape is released.
+  function unlock() {
+    const isLocked = document.querySelector("[data-cy=sample-canvas-tooltip-locked]");
+    if (isLocked) document.dispatchEvent(new KeyboardEvent("keyup", { key: "Escape" }));
+  }
+
   // FiftyOne draws a class over the whole picture if it is long; pointing at the label shows all of it.
   // What has become another label is neither drawn nor under the mouse.
   function adapt(looker) {
     for (const kind of new Set(looker.currentOverlays.map((one) => Object.getPrototypeOf(one)))) {
       if (!kind.getLabelText || Object.hasOwn(kind, "isOurs")) continue;
       const { getLabelText, draw, containsPoint, getPointInfo } = kind;
+      // Of several labels under the mouse the nearest one counts: a mask before all boxes, and then the smallest box.
+      kind.getMouseDistance = function (now) {
+        const [, , width, height] = this.label.bounding_box;
+        return width * height - isOnMask(this.label, now);
+      };
       kind.getLabelText = function (...given) {
         const name = getLabelText.apply(this, given);
         return typeof name === "string" ? shortened(name) : name;
@@ -191,7 +218,7 @@
   }
 
   review.fiftyone = {
-    state, missing, onDrawn, isAnnotating, onSaved, frameIsOpen, isThere, isReady, selectedLabels, drawAgain, hear, drawnLabels, boxOnCanvas, isInWindow, zoomTo, adapt, leaveOut,
+    state, missing, onDrawn, isAnnotating, onSaved, frameIsOpen, isThere, isReady, selectedLabels, drawAgain, hear, drawnLabels, boxOnCanvas, isInWindow, zoomTo, adapt, leaveOut, unlock,
     paintNames,
   };
 })();

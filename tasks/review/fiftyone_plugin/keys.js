@@ -46,6 +46,7 @@
     ArrowRight: () => turn({ step: 1 }),
     ArrowLeft: () => turn({ step: -1 }),
   };
+  const ABOUT_KEYS = [["⇧ Shift"], "needed on ticked tiles of the grid; on an open frame the letter alone is enough where it is listed"];
   const MORE_KEYS = [
     [["Shift+N", "Shift+P"], "next label of the frame, label before; after the last one comes the first"],
     [["Shift+→", "Shift+←"], "next frame, frame before"],
@@ -53,7 +54,7 @@
     [["Z"], "zoom to the selected labels, else to the one with the focus, and on with it; pressed again, zoom out"],
     [["Escape"], "zoom out again; then select nothing; then close the frame"],
     [["Annotate"], "the tab beside the picture: draw a box around an object that has no label"],
-    [["✓ ✗ ✎ ∪ − ↻ + …"], "on labels: accepted, rejected, corrected, merged, deleted, sent back, added, being written"],
+    [["✓ ✗ ✎ ∪ − ↻ + …"], "on labels: accepted, rejected, corrected, merged, deleted, sent back (a model makes the mask again), added, being written"],
     [["2 of 5"], "on a tile: 2 of the 5 labels that the view shows are decided; with ✓ all of the frame, which is done"],
     [["3 hidden, 2 decided"], review.strip.HIDDEN],
   ];
@@ -156,6 +157,7 @@
 
   async function start(act) {
     review.hide("done"); // that is of the act before
+    review.fiftyone.unlock(); // after Ctrl+Z
     if (act === "repair") await review.repair();
     else await alone(() => pressed(act));
   }
@@ -280,7 +282,7 @@
     const frame = review.openId();
     const focus = { sample_id: frame, label_id: label.id, decision: review.decisionOf(label) };
     const { decision } = ACTS[act], { class_name } = more;
-    const isDone = () => review.isOver() && review.openId() === frame;
+    const isDone = () => review.isOver() && !review.focused() && review.openId() === frame;
     review.claim(label.id, decision, false);
     const reclassed = class_name && `class corrected: ${review.correctionOf(label).label} → ${class_name}`;
     review.strip.note(label.id, decision, reclassed || `${decision}: ${label.label}`);
@@ -317,7 +319,7 @@
         review.strip.note(one._id, one.decision);
         review.open.over.delete(one._id);
       }
-      review.open.over.delete(id);
+      review.open.over[change.values.review_status === "done" ? "add" : "delete"](id);
       (changes[id] ??= []).push(change);
     }
     if (review.strip.isFinished()) review.strip.refresh(); // it says what comes next
@@ -435,7 +437,7 @@
     const acts = Object.values(told).filter(({ key }) => key).map(({ key, plain, label, told: more }) => [
       [...(plain ? [key] : []), `Shift+${key}`], `${label.toLowerCase()}${more ? `: ${more}` : ""}`,
     ]);
-    review.strip.help([...acts, ...MORE_KEYS]);
+    review.strip.help([ABOUT_KEYS, ...acts, ...MORE_KEYS]);
   }
 
   const begin = (key, text, act) => [key, text, () => start(act), ACTS[act].told];

@@ -134,7 +134,7 @@
   }
 
   // A decision in words, with its mark before it.
-  const markOf = (decision) => (decision ? `${LOOKS[decision]?.mark ?? ""} ${decision === "relabel" ? "sent back" : decision}` : "");
+  const markOf = (decision) => (decision ? `${LOOKS[decision]?.mark ?? ""} ${decision === "relabel" ? "sent back: a model makes its mask again" : decision}` : "");
 
   // Of a label of the machine: "followed from frame 3".
   const unseen = ({ changed }) => `${changed.replace("mask: ", "")}, not seen yet`;

@@ -208,8 +208,8 @@
   // Somebody has marked the frame as done.
   const isDone = () => review.asWritten(open.looker?.sample)?.review_status === "done";
 
-  // A frame is open whose labels are all decided; one without any is marked as done.
-  const isOver = () => fiftyone.frameIsOpen() && (isDone() || labels().length > 0) && !undecided().length;
+  // Nothing is to be decided on the open frame: it is marked as done, or all its labels are decided.
+  const isOver = () => fiftyone.frameIsOpen() && (isDone() || (labels().length > 0 && !undecided().length));
 
   // In a view of patches every tile is a label of its own, and the arrows lead from tile to tile.
   function isPatch() {

@@ -21,17 +21,7 @@
     return new Promise((done) => setTimeout(done, ms));
   }
 
-  // FiftyOne brings a frame that was saved in the tab Annotate back with all its labels: this is what the view
-  // had shown of them before.
-  let kept = { of: "", ids: [] };
-  const nameOf = (id) => `${review.strip.viewNow()} ${id}`;
-  function keepView() {
-    const ids = (review.open.looker?.sample?.detections?.detections ?? []).map(idOf);
-    kept = { of: nameOf(review.openId()), ids };
-  }
-
   // A sample, as the App has it, with labels that changed: `labels` by field, `gone` ids, other `values`.
-  // Those of the machine that a view leaves out, as labels to which a decision was spread, stay so.
   function renewed(sample, change) {
     const fresh = { ...sample, ...change.values };
     for (const field of FIELDS) {
@@ -41,11 +31,9 @@
         fresh[field] = byId.get(idOf(old)) ?? old; // a patch
         continue;
       }
-      const isShown = (id) => field === "reviewed" || review.strip.isQueued(id);
-      const isInView = (id) => kept.of !== nameOf(sample._id) || kept.ids.includes(id) || byId.has(id) || field === "reviewed";
-      const there = (old?.detections ?? []).filter((one) => !change.gone.includes(idOf(one)) && isInView(idOf(one)));
+      const there = (old?.detections ?? []).filter((one) => !change.gone.includes(idOf(one)));
       const present = new Set(there.map(idOf));
-      const added = [...byId.values()].filter(({ _id }) => !present.has(_id) && isShown(_id));
+      const added = [...byId.values()].filter(({ _id }) => !present.has(_id) && (field === "reviewed" || review.strip.isQueued(_id)));
       const detections = [...there.map((one) => byId.get(idOf(one)) ?? one), ...added];
       fresh[field] = { _cls: "Detections", ...old, detections };
     }
@@ -167,7 +155,7 @@
   // A sample, as the grid has it, with all that changed since.
   const asWritten = (sample) => (written.get(frameOf(sample)) ?? []).reduce(renewed, sample);
 
-  Object.assign(review, { pause, keepView, redraw, drawWaiting, frameOf, isWritten, asWritten, waits: (id) => waiting.has(id) });
+  Object.assign(review, { pause, redraw, drawWaiting, frameOf, isWritten, asWritten, waits: (id) => waiting.has(id) });
 })();
 
 // The sidebar as the dataset has it, in every view. FiftyOne drops fields that a view does not have, as

@@ -64,13 +64,10 @@
     isDrawing = review.fiftyone.isAnnotating();
     if (isDrawing) advise();
     if (wasDrawing === isDrawing) return;
-    if (isDrawing) {
-      review.keepView();
-    } else {
-      advice = "";
-      review.hide("annotate");
-      takeDrawn();
-    }
+    if (isDrawing) return;
+    advice = "";
+    review.hide("annotate");
+    takeDrawn();
   }).observe(document.body, { childList: true, subtree: true, attributes: true, attributeFilter: ["value"] });
   review.fiftyone.onSaved((id) => {
     saved.add(id);

@@ -14,6 +14,7 @@
   const OUTSIDE = "the queue asks about as many objects as --budget says, about each once: by its riskiest label. Another label of this " +
     "object is asked about or decided, or the budget did not reach it";
   const NOT_QUEUED = "not in the queue (i)";
+  const SMALL = "white-space:normal;overflow-wrap:anywhere;font-size:12px;line-height:12px;max-height:36px;overflow:hidden;flex:none";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
   const standing = { queue: [], place: new Map(), decided: new Set(), unseen: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", left: "", command: "", who: "", next: "" };
@@ -29,20 +30,19 @@
       bar[name] = element("span", style, bar);
       bar[name].dataset.cy = `strip-${name}`;
     };
-    part("place", "flex:none;color:#9ca3af");
+    part("place", `color:#9ca3af;max-width:8em;${SMALL}`);
     bar.unseen = element("button", BUTTON, bar);
     bar.unseen.dataset.cy = "strip-hidden";
     bar.unseen.addEventListener("click", () => {
       bar.unseen.blur();
       review.showHidden();
     });
-    part("label", `font-weight:bold;max-width:16em;${CUT};flex:none`);
+    part("label", `font-weight:bold;max-width:12em;${CUT};flex:none`);
     part("risk", "flex:none;border-radius:4px;padding:2px 7px;color:#111827;font-weight:bold");
     part("take", "flex:none;display:flex;gap:8px");
-    part("reasons", "white-space:normal;line-height:16px;max-height:32px;overflow:hidden;flex:1 1 0;min-width:0;cursor:help;" +
-      "-webkit-line-clamp:2;-webkit-box-orient:vertical");
-    part("last", `color:#9ca3af;max-width:14em;${CUT};flex:none`);
-    part("left", "color:#fde047;white-space:normal;font-size:12px;line-height:15px;max-width:9em;flex:none");
+    part("reasons", `${SMALL};flex:1 1 0;min-width:0;cursor:help`);
+    part("last", `color:#9ca3af;max-width:9em;${SMALL}`);
+    part("left", `color:#fde047;max-width:9em;${SMALL}`);
     for (const [key, text, act, told = ""] of buttons) {
       const button = element("button", BUTTON, bar);
       element("span", KEY, button, key);
@@ -138,7 +138,6 @@
     const all = `keys act on all ${selected}; Shift+M makes one of them`;
     const text = selected ? all : label ? said : nothingLeft(labels);
     set("reasons", text, [text, ...told].join("\n")); // all of it, where the strip has no room
-    bar.reasons.style.display = "-webkit-box"; // takes what room is left
     set("last", standing.last, `${standing.last}: your last decision, as ${standing.who}, which undo takes back`);
     set("left", standing.left, `${standing.left} makes your last decision for all of them`);
   }
@@ -203,6 +202,9 @@
 
   const isQueued = (id) => standing.place.has(id);
 
+  // The view is a queue, which does not ask about this label.
+  const isLeftOut = (id) => Boolean(asked && asked === viewNow() && !standing.about && standing.queue.length) && !isQueued(id);
+
   const isFinished = () => standing.queue.length > 0 && !left();
 
   // All keys; any key or click closes it.
@@ -234,7 +236,7 @@
   new MutationObserver(() => bar && !isOpen() && hide()).observe(document.body, { childList: true, subtree: true });
 
   Object.assign(review, {
-    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, who: () => standing.who, command: () => standing.command, note, noteLeft, refresh, leaveView, help, isDisputed, isUnseen, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
+    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, who: () => standing.who, command: () => standing.command, note, noteLeft, refresh, leaveView, help, isDisputed, isUnseen, isQueued, isLeftOut, isFinished, viewNow, isShown: () => Boolean(bar) },
     offer: (row) => { buttons = row; },
   });
 })();
