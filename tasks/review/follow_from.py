@@ -48,7 +48,6 @@ from tasks.wording import counted
 RULES = FollowRules()
 DECIDED = "somebody has decided"
 STEP_S = 0.5  # so often the page hears how far it is
-MOST_HELD = 4  # of several pages; older ones are forgotten
 
 
 class Following:
@@ -245,8 +244,7 @@ def begin(dataset: Any, chosen: Chosen) -> dict[str, Any]:
     """
     name = uuid.uuid4().hex
     following = Following(dataset, chosen)
-    while len(_held) >= MOST_HELD:
-        del _held[next(iter(_held))]
+    _held.clear()  # one at a time: another page's is forgotten
     _held[name] = following
     return {"following": name, "done": False, **following.so_far()}
 

@@ -63,7 +63,7 @@ from tasks.review.queue import (
     everything,
     is_blind,
     known_classes,
-    left_beside_rejected,
+    left_doubtful,
     left_of_objects,
     list_sequences,
     object_of,
@@ -484,10 +484,10 @@ def _sequence_done(ctx: Any) -> Done:
     samples = frames_of(ctx.view, _selected_frames(ctx)).values()
     names = sorted({ctx.dataset[one].sequence_id for one in samples})
     if not ctx.params.get("confirmed"):
-        left = left_beside_rejected(ctx.dataset, names)
+        left = left_doubtful(ctx.dataset, names)
         beside = (
-            f", also {counted(left, 'label')} of objects that have a rejected label "
-            "(Shift+O rejects a whole object)"
+            f", also {counted(left, 'label')} that were followed and not seen, or of objects that "
+            "have a rejected label (Shift+O rejects a whole object)"
         )
         raise UnconfirmedError(
             f"all frames of {', '.join(names)}; labels that nobody touched count as right"

@@ -54,6 +54,7 @@ from tasks.review.events import (
 from tasks.review.opinions import Opinions, said_by_others, second_opinions_given
 from tasks.risk.compute_risk import DESCRIPTIONS, WORDS, sequence_risk
 from tasks.risk.geometry import shared_box_areas
+from tasks.store.tables import FOLLOWED
 from tasks.wording import counted
 
 _INNER = f"{MACHINE_FIELD}.detections"
@@ -349,16 +350,16 @@ def left_of_objects(dataset: Any, chosen: Sequence[Chosen], *, alike: bool) -> i
     return sum(not alike or classes[name] == label for name, label in rest)
 
 
-def left_beside_rejected(dataset: Any, sequences: Sequence[str]) -> int:
-    """Count undecided labels in sequences whose objects have a rejected label there."""
-    fields = {f"{_INNER}.{name}": 1 for name in ("_id", "object", "decision")}
-    rejected, left = set[str](), list[str]()
+def left_doubtful(dataset: Any, sequences: Sequence[str]) -> int:
+    """Count undecided labels in sequences: followed ones, or with an object that was rejected."""
+    fields = {f"{_INNER}.{name}": 1 for name in ("_id", "object", "decision", "changed")}
+    rejected, left = {FOLLOWED}, list[str]()
     for sample in sample_collection(dataset).find({"sequence_id": {"$in": [*sequences]}}, fields):
         for label in detections_of(sample, MACHINE_FIELD):
             if label.get("decision") == REJECTED:
                 rejected.add(object_of(label))
             elif not label.get("decision"):
-                left.append(object_of(label))
+                left.append(FOLLOWED if label.get("changed") else object_of(label))
     return sum(name in rejected for name in left)
 
 

@@ -123,6 +123,10 @@ def test_a_mask_is_carried_on_and_decisions_of_people_stay(drive, tmp_path, monk
     stats = review_stats(dataset)
     assert (stats.labels, stats.decided, stats.decisions.get("added")) == (13, 2, 0)
 
+    opened = dataset.match({"frame_number": 5}).first().id
+    asked = ask(dataset, "sequence_done", current_sample=opened)["question"]
+    assert "also 4 labels that were followed and not seen" in asked, "one is of the rejected car"
+
     # The queue asks about them first, once; only what people decide is exported.
     queue = build_queue(dataset, 1)
     assert (queue.decisions, queue.threshold) == (1, 1.0)
@@ -232,3 +236,8 @@ def test_the_key_carries_a_mask_on_says_how_far_it_is_and_one_undo_takes_it_back
         assert review_state(page)["reviewSample"] == sample.id
         press(page, "Shift+Y")
         assert followed(name) == found
+        said = set()
+        for _ in range(2):
+            press(page, "Shift+N")
+            said.add(page.get_by_test_id("strip-reasons").inner_text().partition(", not")[0])
+        assert "followed from frame 0" in said

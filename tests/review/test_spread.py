@@ -107,7 +107,7 @@ def test_the_key_spreads_what_is_selected_and_else_the_last_decision(still: str)
     left = f"{FRAMES - 1} more labels of this object: Shift+O"
     assert ask(dataset, "reject", **tile)["left"] == left
     asked = ask(dataset, "sequence_done", **opened)["question"]
-    assert f"also {FRAMES - 1} labels of objects that have a rejected label" in asked
+    assert f"also {FRAMES - 1} labels that were followed and not seen, or of objects" in asked
     undo(dataset)
     assert ask(dataset, "fix_class", class_name="tram", **tile)["left"] == left
     undo(dataset)
