@@ -56,8 +56,8 @@ class Finding:
 def examine() -> list[Finding]:
     """Run every check; one that fails unexpectedly is a finding, too."""
     looks: list[Callable[[], Finding]] = [
-        _machine, _gpu, *([_tensorrt] if has_tensorrt() else []), _models, _database, _prefect,
-        _cache, _credentials,
+        _python, _processor, _onnxruntime, _gpu, *([_tensorrt] if has_tensorrt() else []), _models,
+        _database, _prefect, _cache, _credentials,
     ]  # fmt: skip
     findings = []
     for look in looks:
@@ -69,20 +69,25 @@ def examine() -> list[Finding]:
     return findings
 
 
-def _machine() -> Finding:
-    import onnxruntime
+def _python() -> Finding:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.prefix}"
+    return Finding("python", "ok", found)
+
+
+def _processor() -> Finding:
     import psutil
 
-    providers = (
+    memory_gib = psutil.virtual_memory().total / 2**30
+    return Finding("processor", "ok", f"{usable_cores()} cores, {memory_gib:.0f} GiB of memory")
+
+
+def _onnxruntime() -> Finding:
+    import onnxruntime
+
+    names = [
         name.removesuffix("ExecutionProvider") for name in onnxruntime.get_available_providers()
-    )
-    return Finding(
-        "machine", "ok",
-        f"Python {platform.python_version()} in {sys.prefix}, {platform.system()} "
-        f"{platform.machine()}, {usable_cores()} cores, "
-        f"{psutil.virtual_memory().total / 2**30:.0f} GiB of memory; ONNX Runtime "
-        f"{onnxruntime.__version__}, built for {', '.join(providers)}",
-    )  # fmt: skip
+    ]
+    return Finding("onnxruntime", "ok", f"{onnxruntime.__version__}, built for {', '.join(names)}")
 
 
 def _gpu() -> Finding:
@@ -98,12 +103,13 @@ def _tensorrt() -> Finding:
     if problem := tensorrt_problem():
         return Finding("tensorrt", "note", problem, "--backend auto takes another one")
     from sam2_core.backends.tensorrt_backend import engines_folder
-    from sam2_core.backends.tensorrt_engines import NAME_AND_VERSION
+    from sam2_core.backends.tensorrt_engines import NAME_AND_VERSION, supported_capabilities
 
     folders = sorted({path.parent.name for path in engines_folder().glob("*/*.engine")})
     found = f"{NAME_AND_VERSION}, engines: {', '.join(folders) or 'none yet'}"
     if not compute_capability():
-        return Finding("tensorrt", "note", f"{found}; no GPU to run them")
+        advice = f"autolabel models build --for: any of {', '.join(supported_capabilities())}"
+        return Finding("tensorrt", "note", f"{found}; no GPU to run them", advice)
     return Finding("tensorrt", "ok", found)
 
 

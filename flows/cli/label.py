@@ -281,7 +281,11 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
     console.print(
         f"[bold]{counted(summary['frames'], 'frame')}[/] and "
         f"[bold]{counted(summary['instances'] - summary['rejected'], 'mask')}[/] "
-        + (f"({summary['followed']} with `source` followed) " if summary["followed"] else "")
+        + (
+            f"({summary['followed']} of them followed, as `source` says) "
+            if summary["followed"]
+            else ""
+        )
         + f"in {counted(summary['sequences'], 'sequence')}"
         + (f", [yellow]{rejected} without a mask[/]" if summary["rejected"] else "")
         + (f", {counted(summary['skipped'], 'frame')} labeled before" if summary["skipped"] else "")

@@ -34,7 +34,7 @@ def test_a_failure_names_its_camera(capsys):
     counts |= {"instances": 9, "followed": 2, "seconds": {"total": 1.0}}
     conclude(Console(), {**counts, "failed": failed, "nothing": "", "dataset": "drive"})
     said = capsys.readouterr().out
-    assert "0 frames and 9 masks (2 with `source` followed) in 0 sequences" in said
+    assert "0 frames and 9 masks (2 of them followed, as `source` says) in 0 sequences" in said
     assert "d rear 1.jpg decode: truncated" in said
     assert "d rear 1.jpg decode: for the same reason" in said
     assert "d rear 2.jpg decode: empty" in said
