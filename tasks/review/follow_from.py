@@ -42,7 +42,6 @@ from tasks.review.mask_repair import MODEL_VARIABLE, models, picture_of, read_pi
 from tasks.review.relabel import overrides_of
 from tasks.review.stats import recalibration_of
 from tasks.store.tables import FOLLOWED, LabeledFrame
-from tasks.types import FrameRef
 from tasks.wording import counted
 
 RULES = FollowRules()
@@ -197,11 +196,9 @@ class Following:
         ((_, seed),) = self._seed.labels
         known = best[2] if best else seed
         carried = carried_id(frame.frame_key, frame.run_key, str(seed["_id"]))
-        name, at = str(known["_id"] if best else carried), frame.frame
-        picture = FrameRef(at["sequence_id"], at["camera"], at["frame_number"], None,
-                           at["frame_uri"], frame.size_hw)  # fmt: skip
+        name = str(known["_id"] if best else carried)
         boxes = Boxes(np.array([box], np.float32), np.ones(1, np.float32), (self._name,), None, "")
-        labeled = LabeledFrame(picture, boxes, masks)
+        labeled = LabeledFrame(picture_of(frame), boxes, masks)
         values = overrides_of(labeled, [name], self._model, self._recalibration)[name] | {
             "source": FOLLOWED, "undetected_frames": age, "object": self._carried,
             "changed": f"mask: followed from frame {self._seed.frame.get('frame_number')}",

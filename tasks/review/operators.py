@@ -61,7 +61,6 @@ from tasks.review.queue import (
     Share,
     build_queue,
     everything,
-    is_blind,
     known_classes,
     left_doubtful,
     left_of_objects,
@@ -307,11 +306,6 @@ class Review(foo.Operator):  # type: ignore[misc]
         """
         try:
             await_answer()
-            if ctx.params["act"] in NOT_BLIND and ctx.view is not None and is_blind(ctx.view):
-                raise AutolabelError(
-                    "a second opinion is accept, reject, fix class or delete: nothing else is "
-                    "compared with what the other reviewer has decided"
-                )
             done = ACTS[ctx.params["act"]](ctx)
         except DatabaseAwayError as error:
             return {"ok": False, "message": str(error), "away": True}
@@ -344,19 +338,47 @@ def chosen_labels(ctx: Any) -> list[Chosen]:
         UnconfirmedError: it is more than one label, nobody has selected them, and nobody was asked.
 
     """
-    blind = ctx.view is not None and is_blind(ctx.view)
-    found = _chosen(ctx, blind)
-    return [replace(one, blind=True) for one in found] if blind else found
+    return _by_sight(ctx, _chosen(ctx))
 
 
-def _chosen(ctx: Any, blind: bool) -> list[Chosen]:
+def _by_sight(ctx: Any, chosen: Sequence[Chosen]) -> list[Chosen]:
+    """Part labels on which the reviewer gives a second opinion, without seeing the first.
+
+    The page says which decision it shows on the label with the focus: in any view somebody may have
+    decided on it meanwhile.
+    """
+    shown = (ctx.params.get("focus") or {}).get("decision")
+    parts: list[Chosen] = []
+    for frame in chosen:
+        wanted = {"_id": sample_id(frame.frame_key)}
+        sample = sample_collection(ctx.dataset).find_one(wanted, _OF_SIGHT) or {}
+        unseen = unseen_labels(sample)
+        blind = [one for one in frame.labels if unseen.get(str(one[1]["_id"])) == (shown or "")]
+        seen = [one for one in frame.labels if one not in blind]
+        for field, label in seen:
+            if field == MACHINE_FIELD and shown not in {None, label.get("decision") or ""}:
+                raise AutolabelError(decided_by_now(label.get("label"), label, sample))
+        if blind and ctx.params["act"] in NOT_BLIND:
+            raise AutolabelError(
+                "a second opinion is accept, reject, fix class or delete: nothing else is "
+                "compared with what the other reviewer has decided"
+            )
+        both = ((seen, False), (blind, True))
+        parts += [replace(frame, labels=tuple(some), blind=is_it) for some, is_it in both if some]
+    return parts
+
+
+_OF_SIGHT = {"frame_key": 1, SHARE_FIELD: 1, LOG_FIELD: 1}
+
+
+def _chosen(ctx: Any) -> list[Chosen]:
     selected = ctx.selected_labels or []
     if selected:
         samples = frames_of(ctx.view, [one["sample_id"] for one in selected])
         labels = [one["label_id"] for one in selected]
         return choose(ctx.dataset, list(samples.values()), labels)
-    if ctx.params.get("focus"):
-        return _focused(ctx, blind)
+    if focus := ctx.params.get("focus"):
+        return choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
     frames = _selected_frames(ctx)
     if is_patches(ctx.view):
         samples = frames_of(ctx.view, frames)
@@ -382,65 +404,45 @@ def _selected_frames(ctx: Any) -> list[str]:
     return frames
 
 
-def _focused(ctx: Any, blind: bool) -> list[Chosen]:
-    """Find the label with the focus; the page says which decision it shows there.
-
-    A second opinion is on what the machine made, whatever somebody else has decided.
-    """
-    focus = ctx.params["focus"]
-    chosen = choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
-    shown = focus.get("decision")
-    wanted = {"_id": sample_id(chosen[0].frame_key)}
-    sample = sample_collection(ctx.dataset).find_one(
-        wanted, {"frame_key": 1, SHARE_FIELD: 1, LOG_FIELD: 1}
-    )
-    # Keys do not say which view is open, and also in others somebody may have decided meanwhile.
-    if blind or unseen_labels(sample).get(focus["label_id"]) == (shown or ""):
-        return [replace(one, blind=True) for one in chosen]
-    for field, label in (one for frame in chosen for one in frame.labels):
-        if field == MACHINE_FIELD and shown is not None and (label.get("decision") or "") != shown:
-            raise AutolabelError(decided_by_now(label.get("label"), label, sample))
-    return chosen
-
-
 def _undecided(ctx: Any, frames: Sequence[str]) -> list[str]:
-    """Undecided machine labels of frames, those only that the current view shows."""
+    """Undecided machine labels of frames, as this reviewer sees them, in the current view."""
     shown = everything(ctx.dataset) if ctx.view is None else ctx.view
     if shown.media_type == "group":
         shown = shown.select_group_slices(_allow_mixed=True)
     labels = shown.select(list(frames)).values(f"{MACHINE_FIELD}.detections", unwind=True)
-    return [label.id for label in labels if label is not None and not label.decision]
+    unseen = set(waiting_for_me(ctx.dataset))
+    return [one.id for one in labels if one and (not one.decision or one.id in unseen)]
 
 
 def _count(chosen: Sequence[Chosen], noun: str = "label") -> str:
     return counted(sum(len(frame.labels) for frame in chosen), noun)
 
 
-def _decided(
-    verb: str, decide: Callable[[Any, Sequence[Chosen]], list[Event]]
-) -> Callable[[Any], Done]:
-    """Make the act of a decision that needs nothing but the labels."""
-
-    def act(ctx: Any) -> Done:
-        chosen = _as_decided(ctx)
-        events = decide(ctx.dataset, chosen)
-        if verb == "merged":  # which holds for one frame
-            return Done(f"{verb} {_count(chosen)}", events)
-        left = _left_of_objects(ctx, chosen, alike=verb != "accepted")
-        return Done(f"{verb} {_count(chosen)}", events, left=left)
-
-    return act
-
-
-def _left_of_objects(ctx: Any, chosen: Sequence[Chosen], *, alike: bool) -> str:
-    """Say how many other labels of the same objects wait; a second opinion is of one label."""
+def _decide(ctx: Any) -> Done:
+    """Decide on labels: on what the last decision made of one, if that is seen."""
+    act = str(ctx.params["act"])
+    found = chosen_labels(ctx)
+    chosen = [one if one.blind else as_corrected(ctx.dataset, one) for one in found]
+    more = [str(ctx.params.get("class_name") or "")] if act == "fix_class" else []
+    events = DECISIONS[act](ctx.dataset, chosen, *more)
+    count = _count(chosen)
+    told = f"{count} now of class {more[0]}" if more else f"{SAID[act]} {count}"
+    if act == "merge":  # which holds for one frame
+        return Done(told, events)
+    # Of their objects; a second opinion is of one label.
     seen = [one for one in chosen if not one.blind]
-    left = left_of_objects(ctx.dataset, seen, alike=alike)
+    left = left_of_objects(ctx.dataset, seen, alike=act != "accept")
     objects = {object_of(label) for one in seen for _, label in one.labels}
     whose = "this object" if len(objects) == 1 else "these objects"
-    return f"{counted(left, 'more label')} of {whose}: Shift+O" if left else ""
+    return Done(
+        told, events, left=f"{counted(left, 'more label')} of {whose}: Shift+O" if left else ""
+    )
 
 
+DECISIONS: Mapping[str, Callable[..., list[Event]]] = {
+    "accept": actions.accept, "reject": actions.reject, "delete": actions.delete,
+    "merge": actions.merge, "fix_class": actions.fix_class,
+}  # fmt: skip
 # An act in the strip's words; others are called by what they are.
 SAID = {
     "accept": "accepted", "reject": "rejected", "delete": "deleted", "merge": "merged",
@@ -449,23 +451,10 @@ SAID = {
 }  # fmt: skip
 
 
-def _as_decided(ctx: Any) -> list[Chosen]:
-    """Find what a decision is about: what the last one made of a label, if that is seen."""
-    return [one if one.blind else as_corrected(ctx.dataset, one) for one in chosen_labels(ctx)]
-
-
-def _fix_class(ctx: Any) -> Done:
-    chosen = _as_decided(ctx)
-    name = str(ctx.params.get("class_name") or "")
-    events = actions.fix_class(ctx.dataset, chosen, name)
-    left = _left_of_objects(ctx, chosen, alike=False)
-    return Done(f"{_count(chosen)} now of class {name}", events, left=left)
-
-
 def _take(ctx: Any) -> Done:
     """Settle a disagreement as one of the reviewers has decided."""
-    (frame,) = _focused(ctx, blind=False)
     label, who = str(ctx.params["focus"]["label_id"]), str(ctx.params["who"])
+    (frame,) = choose(ctx.dataset, [ctx.params["focus"]["sample_id"]], [label])
     return Done(f"as {who} decided", actions.decide_as(ctx.dataset, frame, label, who))
 
 
@@ -500,6 +489,7 @@ def _sequence_done(ctx: Any) -> Done:
 def _nothing_here(ctx: Any) -> Done:
     frames = list(frames_of(ctx.view, _selected_frames(ctx)).values())
     chosen = actions.whole_frames(ctx.dataset, frames)
+    _by_sight(ctx, chosen)  # refuses it where a second opinion is asked for
     if not chosen:
         raise AutolabelError("confirmed as empty already: done, and no label is left there")
     if any(frame.labels for frame in chosen) and not ctx.params.get("confirmed"):
@@ -511,17 +501,14 @@ def _nothing_here(ctx: Any) -> Done:
     return Done(f"{counted(len(chosen), 'frame')} confirmed as empty", events)
 
 
-def _undo(ctx: Any) -> Done:
-    """Take the last decision back, and go to its label."""
-    events = undo(ctx.dataset)
+def _revert(ctx: Any) -> Done:
+    """Undo or redo; the focus goes to a label that is undecided again, else to the next one."""
+    act = str(ctx.params["act"])
+    events = {"undo": undo, "redo": redo}[act](ctx.dataset)
     frame, focus = _place_of(ctx, events)
-    return Done(f"undo: {_reverted(events)}", events, focus, frame)
-
-
-def _redo(ctx: Any) -> Done:
-    """Decide again; the next label has the focus then."""
-    events = redo(ctx.dataset)
-    return Done(f"redo: {_reverted(events)}", events, frame=_place_of(ctx, events)[0])
+    (what,) = {name for event in events for name in event.changes.values()}
+    told = f"{act}: {str(what).replace('_', ' ')}"
+    return Done(told, events, focus if act == "undo" else "", frame)
 
 
 def _place_of(ctx: Any, events: Sequence[Event]) -> tuple[str, str]:
@@ -553,11 +540,6 @@ def _undecided_first(event: Event) -> list[str]:
     return [*labels, *(one["id"] for one in event.upserts)]
 
 
-def _reverted(events: Sequence[Event]) -> str:
-    (what,) = {name for event in events for name in event.changes.values()}
-    return str(what).replace("_", " ")
-
-
 def _spread(ctx: Any) -> Done:
     """Decide on all frames of objects as on the selected labels, else as this reviewer did last."""
     events = spread(ctx.dataset, _selected_or_last(ctx))
@@ -571,8 +553,8 @@ def _selected_or_last(ctx: Any) -> list[Chosen]:
     if ctx.selected_labels or (is_patches(ctx.view) and ctx.selected):
         return chosen_labels(ctx)
     act = last_act(ctx.dataset)
-    if act and act[0].action == NOTHING_HERE:
-        raise AutolabelError("that nothing is here holds for this frame, not for whole objects")
+    if act and (act[0].action == NOTHING_HERE or act[0].second_opinion):
+        raise AutolabelError("what you decided last holds for this frame, not for whole objects")
     frames = [str(sample_id(event.frame_key)) for event in act]
     labels = [label for event in act for label in event.decisions]
     labels += [one["id"] for event in act for one in event.upserts if not one["sources"]]
@@ -797,10 +779,9 @@ def _dataset_of(ctx: Any) -> Any:
 
 
 ACTS: Mapping[str, Callable[[Any], Done | Answer]] = {
-    "accept": _decided("accepted", actions.accept), "reject": _decided("rejected", actions.reject),
-    "delete": _decided("deleted", actions.delete), "merge": _decided("merged", actions.merge),
-    "fix_class": _fix_class, "take": _take, "send_to_relabel": _send_to_relabel, "spread": _spread,
-    "sequence_done": _sequence_done, "nothing_here": _nothing_here, "undo": _undo, "redo": _redo,
+    **dict.fromkeys(DECISIONS, _decide), **dict.fromkeys(("undo", "redo"), _revert),
+    "take": _take, "send_to_relabel": _send_to_relabel, "spread": _spread,
+    "sequence_done": _sequence_done, "nothing_here": _nothing_here,
     "export_reviews": _export_reviews, "refresh_queue": _refresh_queue,
     "open_sequence": _open_sequence, "classes": _classes, "sequences": _sequences,
     "standing": _standing, "around": _around, "drawn": _drawn, "opinions": _opinions,

@@ -14,7 +14,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -23,7 +23,7 @@ from bson import ObjectId
 
 from sam2_core.types import AutolabelError
 from tasks.boxes.detectors import BUNDLED, load_detector
-from tasks.dataset.documents import detections_of, sample_id
+from tasks.dataset.documents import detections_of
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import (
     DONE,
@@ -40,7 +40,16 @@ from tasks.dataset.schema import (
     dataset_lock,
     offer_classes,
 )
-from tasks.review.actions import FIELDS, Chosen, accept, choose, delete, fix_class, reject
+from tasks.review.actions import (
+    FIELDS,
+    Chosen,
+    accept,
+    as_corrected,
+    choose,
+    delete,
+    fix_class,
+    reject,
+)
 from tasks.review.events import (
     ACCEPTED,
     CORRECTED,
@@ -312,15 +321,10 @@ def spread(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
 def _ruling(dataset: Any, frame: Chosen, label: Mapping[str, Any]) -> tuple[str, str]:
     """Return what was decided on a label: the decision, and the class that the label has now."""
     decision = str(label["decision"])
-    if decision in _DECIDE:
-        return decision, str(label["label"])
-    if decision == CORRECTED:
-        wanted = {"_id": sample_id(frame.frame_key)}
-        sample = sample_collection(dataset).find_one(wanted, {REVIEWED_FIELD: 1}) or {}
-        for one in detections_of(sample, REVIEWED_FIELD):
-            if str(label["_id"]) in one.get("sources", ()):
-                return decision, str(one["label"])
-    raise AutolabelError(f"what was {decision} in one frame cannot be spread to others")
+    if decision not in {*_DECIDE, CORRECTED}:
+        raise AutolabelError(f"what was {decision} in one frame cannot be spread to others")
+    ((_, now),) = as_corrected(dataset, replace(frame, labels=((MACHINE_FIELD, label),))).labels
+    return decision, str(now["label"])
 
 
 def _decide(
@@ -463,9 +467,9 @@ def queue_standing(dataset: Any, view: str = "") -> Standing:
     if view == DISAGREEMENTS:
         done = {one.label_id for one in second_opinions_given(dataset) if not one.is_open}
         return Standing(tuple(queued), frozenset(done & queued.keys()), view)
-    if view.startswith(SECOND_OPINIONS) and dataset.has_saved_view(view):
-        shown = dataset.load_saved_view(view).values(f"{_INNER}.id", unwind=True)
-        return Standing(tuple(queued), frozenset(set(queued) - set(map(str, shown))), view)
+    if view.startswith(SECOND_OPINIONS):
+        given = queued.keys() - waiting_for_me(dataset)
+        return Standing(tuple(queued), frozenset(given), view)
     fields = {f"{_INNER}._id": 1, f"{_INNER}.decision": 1, "review_status": 1}
     wanted = {"frame_key": {"$in": sorted(set(queued.values()))}}
     decided = {
@@ -525,7 +529,9 @@ def build_queue(
     }
     if second:
         text = "labels that another reviewer has decided on, which is not shown"
-        views[share.named(SECOND_OPINIONS)] = (blind(dataset, second), text)
+        # In the tab Annotate would be what the other one has made of them.
+        unseen = only_labels(dataset, second).exclude_fields(REVIEWED_FIELD)
+        views[share.named(SECOND_OPINIONS)] = (unseen, text)
     for reason in sorted(filter(None, sample_collection(dataset).distinct(REASONS_FIELD))):
         views[_of_reason(reason)] = (by_reason(dataset, reason), DESCRIPTIONS.get(reason, reason))
     views[SENT_BACK] = (
@@ -637,48 +643,6 @@ def waiting_for_me(dataset: Any) -> list[str]:
     fields = {"frame_key": 1, LOG_FIELD: 1, SHARE_FIELD: 1}
     found = sample_collection(dataset).find({f"{LOG_FIELD}.0": {"$exists": True}}, fields)
     return [label for one in found for label, mine in unseen_labels(one).items() if not mine]
-
-
-_DECISION_PATH = f"{_INNER}.decision"
-
-
-def blind(dataset: Any, wanted: Mapping[str, str]) -> Any:
-    """View of decided labels as if nobody had decided, without those that this reviewer has.
-
-    Without `reviewed`, because it holds what the others have made of the labels.
-    """
-    from fiftyone import ViewExpression
-
-    taken_back = {
-        "$map": {
-            "input": {
-                "$filter": {
-                    "input": f"${LOG_FIELD}",
-                    "cond": {"$not": [{"$in": ["$$this.event_id", f"${LOG_FIELD}.reverts"]}]},
-                }
-            },
-            "in": "$$this.reverts",
-        }
-    }  # an undo that was undone takes nothing back
-    mine = {"$filter": {"input": f"${LOG_FIELD}", "as": "entry", "cond": {"$and": [
-        {"$eq": ["$$entry.by", reviewer()]}, {"$eq": [{"$ifNull": ["$$entry.reverts", ""]}, ""]},
-        {"$not": [{"$in": ["$$entry.event_id", taken_back]}]},
-    ]}}}  # fmt: skip
-    what = {"$objectToArray": {"$mergeObjects": ["$$this.decisions", "$$this.opinions"]}}
-    each = {"$map": {"input": what, "as": "one", "in": "$$one.k"}}
-    decided = {"$reduce": {
-        "input": mine, "initialValue": [], "in": {"$concatArrays": ["$$value", each]},
-    }}  # fmt: skip
-    others = ViewExpression({"$not": [{"$in": [{"$toString": "$$this._id"}, decided]}]})
-    view = only_labels(dataset, wanted).filter_labels(MACHINE_FIELD, others)
-    return view.exclude_fields(REVIEWED_FIELD).set_field(_DECISION_PATH, "")
-
-
-def is_blind(view: Any) -> bool:
-    """Whether a view hides what was decided."""
-    from fiftyone.core.stages import SetField
-
-    return any(isinstance(one, SetField) and one.field == _DECISION_PATH for one in view._stages)
 
 
 def _of_reason(reason: str) -> str:

@@ -18,7 +18,7 @@ from tasks.review.actions import accept, choose, reject
 from tasks.review.app import install_plugin, run_app
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
-from tasks.review.queue import build_queue
+from tasks.review.queue import F, build_queue
 from tasks.review.relabel import bring_back, open_requests
 from tasks.review.stats import DECISION_COLOURS
 from tests.review.app_page import (
@@ -46,6 +46,12 @@ NAME_DRAWN = """(name) => {
   const drawn = looker.currentOverlays.find((one) => one.field === "detections");
   const label = { value: { ...drawn.label, label: name } };
   return Object.create(drawn, { label }).getLabelText(looker.state);
+}"""
+# Labels of the machine that are drawn, and all that FiftyOne has by now.
+DRAWN_NOW = """() => {
+  const { labels, open } = window.autolabelReview;
+  const all = open.looker.sample.detections.detections;
+  return [labels(), all].map((some) => some.map(({ label }) => label));
 }"""
 pytestmark = needs_chromium
 
@@ -343,6 +349,7 @@ def a_drawn_box_becomes_a_mask(page: Any, name: str) -> None:
     assert f'its class is "{drawn.label}"' in told
     assert review_state(page)["reviewFocus"] == drawn.id
     assert strip.inner_text() == place
+    assert hidden.inner_text() == "2 decided", "the view does not show them"
     assert page.get_by_test_id("strip-reasons").inner_text() == "+ added"
     press(page, "Shift+T")
     page.get_by_text("no other frame").wait_for()
@@ -362,7 +369,8 @@ def a_drawn_box_becomes_a_mask(page: Any, name: str) -> None:
 def test_a_class_changed_in_the_annotate_tab_survives_a_reload_and_is_exported(
     name: str, tmp_path: Path
 ) -> None:
-    out = str(tmp_path / "out")
+    out, dataset = str(tmp_path / "out"), schema.open_dataset(name)
+    dataset.save_view("rejected cars", dataset.filter_labels("detections", F("label") == "car"))
     with run_app() as app, browser_page() as page:
         # FiftyOne saves an edit by the label's place in the list that the view shows, and this view
         # shows one of the machine's three. So reviewed labels only can be edited.
@@ -372,10 +380,14 @@ def test_a_class_changed_in_the_annotate_tab_survives_a_reload_and_is_exported(
         page.get_by_text("person", exact=True).wait_for()
         assert page.get_by_text("truck", exact=True).count() == 0, "the machine's are no choice"
         a_drawn_box_becomes_a_mask(page, name)
+        open_view(page, app.link(name, view="rejected-cars"))  # no queue
+        open_first_sample(page)
         page.get_by_text("Annotate", exact=True).click()
         change_class(page, "person", "car")
         wait_for(lambda: classes(name, "reviewed"), ["car"])
         save_picture(page, tmp_path, "review-annotate")
+        page.get_by_text("Explore", exact=True).click()
+        wait_for(lambda: page.evaluate(DRAWN_NOW), [["car"], ["car", "person", "truck"]])
     rebuild(name, out)
     assert classes(name, "reviewed") == ["car"], "a reload keeps it"
     assert classes(name, "detections") == ["car", "person", "truck"], "the machine's stay"

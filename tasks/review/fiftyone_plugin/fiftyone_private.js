@@ -21,6 +21,9 @@
   const MOST_LETTERS = 32; // of a name
   const AROUND = 2; // so much larger than a label is what is seen when it is zoomed to
   const lookers = new WeakMap(); // by canvas
+  // FiftyOne brings a frame that was saved in the tab Annotate back with all its labels: those of the machine that views
+  // have shown by themselves, the frames that were met in a view, and those that were saved.
+  const inView = new Set(), met = new Set(), saved = new Set(); // ids
   let tileDrawn = () => {};
   let replaced = new Set(); // ids of machine labels whose correction is drawn
   let tinted = new Set(); // ids of labels whose masks are on the layer
@@ -29,6 +32,9 @@
   const { getImageSource, updateSample } = AbstractLooker.prototype;
   AbstractLooker.prototype.getImageSource = function (...given) {
     lookers.set(this.canvas, this);
+    const { id, detections } = this.sample ?? {}, frame = `${review.strip.viewNow()} ${id}`;
+    if (id && !met.has(frame)) detections?.detections?.forEach((one) => inView.add(one.id ?? one._id));
+    if (id) met.add(frame);
     if (this.state.config.thumbnail) queueMicrotask(() => tileDrawn(this));
     return getImageSource.apply(this, given);
   };
@@ -64,7 +70,12 @@
   // That tab saves by itself; the browser says of each request, when it has its answer, where it went.
   function onSaved(act) {
     const ids = ({ name }) => name.match(/\/dataset\/\w+\/sample\/(\w+)/)?.[1] ?? [];
-    new PerformanceObserver((list) => list.getEntries().flatMap(ids).forEach(act)).observe({ type: "resource" });
+    new PerformanceObserver((list) => {
+      for (const id of list.getEntries().flatMap(ids)) {
+        saved.add(id);
+        act(id);
+      }
+    }).observe({ type: "resource" });
   }
 
   const frameIsOpen = () => Boolean(document.querySelector("[data-cy=modal]"));
@@ -82,7 +93,7 @@
   // What is drawn: the labels of a field, those of all fields by default.
   function drawnLabels(looker, name) {
     const overlays = looker.currentOverlays.filter((one) => one.label?.bounding_box && (!name || one.field === name));
-    return overlays.filter((one) => !isUnseen(one) && !isLeftOut(one)).map((one) => one.label);
+    return overlays.filter((one) => !isUnseen(one) && !isLeftOut(one, looker.state)).map((one) => one.label);
   }
 
   // Place of a label on its canvas: x, y, width and height.
@@ -120,12 +131,12 @@
   // What another reviewer has made of a label on which this one has yet to say something.
   const isUnseen = ({ field, label }) => field === "reviewed" && review.strip.isUnseen(label);
 
-  // What the view asks about, and the tab Annotate has brought back with all other labels of its frame.
-  const isLeftOut = ({ field, label }) => field === "detections" && review.strip.isLeftOut(label.id);
+  // What the view has not shown before its frame was saved.
+  const isLeftOut = ({ field, label }, { config }) => field === "detections" && saved.has(config.sampleId) && !inView.has(label?.id);
 
   // A tile of the grid is drawn by the same code, and is left alone but for that.
-  function isReplaced(overlay, { config }) {
-    return isUnseen(overlay) || isLeftOut(overlay) || !config.thumbnail && overlay.field === "detections" && replaced.has(overlay.label?.id);
+  function isReplaced(overlay, now) {
+    return isUnseen(overlay) || isLeftOut(overlay, now) || !now.config.thumbnail && overlay.field === "detections" && replaced.has(overlay.label?.id);
   }
 
   function isTinted(overlay, now) {
@@ -219,6 +230,6 @@
 
   review.fiftyone = {
     state, missing, onDrawn, isAnnotating, onSaved, frameIsOpen, isThere, isReady, selectedLabels, drawAgain, hear, drawnLabels, boxOnCanvas, isInWindow, zoomTo, adapt, leaveOut, unlock,
-    paintNames,
+    paintNames, inView, saved,
   };
 })();

@@ -244,6 +244,7 @@
       return agreed ? run(act, { ...params, confirmed: true }) : null;
     }
     if (done?.message) review.tell(done.message, done.ok ? "done" : "wrong");
+    if (done?.ok && act === "refresh_queue") review.fiftyone.saved.clear(); // all frames are loaded anew
     if (done?.ok && act === "nothing_here") lastFocus = params.focus?.label_id;
     if (done?.ok) review.strip.refresh().then(() => done.left && review.strip.noteLeft(done.left));
     if (!done?.ok || !Object.keys(done.samples ?? {}).length) return done;
@@ -315,6 +316,7 @@
   function written(samples) {
     for (const [id, change] of Object.entries(samples)) {
       for (const one of change.labels.detections ?? []) {
+        review.fiftyone.inView.add(one._id);
         review.claim(one._id, one.decision ?? "", true);
         review.strip.note(one._id, one.decision);
         review.open.over.delete(one._id);

@@ -202,9 +202,6 @@
 
   const isQueued = (id) => standing.place.has(id);
 
-  // The view is a queue, which does not ask about this label.
-  const isLeftOut = (id) => Boolean(asked && asked === viewNow() && !standing.about && standing.queue.length) && !isQueued(id);
-
   const isFinished = () => standing.queue.length > 0 && !left();
 
   // All keys; any key or click closes it.
@@ -236,7 +233,7 @@
   new MutationObserver(() => bar && !isOpen() && hide()).observe(document.body, { childList: true, subtree: true });
 
   Object.assign(review, {
-    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, who: () => standing.who, command: () => standing.command, note, noteLeft, refresh, leaveView, help, isDisputed, isUnseen, isQueued, isLeftOut, isFinished, viewNow, isShown: () => Boolean(bar) },
+    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, who: () => standing.who, command: () => standing.command, note, noteLeft, refresh, leaveView, help, isDisputed, isUnseen, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
     offer: (row) => { buttons = row; },
   });
 })();
