@@ -5,8 +5,10 @@ import os
 import signal
 import sys
 import time
+import webbrowser
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,7 +23,7 @@ from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import LOG_FIELD, open_dataset
 from tasks.processes import handling
 from tasks.review import stats
-from tasks.review.app import DEFAULT_PORT, App, open_in_browser, run_app
+from tasks.review.app import DEFAULT_PORT, App, run_app
 from tasks.review.events import REVIEWER_VARIABLE, show_again
 from tasks.review.events import reviewer as signed_by
 from tasks.review.export import export_reviews
@@ -49,17 +51,17 @@ from tasks.wording import counted
 
 
 @contextlib.contextmanager
-def _way_in(url: str, port: int, what: str) -> Iterator[str]:
+def _way_in(url: str, port: int, what: str) -> Iterator[Path]:
     """Say where the queue is: its address on a terminal, to anything else a file that has it.
 
-    The address signs a browser in, and a log may be read by others. The file goes with the App.
+    The address signs a browser in, and a log may be read by others. So may be what a browser is
+    asked to open. The file goes with the App.
     """
-    if sys.stdout.isatty():
-        yield f"the queue is at\n  {url}"
-        return
-    file = write_links(folder(), {what: url}, f"review-{port}.html")
+    file = write_links(folder(), {what: url}, f"review-{port}.html", leads_on=True)
+    way = f"the link in {file} leads to the queue; only you can read that file"
     try:
-        yield f"the link in {file} leads to the queue; only you can read that file"
+        click.echo(f"{what}: " + (f"the queue is at\n  {url}" if sys.stdout.isatty() else way))
+        yield file
     finally:
         file.unlink(missing_ok=True)
 
@@ -190,12 +192,11 @@ def open_(
         view = {"view": mine.named(names[0]).replace(" ", "-")} if names else {}
         url = app.link(opened.name, **view)
         what = f"Review {dataset} as {who}"
-        with _way_in(url, app.port, what) as way:
+        with _way_in(url, app.port, what) as file:
             try:
-                click.echo(f"{what}: {way}")
                 click.echo("click the first picture there; Ctrl-C here stops the App", err=True)
                 if browser:
-                    open_in_browser(url)
+                    webbrowser.open(file.as_uri())
                 _serve(app, opened)
             except (KeyboardInterrupt, SystemExit) as end:
                 click.echo("stopping", err=True)  # it takes a moment

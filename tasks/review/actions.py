@@ -89,20 +89,36 @@ def choose(dataset: Any, sample_ids: Sequence[str], label_ids: Sequence[str]) ->
         AutolabelError: none of them is there any more, or a picture is not the one labeled.
 
     """
-    ids = [ObjectId(one) for one in dict.fromkeys(map(str, sample_ids))]
-    refuse_changed(dataset, ids)
     wanted = set(map(str, label_ids))
-    projection = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1}
-    found = []
-    for sample in sample_collection(dataset).find({"_id": {"$in": ids}}, projection):
-        labels = tuple(
-            (field, label) for field, label in labels_of(sample) if str(label["_id"]) in wanted
-        )
-        if labels:
-            found.append(replace(frame_of(sample), labels=labels))
+    frames = _frames_with(dataset, sample_ids, lambda label: str(label["_id"]) in wanted)
+    found = [frame for frame, _ in frames if frame.labels]
     if not found:
         raise AutolabelError("these labels are gone: reload the page and select them again")
     return found
+
+
+def whole_frames(dataset: Any, sample_ids: Sequence[str]) -> list[Chosen]:
+    """Find frames with all labels that nobody holds to be wrong; not those that are done without.
+
+    Raises:
+        AutolabelError: a picture is not the one labeled.
+
+    """
+    wrong = {REJECTED, DELETED}
+    frames = _frames_with(dataset, sample_ids, lambda label: label.get("decision") not in wrong)
+    return [frame for frame, status in frames if frame.labels or status != DONE]
+
+
+def _frames_with(
+    dataset: Any, sample_ids: Sequence[str], is_wanted: Callable[[Mapping[str, Any]], bool]
+) -> Iterator[tuple[Chosen, str]]:
+    """Yield frames with some of their labels, and their review status."""
+    ids = [ObjectId(one) for one in dict.fromkeys(map(str, sample_ids))]
+    refuse_changed(dataset, ids)
+    fields = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1, "review_status": 1}
+    for sample in sample_collection(dataset).find({"_id": {"$in": ids}}, fields):
+        labels = tuple(one for one in labels_of(sample) if is_wanted(one[1]))
+        yield replace(frame_of(sample), labels=labels), str(sample.get("review_status"))
 
 
 def as_corrected(dataset: Any, frame: Chosen) -> Chosen:
@@ -269,31 +285,6 @@ def nothing_here(dataset: Any, frames: Sequence[Chosen]) -> list[Event]:
         dataset, frames,
         [replace(_removing(frame, NOTHING_HERE, REJECTED), status=DONE) for frame in frames],
     )  # fmt: skip
-
-
-def whole_frames(dataset: Any, sample_ids: Sequence[str]) -> list[Chosen]:
-    """Find frames with all labels that nobody holds to be wrong; not those that are done without.
-
-    Raises:
-        AutolabelError: a picture is not the one labeled.
-
-    """
-    ids = [ObjectId(one) for one in sample_ids]
-    refuse_changed(dataset, ids)
-    projection = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1, "review_status": 1}
-    samples = list(sample_collection(dataset).find({"_id": {"$in": ids}}, projection))
-    found = [
-        replace(frame_of(sample), labels=tuple(
-            (field, label) for field, label in labels_of(sample)
-            if label.get("decision") not in {REJECTED, DELETED}
-        ))
-        for sample in samples
-    ]  # fmt: skip
-    return [
-        one
-        for one, sample in zip(found, samples, strict=True)
-        if one.labels or sample.get("review_status") != DONE
-    ]
 
 
 def sources_of(field: str, label: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,6 @@ ends when its standard input closes, that is with its parent, even one that was 
 from __future__ import annotations
 
 import contextlib
-import html
 import mimetypes
 import os
 import secrets
@@ -19,7 +18,6 @@ import sys
 import threading
 import time
 import urllib.parse
-import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +27,8 @@ from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks import processes
 from tasks.dataset.database import end_without_waiting, ensure_database
-from tasks.review.door import NAMES, TOKEN, Door, bind, bind_next, page
-from tasks.store.private_files import close_file, private_folder, write_private
+from tasks.review.door import NAMES, TOKEN, Door, bind, bind_next
+from tasks.store.private_files import close_file, private_folder
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -131,20 +129,7 @@ def run_app(port: int | None = 0, log: Path | None = None) -> Iterator[App]:
         _wait_until_up(app, log)
         yield app
     finally:
-        _browser_file().unlink(missing_ok=True)
         processes.end(process, STOP_TIMEOUT_S, group=True)
-
-
-def open_in_browser(link: str) -> None:
-    """Open a link by a file that leads there: whoever lists processes does not see it."""
-    target = html.escape(link)
-    head = f'<meta http-equiv="refresh" content="0;url={target}">'
-    write_private(_browser_file(), page("FiftyOne", f'<a href="{target}">Go on</a>', head))
-    webbrowser.open(_browser_file().as_uri())
-
-
-def _browser_file() -> Path:
-    return private_folder(cache_folder() / "services") / "open-app.html"
 
 
 def _wait_until_up(app: App, log: Path) -> None:

@@ -85,7 +85,7 @@ class Following:
         ids = [identity for identity, _ in found]
         self._ways = {"forward": ids[at + 1 :], "backward": ids[:at][::-1]}
         self._object, self._name = self._object_of(label), str(label.get("label"))
-        self._carried, self._recalibration = uuid.uuid4().hex, recalibration_of(dataset)
+        self.carried, self._recalibration = uuid.uuid4().hex, recalibration_of(dataset)
         self._steps = self._follow()
         self.frames, self.of, self.way = 0, len(ids) - 1, "forward"
         self.made: list[tuple[Chosen, Event]] = []
@@ -200,7 +200,7 @@ class Following:
         boxes = Boxes(np.array([box], np.float32), np.ones(1, np.float32), (self._name,), None, "")
         labeled = LabeledFrame(picture_of(frame), boxes, masks)
         values = overrides_of(labeled, [name], self._model, self._recalibration)[name] | {
-            "source": FOLLOWED, "undetected_frames": age, "object": self._carried,
+            "source": FOLLOWED, "undetected_frames": age, "object": self.carried,
             "changed": f"mask: followed from frame {self._seed.frame.get('frame_number')}",
             **{what: known[what] for what in ("index", "track") if what in known},
         }  # fmt: skip
@@ -229,7 +229,7 @@ def _unchanged(dataset: Any, frame: Chosen) -> bool:
     return True
 
 
-_held: dict[str, Following] = {}
+_held: list[Following] = []  # one at a time: another page's is forgotten
 
 
 def begin(dataset: Any, chosen: Chosen) -> dict[str, Any]:
@@ -239,11 +239,8 @@ def begin(dataset: Any, chosen: Chosen) -> dict[str, Any]:
         AutolabelError: as `Following`.
 
     """
-    name = uuid.uuid4().hex
-    following = Following(dataset, chosen)
-    _held.clear()  # one at a time: another page's is forgotten
-    _held[name] = following
-    return {"following": name, "done": False, **following.so_far()}
+    _held[:] = [Following(dataset, chosen)]
+    return {"following": _held[0].carried, "done": False, **_held[0].so_far()}
 
 
 def held(name: str) -> Following:
@@ -253,6 +250,6 @@ def held(name: str) -> Following:
         AutolabelError: it is not held any more.
 
     """
-    if name not in _held:
+    if [one.carried for one in _held] != [name]:
         raise AutolabelError("this object is not followed any more: begin again")
-    return _held[name]
+    return _held[0]

@@ -61,6 +61,7 @@ from tasks.review.queue import (
     Share,
     build_queue,
     everything,
+    is_patches,
     known_classes,
     left_doubtful,
     left_of_objects,
@@ -84,13 +85,6 @@ from tasks.review.stats import (
 )
 from tasks.risk.compute_risk import DESCRIPTIONS, WORDS
 from tasks.wording import counted
-
-
-def is_patches(view: Any) -> bool:
-    """Whether the samples of a view are labels."""
-    from fiftyone.core.patches import EvaluationPatchesView, PatchesView
-
-    return isinstance(view, (PatchesView, EvaluationPatchesView))
 
 
 def frames_of(view: Any, sample_ids: Sequence[str]) -> dict[str, str]:
@@ -215,8 +209,6 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
 
     def open(self, ctx: Any) -> None:
         """Show the view of a button on the grid, which the panel may lie over."""
-        if ctx.params["view"] == DISAGREEMENTS:
-            show_disagreements(ctx.dataset, second_opinions_given(ctx.dataset))
         ctx.ops.set_view(name=ctx.params["view"])
         ctx.ops.open_panel("Samples")
 
@@ -520,7 +512,11 @@ def _place_of(ctx: Any, events: Sequence[Event]) -> tuple[str, str]:
     places = [
         (str(sample_id(event.frame_key)), label)
         for event in events
-        for label in _undecided_first(event) or [""]
+        for label in [
+            *sorted(event.decisions, key=event.decisions.__getitem__),  # undecided ones first
+            *(one["id"] for one in event.upserts),
+        ]
+        or [""]
     ]
     places.sort(key=lambda one: one[0] != str(ctx.current_sample))  # who is at one stays there
     view = ctx.view
@@ -533,11 +529,6 @@ def _place_of(ctx: Any, events: Sequence[Event]) -> tuple[str, str]:
         for field in (MACHINE_FIELD, REVIEWED_FIELD):
             shown |= set(map(str, view.values(f"{field}.detections.id", unwind=True)))
     return next((one for one in places if (one[1] or one[0]) in shown), ("", ""))
-
-
-def _undecided_first(event: Event) -> list[str]:
-    labels = sorted(event.decisions, key=event.decisions.__getitem__)
-    return [*labels, *(one["id"] for one in event.upserts)]
 
 
 def _spread(ctx: Any) -> Done:
@@ -628,6 +619,7 @@ def _standing(ctx: Any) -> Answer:
         standing = queue_standing(ctx.dataset, view)
     said = {one.label_id: dict(zip(one.people, one.verdicts, strict=True)) for one in differing}
     groups = ctx.dataset.app_config.sidebar_groups or ()
+    again = ["autolabel", "review", ctx.dataset.name, "--reviewer", reviewer()]
     random = " (drawn at random from what nobody else looks at)" if view == CONTROL else ""
     return {
         "about": "" if view == standing.view else _about_view(ctx),
@@ -636,17 +628,11 @@ def _standing(ctx: Any) -> Answer:
         "unseen": waiting_for_me(ctx.dataset),
         "words": WORDS, "told": DESCRIPTIONS, "last": _in_words(act) if act else "",
         "next": "" if standing.left else _next_after(ctx.dataset, view),
-        "who": reviewer(), "command": _command(ctx.dataset.name),
+        "who": reviewer(), "command": shlex.join([*again, *Share.of_this_process().options]),
         "groups": [
             {"name": one.name, "paths": list(one.paths), "expanded": one.expanded} for one in groups
         ],
     }  # fmt: skip
-
-
-def _command(name: str) -> str:
-    """Return the command that opens this review again."""
-    options = ["--reviewer", reviewer(), *Share.of_this_process().options]
-    return shlex.join(["autolabel", "review", name, *options])
 
 
 def _around(ctx: Any) -> Answer:

@@ -63,7 +63,6 @@ from tasks.review.events import (
 from tasks.review.opinions import Opinions, said_by_others, second_opinions_given
 from tasks.risk.compute_risk import DESCRIPTIONS, WORDS, sequence_risk
 from tasks.risk.geometry import shared_box_areas
-from tasks.store.tables import FOLLOWED
 from tasks.wording import counted
 
 _INNER = f"{MACHINE_FIELD}.detections"
@@ -357,14 +356,11 @@ def left_of_objects(dataset: Any, chosen: Sequence[Chosen], *, alike: bool) -> i
 def left_doubtful(dataset: Any, sequences: Sequence[str]) -> int:
     """Count undecided labels in sequences: followed ones, or with an object that was rejected."""
     fields = {f"{_INNER}.{name}": 1 for name in ("_id", "object", "decision", "changed")}
-    rejected, left = {FOLLOWED}, list[str]()
-    for sample in sample_collection(dataset).find({"sequence_id": {"$in": [*sequences]}}, fields):
-        for label in detections_of(sample, MACHINE_FIELD):
-            if label.get("decision") == REJECTED:
-                rejected.add(object_of(label))
-            elif not label.get("decision"):
-                left.append(FOLLOWED if label.get("changed") else object_of(label))
-    return sum(name in rejected for name in left)
+    found = sample_collection(dataset).find({"sequence_id": {"$in": [*sequences]}}, fields)
+    labels = [label for sample in found for label in detections_of(sample, MACHINE_FIELD)]
+    rejected = {object_of(label) for label in labels if label.get("decision") == REJECTED}
+    undecided = [label for label in labels if not label.get("decision")]
+    return sum(bool(one.get("changed")) or object_of(one) in rejected for one in undecided)
 
 
 def _undecided_of(
@@ -666,11 +662,16 @@ def _unused(dataset: Any) -> list[str]:
     return [*_NOT_SHOWN, *([] if changed else [PREVIOUS_FIELD])]
 
 
+def is_patches(view: Any) -> bool:
+    """Whether the samples of a view are labels."""
+    from fiftyone.core.patches import EvaluationPatchesView, PatchesView
+
+    return isinstance(view, (PatchesView, EvaluationPatchesView))
+
+
 def _without(view: Any, fields: Sequence[str]) -> Any:
     """Leave fields out of a view; one of patches has none of them."""
-    from fiftyone.core.patches import PatchesView
-
-    if isinstance(view, PatchesView):
+    if is_patches(view):
         return view
     return view.exclude_fields([name for name in fields if name in view.get_field_schema()])
 

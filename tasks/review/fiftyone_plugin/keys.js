@@ -460,20 +460,14 @@
   // Buttons do what the keys do.
   for (const [act, { key, label, icon, told }] of Object.entries(ACTS)) {
     const { Button, Placement, Places } = foo.types;
-    class Press extends foo.Operator {
-      get config() {
-        return new foo.OperatorConfig({ name: `press_${act}`, label, unlisted: true });
-      }
+    review.operator(`press_${act}`, {
       async resolvePlacement() {
         const text = `${label}${key ? ` (Shift+${key})` : ""}${told ? `: ${told}` : ""}`;
         const place = key ? Places.SAMPLES_VIEWER_ACTIONS : Places.SAMPLES_GRID_SECONDARY_ACTIONS;
         return new Placement(place, new Button({ label: text, icon: `/assets/${icon}.svg`, prompt: false }));
-      }
-      async execute() {
-        await start(act);
-      }
-    }
-    foo.registerOperator(Press, PLUGIN);
+      },
+      execute: () => start(act),
+    });
   }
   const act = (name, params) => aloneAfterAll(() => run(name, { ...focusParams(), ...params }));
   Object.assign(review, { ask, send, act, reachable, isSettled, busy: () => busy });

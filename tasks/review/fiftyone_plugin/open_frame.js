@@ -222,10 +222,7 @@
   }
 
   // Recoil holds the looker of the open frame; only an operator can ask it.
-  class Attend extends window.__foo__.Operator {
-    get config() {
-      return new window.__foo__.OperatorConfig({ name: "attend", label: "Attend", unlisted: true });
-    }
+  review.operator("attend", {
     async execute({ state }) {
       const looker = await state.snapshot.getPromise(fiftyone.state.modalLooker);
       open.dataset = await state.snapshot.getPromise(fiftyone.state.datasetName);
@@ -242,9 +239,8 @@
         lookAround();
       }
       paint();
-    }
-  }
-  window.__foo__.registerOperator(Attend, "sam2-autolabel");
+    },
+  });
 
   // Another looker is that of another frame.
   fiftyone.onDrawn((canvas, looker) => {

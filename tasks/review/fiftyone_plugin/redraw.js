@@ -71,13 +71,8 @@
     for (const id of [...change.gone, ...(change.labels.reviewed ?? []).map(idOf)]) claims.delete(id);
   }
 
-  class Redraw extends foo.Operator {
-    get config() {
-      return new foo.OperatorConfig({ name: "redraw", label: "Redraw labels", unlisted: true });
-    }
-    useHooks() {
-      return { update: fos.useUpdateSamples() };
-    }
+  review.operator("redraw", {
+    useHooks: () => ({ update: fos.useUpdateSamples() }),
     // samples: by id, a list of changes each.
     async execute({ hooks, params, state }) {
       const { looker } = review.open;
@@ -96,8 +91,8 @@
       }
       review.paint();
       review.markTiles();
-    }
-  }
+    },
+  });
 
   // Finds a frame along FiftyOne's arrows, one way and then the other, so that they go on working there.
   async function find(way, isIt, step, now) {
@@ -113,13 +108,8 @@
   }
 
   // Goes to a frame, or to the one that FiftyOne's own arrows would go to.
-  class Turn extends foo.Operator {
-    get config() {
-      return new foo.OperatorConfig({ name: "turn", label: "Next frame", unlisted: true });
-    }
-    useHooks() {
-      return { show: fos.useSetExpandedSample() };
-    }
+  review.operator("turn", {
+    useHooks: () => ({ show: fos.useSetExpandedSample() }),
     // `skips`: to one that may have something to decide.
     async execute({ hooks, params: { to, step = 1, skips }, state }) {
       const way = fos.modalNavigation.get();
@@ -139,10 +129,8 @@
       }
       if (at) await hooks.show(at);
       return { turned: Boolean(at) };
-    }
-  }
-
-  for (const operator of [Redraw, Turn]) foo.registerOperator(operator, "sam2-autolabel");
+    },
+  });
 
   const redraw = (samples) => foo.executeOperator("sam2-autolabel/redraw", { samples });
 
@@ -182,10 +170,7 @@
 
   const order = ({ name, paths }) => [name, paths];
 
-  class ArrangeSidebar extends foo.Operator {
-    get config() {
-      return new foo.OperatorConfig({ name: "arrange_sidebar", label: "Arrange the sidebar", unlisted: true });
-    }
+  review.operator("arrange_sidebar", {
     async execute({ state }) {
       const { snapshot } = state;
       const name = await snapshot.getPromise(fos.datasetName);
@@ -206,9 +191,8 @@
       const wanted = inOrder(groups, current, (path) => there.has(path));
       const same = (one, other) => JSON.stringify(one.map(order)) === JSON.stringify(other.map(order));
       if (!same(current, wanted)) state.set(fos.sidebarGroupsDefinition(false), wanted);
-    }
-  }
-  foo.registerOperator(ArrangeSidebar, "sam2-autolabel");
+    },
+  });
 
   // A view of ours needs no stages over it; whoever builds one leaves the saved view.
   const stages = review.element("style", "", document.head, ":has(> [data-cy=view-bar]) { visibility: hidden }");

@@ -63,8 +63,7 @@
     const wasDrawing = isDrawing;
     isDrawing = review.fiftyone.isAnnotating();
     if (isDrawing) advise();
-    if (wasDrawing === isDrawing) return;
-    if (isDrawing) return;
+    if (isDrawing || !wasDrawing) return;
     advice = "";
     review.hide("annotate");
     takeDrawn();

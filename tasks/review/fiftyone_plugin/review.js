@@ -10,7 +10,18 @@
     return made;
   }
 
-  window.autolabelReview = { element };
+  // Makes what the page does an operator, as only those can ask recoil; nobody finds them in FiftyOne's list.
+  function operator(name, methods) {
+    class Ours extends window.__foo__.Operator {
+      get config() {
+        return new window.__foo__.OperatorConfig({ name, label: name.replaceAll("_", " "), unlisted: true });
+      }
+    }
+    Object.assign(Ours.prototype, methods);
+    window.__foo__.registerOperator(Ours, "sam2-autolabel");
+  }
+
+  window.autolabelReview = { element, operator };
   // Advertisements: one over the grid, and the button that it points to.
   localStorage.setItem("fiftyone-enterprise-tooltip-seen", "true");
   element("style", "", document.head, 'a[href^="https://voxel51.com/why-upgrade"] { display: none }');
