@@ -221,6 +221,11 @@ def announce(console: Console, plan: Plan) -> None:
             f"[yellow]{plan.replaced} of them have labels of another run, made otherwise: datasets "
             "and exports will show the new ones instead[/]"
         )
+    if plan.again:
+        console.print(
+            f"[yellow]{len(plan.again)} of those up to date had been labeled otherwise since: "
+            "datasets and exports will show these labels again[/]"
+        )
     if plan.kept:
         console.print(f"[bold]{len(plan.kept)}[/] kept: {why_kept(sum(plan.kept.values()))}")
     console.print(

@@ -204,7 +204,7 @@ def _problem(planned: list[FlowRun], last: FlowRun | None, pool: str, zone: Zone
             f"online (`autolabel up` or `autolabel worker --pool {pool}` starts one)?"
         )
     if last and last.state and last.state.is_final() and not last.state.is_completed():
-        why = (last.state.message or "no reason given").partition("\n")[0][:300]
+        why = (last.state.message or "no reason given").partition("\n")[0]
         when = _text(last.expected_start_time, zone)
         return f"the run of {when} ended {last.state_name}: {why}"
     return ""

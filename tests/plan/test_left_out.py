@@ -49,3 +49,7 @@ def test_labels_of_another_run_are_told_before_others_replace_them(params, capsy
     assert "1 of them have labels of another run" in " ".join(capsys.readouterr().err.split())
     dry_run(params("::"))
     assert "labels of another run" not in " ".join(capsys.readouterr().err.split())
+    label(params("::", min_score=0.99))
+    capsys.readouterr()
+    assert dry_run(params("::"))["to_label"] == []
+    assert "will show these labels again" in " ".join(capsys.readouterr().err.split())
