@@ -204,7 +204,9 @@ def decode_table(data: bytes, kind: Kind, key: str, name: str) -> tuple[pa.Table
     """
     checksums.check_parquet(data, name)
     try:
-        table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
+        # Not read_table, whose threads let go of the file late: at exit that aborts the process.
+        with pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True) as file:
+            table = file.read()
         found = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
         wanted = {"kind": kind, "format_version": str(FORMAT_VERSION), "key": json.dumps(key)}
         wrong = [f"{k} is {found.get(k)}, not {v}" for k, v in wanted.items() if found.get(k) != v]

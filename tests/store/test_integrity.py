@@ -278,7 +278,7 @@ def test_memory_that_a_table_lacks_is_no_damage(stored, monkeypatch):
     def none(*_, **__):
         raise pa.ArrowMemoryError("malloc of size 1099511627776 failed")
 
-    monkeypatch.setattr(tables.pq, "read_table", none)
+    monkeypatch.setattr(tables.pq.ParquetFile, "read", none)
     out, _, manifest, _ = stored
     with pytest.raises(MemoryError, match="malloc of size"):
         labels_of(out, manifest, manifest.chunks[0])
