@@ -204,9 +204,9 @@ def decode_table(data: bytes, kind: Kind, key: str, name: str) -> tuple[pa.Table
     """
     checksums.check_parquet(data, name)
     try:
-        # Not read_table, whose threads let go of the file late: at exit that aborts the process.
+        # Its threads may let go of the file late, as those of read_table do: at exit that aborts.
         with pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True) as file:
-            table = file.read()
+            table = file.read(use_threads=False)
         found = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
         wanted = {"kind": kind, "format_version": str(FORMAT_VERSION), "key": json.dumps(key)}
         wrong = [f"{k} is {found.get(k)}, not {v}" for k, v in wanted.items() if found.get(k) != v]
