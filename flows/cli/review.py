@@ -264,7 +264,10 @@ def report(dataset: str, as_json: bool) -> None:
             who, verdict = each.settled
             click.echo(f"    settled by {who} as {verdict}")
     if waiting:
-        click.echo(f"they are in the view '{DISAGREEMENTS}': what is decided there holds")
+        click.echo(
+            f"they are in the view '{DISAGREEMENTS}' (in the App: a button of 'Review progress'): "
+            "what is decided there holds"
+        )
 
 
 @command.command("calibrate")

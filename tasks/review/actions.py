@@ -185,8 +185,7 @@ def decide(dataset: Any, chosen: Sequence[Chosen], events: Sequence[Event]) -> l
 
 def accept(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """Accept labels as they are."""
-    events = [confirming(frame, "accept", ACCEPTED, lambda _: {}) for frame in chosen]
-    return decide(dataset, chosen, events)
+    return decide(dataset, chosen, [deciding(frame, ACCEPTED) for frame in chosen])
 
 
 def fix_class(dataset: Any, chosen: Sequence[Chosen], label: str) -> list[Event]:
@@ -199,22 +198,17 @@ def fix_class(dataset: Any, chosen: Sequence[Chosen], label: str) -> list[Event]
     name = label.strip()
     if not name:
         raise AutolabelError("a class needs a name")
-
-    def corrected(old: Mapping[str, Any]) -> Values:
-        return {"label": name, "changed": f"label: {old.get('label')} -> {name}"}
-
-    events = [confirming(frame, "fix_class", CORRECTED, corrected) for frame in chosen]
-    return decide(dataset, chosen, events)
+    return decide(dataset, chosen, [deciding(frame, CORRECTED, name) for frame in chosen])
 
 
 def reject(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """Reject labels."""
-    return decide(dataset, chosen, [_removing(frame, "reject", REJECTED) for frame in chosen])
+    return decide(dataset, chosen, [deciding(frame, REJECTED) for frame in chosen])
 
 
 def delete(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """Remove labels that are superfluous, such as the second one of an object."""
-    return decide(dataset, chosen, [_removing(frame, "delete", DELETED) for frame in chosen])
+    return decide(dataset, chosen, [deciding(frame, DELETED) for frame in chosen])
 
 
 def merge(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
@@ -329,6 +323,19 @@ def confirming(
     return frame.event(
         action, upserts=tuple(upserts), decisions=decisions, changes=changes, at=at, by=by
     )
+
+
+def deciding(frame: Chosen, decision: str, name: str = "") -> Event:
+    """Start the event that decides on labels; corrected ones get the class of this name."""
+
+    def renamed(old: Mapping[str, Any]) -> Values:
+        return {"label": name, "changed": f"label: {old.get('label')} -> {name}"}
+
+    if decision == ACCEPTED:
+        return confirming(frame, "accept", ACCEPTED, lambda _: {})
+    if decision == CORRECTED:
+        return confirming(frame, "fix_class", CORRECTED, renamed)
+    return _removing(frame, {REJECTED: "reject", DELETED: "delete"}[decision], decision)
 
 
 def _removing(frame: Chosen, action: str, decision: str) -> Event:

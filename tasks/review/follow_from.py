@@ -87,7 +87,8 @@ class Following:
         self._object, self._name = self._object_of(label), str(label.get("label"))
         self.carried, self._recalibration = uuid.uuid4().hex, recalibration_of(dataset)
         self._steps = self._follow()
-        self.frames, self.of, self.way = 0, len(ids) - 1, "forward"
+        self.frames, self.of, self.on = 0, len(ids) - 1, 0  # frames looked at: all, of this way
+        self.way = "forward" if self._ways["forward"] else "backward"
         self.made: list[tuple[Chosen, Event]] = []
         self.left = Counter[str]()  # frames without a new mask, by why
 
@@ -100,10 +101,11 @@ class Following:
         return self.so_far() | {"done": done}
 
     def so_far(self) -> dict[str, Any]:
-        """Return what goes which way, how many of the other frames were looked at, masks made."""
+        """Return what goes which way, how many frames of it, and of all, were looked at, masks."""
         start = self._seed.frame.get("frame_number")
         return {"frames": self.frames, "of": self.of, "masks": len(self.made), "way": self.way,
-                "start": start, "object": self._name}  # fmt: skip
+                "on": self.on, "way_of": len(self._ways[self.way]), "start": start,
+                "object": self._name}  # fmt: skip
 
     def take(self) -> list[Event]:
         """Record what was found, as one act; labels that were decided on meanwhile are left out."""
@@ -140,14 +142,14 @@ class Following:
         mask[0, top:bottom, left:right] = mask_of(label, self._seed.size_hw)
         fields = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1, "review_status": 1}
         for name, way in self._ways.items():
-            self.way = name
+            self.way, self.on = name, 0
             follower = Follower(self._backend)
             follower.see(read_picture(picture_of(self._seed)))
             follower.condition_on_masks(mask)
             absent = 0
             for age, identity in enumerate(way, 1):
                 sample = sample_collection(self._dataset).find_one({"_id": identity}, fields)
-                self.frames += 1
+                self.frames, self.on = self.frames + 1, age
                 masks = self._masks(follower, sample) if sample else None
                 absent = absent + 1 if masks is None else 0
                 if masks is None:

@@ -28,6 +28,7 @@ from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import (
     LOG_FIELD,
     MACHINE_FIELD,
+    OPEN,
     REVIEWED_FIELD,
     SHARE_FIELD,
     offered_classes,
@@ -59,6 +60,7 @@ from tasks.review.queue import (
     ONE_SEQUENCE_TOLD,
     SECOND_OPINIONS,
     Share,
+    asks_for_more,
     build_queue,
     everything,
     is_patches,
@@ -498,8 +500,8 @@ def _revert(ctx: Any) -> Done:
     act = str(ctx.params["act"])
     events = {"undo": undo, "redo": redo}[act](ctx.dataset)
     frame, focus = _place_of(ctx, events)
-    (what,) = {name for event in events for name in event.changes.values()}
-    told = f"{act}: {str(what).replace('_', ' ')}"
+    what = ", ".join(dict.fromkeys(str(one.changes[act]) for one in events))
+    told = f"{act}: {what.replace('_', ' ')}"
     return Done(told, events, focus if act == "undo" else "", frame)
 
 
@@ -582,8 +584,11 @@ def _export_reviews(ctx: Any) -> Done:
 
 
 def _refresh_queue(ctx: Any) -> Done:
-    queue = build_queue(ctx.dataset, share=Share.of_this_process())
+    share = Share.of_this_process()
+    queue = build_queue(ctx.dataset, share=share)
     ctx.ops.reload_dataset()
+    if ctx.request_params.get("view_name") == share.named(ONE_SEQUENCE):
+        ctx.ops.set_view(name=share.named(NEEDS_REVIEW))
     return Done(queue.text())
 
 
@@ -664,16 +669,23 @@ def _is_remade(label: Mapping[str, Any], sample: Mapping[str, Any]) -> bool:
 
 def _next_after(dataset: Any, view: str) -> str:
     """Say what comes after a queue without anything left."""
-    mine = map(Share.of_this_process().named, (NEEDS_REVIEW, SECOND_OPINIONS))
-    more = " and for second opinions" if Share.of_this_process().double else ""
-    then = f"'Order the review queue again' above the grid asks for more{more}"
+    share, then = Share.of_this_process(), ""
+    mine = map(share.named, (NEEDS_REVIEW, SECOND_OPINIONS))
     for name in (*mine, DISAGREEMENTS, CONTROL):
         waiting = queue_standing(dataset, name).left if dataset.has_saved_view(name) else 0
         if waiting and view != name:
             then = f"next: {counted(waiting, 'label')} in the view '{name}'"
             break
-    done = "'Sequence done' (Shift+E) ends a drive: what nobody touched in it counts as right"
-    return f"the queue is finished and its view empties; {then}; {done}; {handing_on(dataset.name)}"
+    if not then and asks_for_more(dataset, share):
+        more = " and for second opinions" if share.double else ""
+        then = f"'Order the review queue again' above the grid asks for more{more}"
+    steps = [then] if then else []
+    if sample_collection(dataset).find_one({"review_status": OPEN}, {"_id": 1}):
+        done = "'Sequence done' (Shift+E) ends a drive: what nobody touched in it counts as right"
+        steps.append(done)
+    finished = "finished: everything is decided that a queue would ask about"
+    what = "the queue is finished and its view empties" if then else finished
+    return "; ".join([what, *steps, handing_on(dataset.name)])
 
 
 def handing_on(name: str) -> str:
@@ -685,12 +697,13 @@ def handing_on(name: str) -> str:
 
 
 def _in_words(act: Sequence[Event]) -> str:
-    what = SAID.get(act[0].action, act[0].action)
+    what = ", ".join(dict.fromkeys(SAID.get(one.action, one.action) for one in act))
     noted = [one for event in act for one in event.changes.values() if isinstance(one, Mapping)]
     if not noted:
         return what
     if len(noted) > 1:
-        where = f" on {counted(len(act), 'frame')}" if len(act) > 1 else ""
+        frames = len({event.frame_key for event in act})
+        where = f" on {counted(frames, 'frame')}" if frames > 1 else ""
         return f"{what}: {counted(len(noted), 'label')}{where}"
     from_to = noted[0]["changed"].removeprefix("label: ").split(" -> ")
     return f"{what}: {' → '.join(from_to) if len(from_to) == 2 else noted[0]['label']}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -40,16 +40,7 @@ from tasks.dataset.schema import (
     dataset_lock,
     offer_classes,
 )
-from tasks.review.actions import (
-    FIELDS,
-    Chosen,
-    accept,
-    as_corrected,
-    choose,
-    delete,
-    fix_class,
-    reject,
-)
+from tasks.review.actions import FIELDS, Chosen, as_corrected, choose, decide, deciding
 from tasks.review.events import (
     ACCEPTED,
     CORRECTED,
@@ -286,11 +277,6 @@ def deal(dataset: Any, doubts: Sequence[Doubt], share: Share) -> dict[int, list[
     return {number: sorted(found, reverse=True) for number, found in parts.items()}
 
 
-_DECIDE: Mapping[str, Callable[[Any, Sequence[Chosen]], list[Event]]] = {
-    ACCEPTED: accept, REJECTED: reject, DELETED: delete,
-}  # fmt: skip
-
-
 def spread(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """Decide on the other undecided labels of the same objects as on these; return the events.
 
@@ -308,37 +294,28 @@ def spread(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     if not rulings:
         raise AutolabelError("decide on a label first, then on the rest of its object")
     frames, labels = _undecided_of(dataset, rulings)
-    events: list[Event] = []
-    for ruling in sorted(set(rulings.values())):
-        mine = {one: label for one, (name, label) in labels.items() if rulings[name] == ruling}
-        events += _decide(dataset, frames, mine, *ruling)
-    if not events:
+    alike: dict[tuple[str, str], list[str]] = {}  # decision, and class where that is corrected
+    for one, (object_name, label) in labels.items():
+        decision, name = rulings[object_name]
+        is_right = decision in {ACCEPTED, CORRECTED}
+        if label == name:
+            alike.setdefault((ACCEPTED if is_right else decision, ""), []).append(one)
+        elif is_right:
+            alike.setdefault((CORRECTED, name), []).append(one)
+    if not alike:
         raise AutolabelError("these objects have no other label that is undecided")
-    return events
+    parts = [(how, one) for how, ids in alike.items() for one in choose(dataset, frames, ids)]
+    events = [deciding(frame, *how) for how, frame in parts]
+    return decide(dataset, [frame for _, frame in parts], events)
 
 
 def _ruling(dataset: Any, frame: Chosen, label: Mapping[str, Any]) -> tuple[str, str]:
     """Return what was decided on a label: the decision, and the class that the label has now."""
     decision = str(label["decision"])
-    if decision not in {*_DECIDE, CORRECTED}:
+    if decision not in {ACCEPTED, REJECTED, DELETED, CORRECTED}:
         raise AutolabelError(f"what was {decision} in one frame cannot be spread to others")
     ((_, now),) = as_corrected(dataset, replace(frame, labels=((MACHINE_FIELD, label),))).labels
     return decision, str(now["label"])
-
-
-def _decide(
-    dataset: Any, frames: Sequence[str], labels: Mapping[str, str], decision: str, name: str
-) -> list[Event]:
-    """Decide on labels, given with their classes, as on one that is of class `name` now."""
-    same = [one for one, label in labels.items() if label == name]
-    others = [one for one, label in labels.items() if label != name]
-    events: list[Event] = []
-    if same:
-        alike = ACCEPTED if decision == CORRECTED else decision
-        events += _DECIDE[alike](dataset, choose(dataset, frames, same))
-    if others and decision in {ACCEPTED, CORRECTED}:
-        events += fix_class(dataset, choose(dataset, frames, others), name)
-    return events
 
 
 def left_of_objects(dataset: Any, chosen: Sequence[Chosen], *, alike: bool) -> int:
@@ -569,6 +546,16 @@ def build_queue(
     show_disagreements(dataset, second_opinions_given(dataset))
     frames = len({one.frame_key for one in doubts})
     return Queue(len(doubts), frames, threshold, len(drawn), len(second))
+
+
+def asks_for_more(dataset: Any, share: Share) -> bool:
+    """Whether another queue would have anything for this reviewer."""
+    budget = share.of * int(dataset.info.get("budget", DEFAULT_BUDGET))
+    doubts = riskiest_objects(dataset, decided_objects(dataset), budget)
+    wanted = {"frame_key": {"$in": [one.frame_key for one in doubts]}}
+    mine = wanted | {f"{SHARE_FIELD}.{share.of}": {"$in": [None, share.number]}}
+    is_left = sample_collection(dataset).count_documents(mine, limit=1) > 0
+    return is_left or bool(second_opinions(dataset, share))
 
 
 def _made(dataset: Any, share: Share) -> dict[str, str]:

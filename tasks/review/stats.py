@@ -377,7 +377,9 @@ class Agreement:
     def text(self) -> str:
         """Write it for people."""
         kappa = (
-            "says nothing: all verdicts are alike" if self.kappa is None else f"{self.kappa:.2f}"
+            "says nothing: all verdicts are alike"
+            if self.kappa is None
+            else f"{self.kappa:.2f}".replace("-0.00", "0.00")
         )
         return (
             f"{' and '.join(self.people)} agree on {1 - self.disagree.share:.1%} of "

@@ -77,6 +77,7 @@ def follow(dataset):
     while not far["done"]:
         far |= ask(dataset, "follow_step", following=far["following"])
     assert (far["frames"], far["of"]) == (6, 6)
+    assert (far["way"], far["on"], far["way_of"]) == ("backward", 2, 2)
     return ask(dataset, "follow_take", following=far["following"])
 
 

@@ -17,13 +17,14 @@ from tasks.dataset import schema
 from tasks.dataset.documents import sample_id
 from tasks.load.into_fiftyone import prepare_dataset
 from tasks.review import app
-from tasks.review.actions import accept, choose, fix_class, reject
+from tasks.review.actions import accept, choose, fix_class, mark_sequence, reject
 from tasks.review.events import undo
 from tasks.review.queue import (
     LABEL_BY_LABEL,
     NEEDS_REVIEW,
     Queue,
     Share,
+    asks_for_more,
     build_queue,
     decided_objects,
     list_sequences,
@@ -122,6 +123,51 @@ def test_the_key_spreads_what_is_selected_and_else_the_last_decision(still: str)
     chosen = [{"sample_id": str(sample_id(frame.frame_key)), "label_id": str(label["_id"])}]
     ask(dataset, "spread", tiles, selected_labels=chosen)
     assert decisions(still) == [["", "accepted", "rejected"]] * FRAMES
+
+
+def test_a_spread_of_several_decisions_is_one_act(still: str) -> None:
+    dataset = schema.open_dataset(still)
+    build_queue(dataset, 50)
+    queued = [picked(dataset, row) for row in range(OBJECTS)]
+    for how, chosen in zip((reject, accept), queued, strict=False):
+        how(dataset, chosen)
+    fix_class(dataset, queued[2], "tram")
+    before = decisions(still)
+    chosen = [
+        {"sample_id": str(sample_id(one.frame_key)), "label_id": str(label["_id"])}
+        for (one,) in queued
+        for _, label in one.labels
+    ]
+    told = ask(dataset, "spread", selected_labels=chosen)["message"]
+    rest = OBJECTS * (FRAMES - 1)
+    assert told == f"the whole object: {rest} more labels on {FRAMES - 1} frames"
+    last = ask(dataset, "standing")["last"]
+    assert last.partition(": ")[2] == f"{rest} labels on {FRAMES - 1} frames"
+    assert set(last.partition(": ")[0].split(", ")) == {"rejected", "accepted", "class corrected"}
+    done = decisions(still)
+    assert done == [["accepted", "corrected", "rejected"]] * FRAMES
+    for act, wanted in (("undo", before), ("redo", done)):
+        assert ask(dataset, act)["ok"]
+        assert decisions(still) == wanted
+    assert ask(dataset, "standing")["last"] == last
+
+
+def test_a_queue_that_has_nothing_more_to_ask_says_that_all_is_decided(still: str) -> None:
+    dataset = schema.open_dataset(still)
+    build_queue(dataset, 1)
+    more, done = "'Order the review queue again'", "'Sequence done'"
+    accept(dataset, picked(dataset, 0))
+    assert asks_for_more(dataset, Share())
+    build_queue(dataset, 50)
+    for _ in range(OBJECTS - 1):
+        accept(dataset, picked(dataset, 0))  # decided ones leave the view
+    assert ask(dataset, "refresh_queue")["message"].startswith("nothing to decide")
+    told = ask(dataset, "standing")["next"]
+    assert told.startswith("finished: everything is decided")
+    assert (more in told, done in told) == (False, True)
+    mark_sequence(dataset, dataset.first().sequence_id)
+    told = ask(dataset, "standing")["next"]
+    assert (more in told, done in told, "export" in told) == (False, False, True)
 
 
 def test_that_nothing_is_in_a_frame_says_nothing_of_its_objects_elsewhere(still: str) -> None:
