@@ -151,6 +151,9 @@ def the_strip(page: Any, size: int) -> None:
     wait_for(lambda: page.get_by_text("Accept (Shift+A)").last.bounding_box()["y"] > 0, True)
     strip = page.get_by_test_id("review-strip")
     wait_for(lambda: part(page, "place"), f"no. 1 · {size} of {size} left")
+    place = page.get_by_test_id("strip-place")
+    assert place.bounding_box()["height"] < 20, "one line"
+    assert "riskiest label, and how many" in place.get_attribute("title")
     label = part(page, "label")
     assert label in ("car", "bus")
     assert re.fullmatch(r"risk \d\d?%", part(page, "risk"))
@@ -463,7 +466,7 @@ def test_empty_frames_are_confirmed_one_by_one_and_taken_back(tester: None, tmp_
         assert (back, undone) == (second, second)
 
 
-def test_an_undo_of_many_frames_stays_in_the_view(street: str) -> None:
+def test_an_undo_of_many_frames_stays_in_the_view(street: str, tmp_path: Path) -> None:
     """FiftyOne has no page for a frame that its view does not show."""
     with run_app() as app, browser_page() as page:
         for view in ("needs-review", "label-by-label"):
@@ -504,12 +507,40 @@ def test_an_undo_of_many_frames_stays_in_the_view(street: str) -> None:
             press(page, key)
         left = "every label of this frame is decided: Shift+→, Shift+← lead on"
         wait_for(lambda: part(page, "reasons"), left)
+        opened = review_state(page)["reviewSample"]
+        for key in ("Shift+Z", "Shift+Y"):
+            press(page, key)
+            assert review_state(page)["reviewSample"] == opened, "a redo shows what it did"
+        wait_for(lambda: part(page, "reasons"), left)
         page.once("dialog", lambda question: question.accept())
         press(page, "Shift+E")
         page.get_by_test_id("modal").get_by_test_id("sidebar-entry-review_status").get_by_text(
             "done"
         ).wait_for()
         wait_for(lambda: part(page, "last"), "sequence done")
+        page.keyboard.press("Escape")
+        page.get_by_test_id("modal").wait_for(state="detached")
+        tile = page.locator("[data-cy=looker]").nth(1)  # nobody has decided on its labels
+        wait_for(lambda: coloured(page, tile, GREEN) > 300, True)
+        save_picture(page, tmp_path, "done-tiles")
+
+
+def test_a_colleagues_decision_counts_when_its_frame_is_opened(
+    street: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dataset = schema.open_dataset(street)
+    sample = dataset.load_saved_view("needs review").first()
+    with run_app() as app, browser_page() as page:
+        open_view(page, app.link(street, view="needs-review"))
+        page.get_by_text("4 of 4 decisions left").wait_for()
+        monkeypatch.setenv(REVIEWER_VARIABLE, "ana")
+        reject(dataset, choose(dataset, [sample.id], [sample.detections.detections[0].id]))
+        open_first_sample(page)
+        wait_for(lambda: part(page, "place").partition(" · ")[2], "3 of 4 left")
+        page.get_by_test_id("strip-hidden").click()
+        save_picture(page, tmp_path, "rejected-by-ana")
+        page.keyboard.press("Escape")
+        page.get_by_text("3 of 4 decisions left").wait_for()
 
 
 def test_the_strip_says_whom_a_decision_overrules_and_of_which_objects_more_are_left(
@@ -650,6 +681,9 @@ def test_clicks_hit_masks_and_a_drive_that_is_done_leads_to_the_next(
         page.keyboard.press("Enter")
         page.wait_for_url("**view=one-sequence*")
         wait_for(lambda: page.get_by_test_id("entry-counts").inner_text().split()[0], "3")
+        page.locator('img[src*="sort.svg"]').first.click()
+        page.wait_for_url("**view=needs-review*")
+        page.get_by_text("decisions left in 'needs review'").wait_for()
         assert not page.get_by_test_id("view-bar").is_visible()
         page.get_by_test_id("saved-views-btn-selection-clear").click()
         wait_for(lambda: page.get_by_test_id("entry-counts").inner_text().split()[0], "6")

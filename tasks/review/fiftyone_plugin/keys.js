@@ -55,7 +55,7 @@
     [["Escape"], "zoom out again; then select nothing; then close the frame"],
     [["Annotate"], "the tab beside the picture: draw a box around an object that has no label"],
     [["✓ ✗ ✎ ∪ − ↻ + …"], "on labels: accepted, rejected, corrected, merged, deleted, sent back (a model makes the mask again), added, being written"],
-    [["2 of 5"], "on a tile: 2 of the 5 labels that the view shows are decided; with ✓ all of the frame, which is done"],
+    [["2 of 5"], "on a tile: 2 of the 5 labels that the view shows are decided; with ✓ the frame is done: all of it is decided, or somebody has marked it"],
     [["3 hidden, 2 decided"], review.strip.HIDDEN],
   ];
   const PROMPTS = [["box", "the box as it is"], ["wider box", "a box 10% wider"], ["tighter box", "a box 10% tighter"]];
@@ -254,19 +254,19 @@
     if (!frameIsOpen()) foo.executeOperator("@voxel51/operators/clear_selected_samples", {});
     written(done.samples);
     await draw();
-    await goOn(done, act === "redo" ? 1 : -1);
+    await goOn(done, act);
     review.tell(done.message); // once more, as another frame that opened has taken it away
     return done;
   }
 
   // The focus goes on: after an undo, to the label that is undecided again, of several to the one that had it; from the last label to the
-  // next frame, once the decision was seen.
-  async function goOn({ focus, frame, samples }, step) {
+  // next frame, once the decision was seen: not after a redo, which shows what it did.
+  async function goOn({ focus, frame, samples }, act) {
     if (!frameIsOpen()) return;
     const hadIt = focus && samples[frame]?.labels.detections?.some(({ _id }) => _id === lastFocus);
     if (focus || (frame && frame !== review.openId())) {
-      await show(frame || review.openId(), hadIt ? lastFocus : focus, step);
-    } else if (samples[review.openId()] && review.isOver()) {
+      await show(frame || review.openId(), hadIt ? lastFocus : focus, act === "redo" ? 1 : -1);
+    } else if (act !== "redo" && samples[review.openId()] && review.isOver()) {
       await pause(SEEN_MS);
       await toNext();
     }

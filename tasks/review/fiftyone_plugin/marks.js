@@ -71,9 +71,9 @@
 
   // A tile of the grid: marks, and of a frame how many of its labels are decided, or that it is confirmed as empty.
   // `made` are what people have made of labels that the view leaves out, and what they have added.
-  function paintTile(pen, width, marked, made, isLabel, isEmpty, isAll) {
+  function paintTile(pen, width, marked, made, isLabel, isEmpty, isDone) {
     const decided = marked.filter(([, decision]) => decision), density = window.devicePixelRatio || 1;
-    if (!decided.length && !made.length && !isEmpty) return;
+    if (!decided.length && !made.length && !isDone) return;
     pen.save();
     pen.setTransform(density, 0, 0, density, 0, 0);
     for (const [box, decision] of [...decided, ...made]) paintMark(pen, box, decision, true);
@@ -81,9 +81,8 @@
       pen.restore();
       return;
     }
-    const isDone = isAll && marked.every(([, decision]) => decision && decision !== "relabel");
     const added = made.filter(([, decision]) => decision === "added").length;
-    const count = decided.length ? `${decided.length} of ${marked.length}${isDone ? " ✓" : ""}` : "";
+    const count = decided.length ? `${decided.length} of ${marked.length}${isDone ? " ✓" : ""}` : isDone ? "done ✓" : "";
     const text = isEmpty ? "empty ✓" : [count, added && `${added} added`].filter(Boolean).join(" · ");
     pen.font = "bold 13px sans-serif";
     pen.textAlign = "center";

@@ -131,14 +131,16 @@
     review.strip.draw(shown, label ? verdictOn(label) : "", count, labelsInReach());
   }
 
+  // Nothing is said of who has decided on it.
+  const isBlind = (label) => review.strip.isUnseen(label) || review.strip.viewNow()?.startsWith("second-opinions");
+
   function verdictOn(label) {
     const decision = decisionOf(label);
     if (!decision && open.remade.includes(label.id)) return "made again";
     if (!decision && label.changed) return review.unseen(label);
     const told = review.markOf(decision), ids = [label.id, ...(label.sources ?? [])];
     const by = ids.map((id) => open.by[id]).find(Boolean); // before what this page decides
-    const isBlind = review.strip.isUnseen(label) || review.strip.viewNow()?.startsWith("second-opinions");
-    if (!decision || !by || by === review.strip.who() || isBlind) return told;
+    if (!decision || !by || by === review.strip.who() || isBlind(label)) return told;
     const before = open.others.find(({ id }) => ids.includes(id))?.decision;
     if (decision !== before) return `${told}: you overruled ${by}`;
     const isAnew = ids.some((id) => open.claims.has(id));
@@ -155,7 +157,8 @@
       const [left, top, width, height] = one.bounding_box;
       const isNear = left < x + w && x < left + width && top < y + h && y < top + height;
       if (drawn.has(one.id) || !(open.showsHidden || (isAboutTwo && isNear))) continue;
-      const what = decisionOf(one) ? "decided" : open.showsHidden ? "hidden" : "the other";
+      const decision = decisionOf(one), by = decision === one.decision && !isBlind(one) && open.by[one.id];
+      const what = decision ? `${decision.replace("relabel", "sent back")}${by ? ` by ${by}` : ""}` : open.showsHidden ? "hidden" : "the other";
       review.paintOther(pen, boxOnPage(one), `${what}: ${one.label}`);
     }
   }
@@ -165,6 +168,7 @@
     Object.assign(open, { by: {}, others: [], remade: [] });
     const found = await review.send("around", { sample_id: openId() }).catch(() => null);
     if (found?.ok && open.looker === looker) Object.assign(open, { by: found.by, others: found.labels, remade: found.remade });
+    for (const one of open.others) if (decisionOf(one) && !isHeldBack(one)) review.strip.note(one.id, decisionOf(one));
     if (open.remade.length && !open.focus && review.strip.viewNow() === SENT_BACK) focusOn(open.remade[0]);
     paint();
   }
@@ -276,8 +280,8 @@
       fiftyone.boxOnCanvas(looker, one), // of two who disagree, none has decided
       isHeldBack(one) ? review.strip.isUnseen(one) && decisionOf(one) : decided.get(one.id) ?? one.decision ?? "",
     ]);
-    const isEmpty = review_status === "done" && instances === 0 && !reviewed?.detections?.length;
-    const isAll = !(instances > marked.length); // of the frame
+    const isDone = review_status === "done", isEmpty = isDone && instances === 0 && !reviewed?.detections?.length;
+    const isAll = isDone || (marked.length > 0 && !(instances > marked.length) && marked.every(([, decision]) => decision && decision !== "relabel"));
     looker.canvas.title = !isLabel && marked.some(([, one]) => one) ? "labels that this view shows, and how many are decided; ? tells the marks" : "";
     review.paintTile(looker.ctx, looker.canvas.width / (window.devicePixelRatio || 1), marked, made, isLabel, isEmpty, isAll);
   }

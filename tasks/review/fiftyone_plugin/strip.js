@@ -13,6 +13,7 @@
     "or not at all, the others were decided before; press this to outline them; 'Open a sequence' above the grid shows their masks";
   const OUTSIDE = "the queue asks about as many objects as --budget says, about each once: by its riskiest label. Another label of this " +
     "object is asked about or decided, or the budget did not reach it";
+  const PLACE = "place in the queue, which begins with the frame of the riskiest label, and how many of its decisions are left";
   const NOT_QUEUED = "not in the queue (i)";
   const SMALL = "white-space:normal;overflow-wrap:anywhere;font-size:12px;line-height:12px;max-height:36px;overflow:hidden;flex:none";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
@@ -30,7 +31,7 @@
       bar[name] = element("span", style, bar);
       bar[name].dataset.cy = `strip-${name}`;
     };
-    part("place", `color:#9ca3af;max-width:8em;${SMALL}`);
+    part("place", "color:#9ca3af;font-size:12px;flex:none");
     bar.unseen = element("button", BUTTON, bar);
     bar.unseen.dataset.cy = "strip-hidden";
     bar.unseen.addEventListener("click", () => {
@@ -123,7 +124,7 @@
     const place = placeOf(label && !selected && !isDrawn ? [label] : labels);
     const hidden = review.hiddenLabels(), decided = hidden.filter(review.decisionOf).length;
     const counts = [[hidden.length - decided, "hidden"], [decided, "decided"]].filter(([count]) => count);
-    set("place", place, place === NOT_QUEUED ? OUTSIDE : place);
+    set("place", place, place === NOT_QUEUED ? OUTSIDE : PLACE);
     set("unseen", counts.map((one) => one.join(" ")).join(", "), HIDDEN);
     bar.unseen.ariaPressed = review.open.showsHidden;
     set("label", selected ? `${selected} selected` : label?.label ?? "");
