@@ -1,6 +1,7 @@
 """`autolabel review`: the App with the labels that deserve attention first, and the way back."""
 
 import contextlib
+import html
 import os
 import signal
 import sys
@@ -57,7 +58,8 @@ def _way_in(url: str, port: int, what: str) -> Iterator[Path]:
     The address signs a browser in, and a log may be read by others. So may be what a browser is
     asked to open. The file goes with the App.
     """
-    file = write_links(folder(), {what: url}, f"review-{port}.html", leads_on=True)
+    leads_on = f'<meta http-equiv="refresh" content="0;url={html.escape(url)}">'
+    file = write_links(folder(), {what: url}, f"review-{port}.html", leads_on)
     way = f"the link in {file} leads to the queue; only you can read that file"
     try:
         click.echo(f"{what}: " + (f"the queue is at\n  {url}" if sys.stdout.isatty() else way))

@@ -76,17 +76,13 @@ def sign_in_link(api: str, auth: str) -> str:
     return f"{api.removesuffix('/api')}{PATH}#{urllib.parse.quote(auth, safe='')}"
 
 
-def write_links(
-    folder: Path, links: Mapping[str, str], name: str = LINKS, *, leads_on: bool = False
-) -> Path:
-    """Write a page of links that only this user can read, or that leads to its one; returns it."""
+def write_links(folder: Path, links: Mapping[str, str], name: str = LINKS, head: str = "") -> Path:
+    """Write a page of links that only this user can read, `head` in its HTML; returns it."""
     rows = "".join(
         f'<p><a href="{html.escape(link)}">{html.escape(name)}</a>'
         f"{html.escape(SHOWS.get(name, ''))}</p>"
         for name, link in links.items()
     )
-    target = html.escape(next(iter(links.values()), ""))
-    head = f'<meta http-equiv="refresh" content="0;url={target}">' if leads_on else ""
     file = private_folder(folder) / name
     write_private(file, page("autolabel", rows, head))
     return file
