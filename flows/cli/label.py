@@ -94,9 +94,9 @@ def run_label(
             summary = summary_of(plan, outcomes, time.perf_counter() - started)
         else:
             summary = _under_prefect(console, plan, api, shown)
+    summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
     conclude(console, summary)
     _say_what_does_not_fit(console, plan, printed)
-    summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
     return summary
 
 

@@ -434,7 +434,7 @@ def decided_by(stats: Stats) -> str:
             f": {total:,} decisions on {counted(stats.decided, 'label')}, "
             f"{total - stats.decided:,} of them by a second person"
         )
-    return people or "nobody yet"
+    return people or "nobody yet (drawing a label decides on none of the machine's)"
 
 
 def summary(stats: Stats) -> str:

@@ -185,7 +185,7 @@ def the_strip(page: Any, size: int) -> None:
         "needed on ticked tiles of the grid",
         "on a tile: 2 of the 5 labels",
         "zoom to the selected labels, else to the one with the focus",
-        "labels of the frame that the view leaves out",
+        "labels of the frame that the view does not ask about",
     ):
         assert words in keys
     reject = page.get_by_test_id("strip-reject").get_attribute("title")

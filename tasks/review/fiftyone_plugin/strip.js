@@ -9,8 +9,9 @@
   const KEY = "font:bold 12px monospace;background:#f3f4f6;color:#111827;border-radius:3px;padding:1px 5px;margin-right:2px";
   const BUTTON = "font:13px sans-serif;color:#f3f4f6;background:#374151;border:1px solid #6b7280;border-radius:6px;" +
     "padding:3px 6px;cursor:pointer;flex:none";
-  const HIDDEN = "labels of the frame that the view leaves out: hidden are those of objects that it asks about in another frame " +
-    "or not at all, the others were decided before; press this to outline them; 'Open a sequence' above the grid shows their masks";
+  const HIDDEN = "labels of the frame that the view does not ask about: hidden are those of objects asked about in another frame or " +
+    "not at all; the others were decided before, and those kept are drawn as reviewed ones; press this to outline them; " +
+    "'Open a sequence' above the grid shows their masks";
   const OUTSIDE = "the queue asks about as many objects as --budget says, about each once: by its riskiest label. Another label of this " +
     "object is asked about or decided, or the budget did not reach it";
   const PLACE = "place in the queue, which begins with the frame of the riskiest label, and how many of its decisions are left";
