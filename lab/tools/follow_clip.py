@@ -18,7 +18,7 @@ from lab.tools.track_metrics import MATCH_IOU, TrueFrame, track_metrics
 from sam2_core.load import load_follow_backend
 from sam2_core.types import Boxes
 from tasks.boxes.detect import detect
-from tasks.boxes.detectors import BUNDLED, load_detector
+from tasks.boxes.detectors import load_detector
 from tasks.dataset.coco_truth import rle_box_xyxy_px
 from tasks.frames.discover import discover
 from tasks.frames.images import read_image
@@ -26,7 +26,7 @@ from tasks.frames.video import expand_videos
 from tasks.masks.follow import MOST_UNDETECTED
 from tasks.masks.model import choose_model, load_segmenter
 from tasks.masks.segment import segment_frames
-from tasks.pipeline.params import BUNDLED_MIN_SCORE, DETECTOR_MIN_SCORE
+from tasks.pipeline.params import LabelParams
 from tasks.risk.geometry import box_ious
 from tasks.store.tables import LabeledFrame
 from tasks.tracks.linking import track
@@ -38,8 +38,8 @@ def labeled(video: Path, count: int, detector: str) -> list[LabeledFrame]:
     (clip,) = discover([str(video)])
     frames = [one for one in expand_videos(clip.frames) if isinstance(one, FrameRef)]
     some = frames[:count]
-    least = BUNDLED_MIN_SCORE if detector in BUNDLED else DETECTOR_MIN_SCORE  # as `label` does
-    found = detect(some, load_detector(detector), min_score=least)
+    params = LabelParams(sources=(str(video),), out="labels", detector=detector)
+    found = detect(some, load_detector(detector), min_score=params.least_score)
     pairs = [(one, boxes) for one in some if isinstance(boxes := found[one.index], Boxes)]
     return list(segment_frames(load_segmenter(choose_model("compact")), pairs, read_image))
 

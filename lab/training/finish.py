@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from lab.training.config import TrainingConfig
 from lab.training.curves import plot_curves
 from lab.training.detector_export import export_detector
 from lab.training.train import load_weights, planned_jobs
+from sam2_core.cache import file_sha256
 from sam2_core.presets import preset_named
 
 
@@ -33,8 +33,7 @@ def finish(config: TrainingConfig, out: Path) -> list[Path]:
         trained = load_weights(out / "detector" / "detector.safetensors")
         facts = {"training": config.name, "input_hw": list(config.detector.input_hw)}
         export_detector(trained, config.detector, LABELS, path, facts)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        path.with_name(f"{path.name}.sha256").write_text(f"{digest}  {path.name}\n")
+        path.with_name(f"{path.name}.sha256").write_text(f"{file_sha256(path)}  {path.name}\n")
         written.append(path)
     curves = {job: json.loads((out / job / "curves.json").read_text()) for job in jobs}
     plot_curves(curves, out / "curves.png")

@@ -345,8 +345,8 @@ def write_frames(
         documents: list[Document] = []
         if one.masks is not None:
             documents = label_documents(one, next(crops), origin, judgement)
-        total += len(one.boxes) if documents else 0
         fields = machine_fields(one, origin, documents, judgement, now)
+        total += fields["instances"]
         fields["filepath"] = placement.paths.get(one.frame.uri) or fields["filepath"]
         if identity in replaced and one.masks is not None:
             size_hw = one.masks.size_hw

@@ -342,10 +342,12 @@ def _by_sight(ctx: Any, chosen: Sequence[Chosen]) -> list[Chosen]:
     decided on it meanwhile.
     """
     shown = (ctx.params.get("focus") or {}).get("decision")
+    wanted = {"_id": {"$in": [sample_id(frame.frame_key) for frame in chosen]}}
+    found = sample_collection(ctx.dataset).find(wanted, _OF_SIGHT)
+    samples = {one["frame_key"]: one for one in found}
     parts: list[Chosen] = []
     for frame in chosen:
-        wanted = {"_id": sample_id(frame.frame_key)}
-        sample = sample_collection(ctx.dataset).find_one(wanted, _OF_SIGHT) or {}
+        sample = samples.get(frame.frame_key, {})
         unseen = unseen_labels(sample)
         blind = [one for one in frame.labels if unseen.get(str(one[1]["_id"])) == (shown or "")]
         seen = [one for one in frame.labels if one not in blind]
@@ -576,8 +578,7 @@ def _follow_take(ctx: Any) -> Done:
 
 
 def _export_reviews(ctx: Any) -> Done:
-    left = left_out(reviewed_samples(ctx.dataset))
-    if left and not ctx.params.get("confirmed"):
+    if not ctx.params.get("confirmed") and (left := left_out(reviewed_samples(ctx.dataset))):
         raise UnconfirmedError(f"it writes what people decided. {left}. Go on?")
     report = export_reviews(ctx.dataset.name)
     return Done(f"{report.text()}. Written to {report.table_uri}")
