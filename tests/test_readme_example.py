@@ -13,9 +13,13 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.images import open_image
 from sam2_core.types import AutolabelError, Masks
+from tasks.dataset.schema import open_dataset
+from tasks.review.events import read_events
 from tests.conftest import REPOSITORY
 from tests.integration.cluster import AUTOLABEL
 from tests.integration.runs import write_boxes, write_image
+from tests.review.labels import labeled_frames
+from tests.review.reviewed import load_run
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capsys):
@@ -32,22 +36,32 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
     assert array.sum() == names["masks"].area_px[0] > 10_000
 
 
-def test_the_examples_for_python_run(tmp_path, monkeypatch, capsys):
+def test_the_examples_for_python_run(tmp_path, monkeypatch, capsys, database):
     examples = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/PYTHON.md").read_text(), re.S)
     for name in ("drives/one/0.jpg", "drives/one/1.jpg", "frame.jpg"):
         write_image(tmp_path / name, 3, (240, 320))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "nobody")  # until an example signs
+    load_run("python demo", tmp_path / "reviewed", labeled_frames(4))
     for code in examples:
         # With a server, `test_nightly` submits one from Python.
         needs_server = "backfill(" in code
         expected = pytest.raises(AutolabelError, match="no Prefect server: start one with")
         with expected if needs_server else contextlib.nullcontext():
-            exec(compile(code, "PYTHON.md", "exec"), {})
+            named = code.replace('"demo"', '"python demo"')  # test_demo.py has the other one
+            exec(compile(named, "PYTHON.md", "exec"), {})
     first, second = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"2 frames, \d+ masks, \[\]", first)
     assert second == "Masks(1 of 320x240 px)"
     assert list(tmp_path.glob("labels/labels/**/*.parquet"))
+    labels = [one for frame in open_dataset("python demo") for one in frame.detections.detections]
+    assert {one.area_px < 1000 for one in labels} == {True, False}
+    small = {one.id for one in labels if one.area_px < 1000}
+    assert small == {one.id for one in labels if one.decision == "rejected"}
+    events = read_events(str(tmp_path / "reviewed"), "python demo")
+    assert {label for one in events for label in one.decisions} == small
+    assert {one.by for one in events} == {"too small"}
 
 
 @pytest.mark.ci
