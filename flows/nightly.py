@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 from uuid import UUID
@@ -23,7 +24,7 @@ from flows.server.fleet import decided
 from flows.server.runs import MOST_STARTS, TAG, shard_of, signs_of_life, watch
 from tasks.errors import redacted_errors
 from tasks.store import quarantine
-from tasks.store.manifests import Key
+from tasks.store.manifests import MOST_READ, Key, ListedManifest, list_manifests, read_listed
 from tasks.store.private_files import remove_abandoned
 from tasks.wording import counted
 
@@ -42,7 +43,8 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
 
     What failed is submitted once more in the same night. What is missing is whatever has no
     manifest, whenever it was uploaded; what a `since` leaves out is counted. A night in which a
-    sequence was given up ends Failed, once.
+    sequence was given up ends Failed, once. The state's message says what this night labeled:
+    `autolabel status` prints it.
 
     Args:
         params: what to label.
@@ -56,13 +58,15 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
             )
         deadline, out_uri = time.monotonic() + wait_hours * 3600, params.label.out
         params = params.model_copy(update={"label": decided(params.label)})
-        began_s = math.inf  # what this night gave up before its worker died is its own
+        began_s = math.inf  # what this night did before its worker died is its own
         if flow_run.run_count > 1:
             with connected() as client:
                 started = client.read_flow_run(UUID(flow_run.id)).start_time
                 began_s = started.timestamp() if started else math.inf
-        found = _given_up(out_uri, job_of(params.label).stamp.run_key)
+        run_key = job_of(params.label).stamp.run_key
+        found = _given_up(out_uri, run_key)
         given_up_before = {key for key, at_s in found.items() if at_s < began_s}
+        before = {one.path for one in _manifests(out_uri, run_key) if one.written_s < began_s}
         again = partial(plan_backfill, params)
         for card in ROUNDS:
             planned = backfill(params)
@@ -71,10 +75,12 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
             if not ended or not left["to_label"]:
                 break
         remove_abandoned(out_uri)
-        message = f"{left['up_to_date']} of {counted(left['sequences'], 'sequence')} labeled"
+        new = [one for one in _manifests(out_uri, run_key) if one.path not in before]
+        message = f"{_labeled(out_uri, new)}; {left['up_to_date']} of "
+        message += f"{counted(left['sequences'], 'sequence')} labeled"
         loaded, dataset = True, params.label.dataset_name
         if dataset:
-            load = load_dataset(dataset, out_uri, planned["run_key"], return_state=True)
+            load = load_dataset(dataset, out_uri, run_key, return_state=True)
             state = cast("State[Any]", load)
             loaded = state.is_completed()
             message += "" if loaded else f"; {state.message}"
@@ -85,13 +91,31 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
         message += "".join(f", {left[name]} {text}" for name, text in others.items() if left[name])
         if left["to_label"] or not ended:
             return Failed(message=f"{message}; `autolabel status` tells why the others are not")
-        if _given_up(out_uri, planned["run_key"]).keys() - given_up_before:
+        if _given_up(out_uri, run_key).keys() - given_up_before:
             return Failed(message=f"{message}, some of them this night: see `autolabel status`")
         return Completed(message=message) if loaded else Failed(message=message)
 
 
 def _given_up(out_uri: str, run_key: str) -> dict[Key, float]:
     return patiently(lambda: quarantine.given_up(out_uri, run_key), "looking at what was given up")
+
+
+def _manifests(out_uri: str, run_key: str) -> list[ListedManifest]:
+    return patiently(lambda: list_manifests(out_uri, run_key), "looking at what is labeled")
+
+
+def _labeled(out_uri: str, new: Sequence[ListedManifest]) -> str:
+    """Say what a night labeled; of more sequences than are read to tell of it, how many alone."""
+    if not new:
+        return "nothing new"
+    text = f"labeled {counted(len(new), 'sequence')}"
+    if len(new) > MOST_READ:
+        return text
+    read, _ = patiently(lambda: read_listed(out_uri, new), "looking at what is labeled")
+    frames, failed = sum(one.frames for one in read), sum(one.failed for one in read)
+    masks = sum(chunk.instances - chunk.rejected for one in read for chunk in one.chunks)
+    text += f": {counted(frames, 'frame')}{f' ({failed} failed)' if failed else ''}"
+    return f"{text}, {counted(masks, 'mask')}"
 
 
 def wait_for_shards(planned: dict[str, Any], deadline: float, key: str) -> bool:

@@ -243,6 +243,8 @@ def _show_schedule(schedule: dict[str, Any]) -> None:
     if schedule["last_run"]:
         moment = _local(schedule["last_run"], schedule)
         line += f", the last run of {moment} {schedule['last_state'].lower()}"
+        if schedule["last_state"] == "Completed" and schedule["last_message"]:
+            line += f": {schedule['last_message']}"
     click.echo(line)
     if schedule["sources"]:
         click.echo(f"  labels      {short_sources(schedule['sources'])} to {schedule['out']}")

@@ -28,6 +28,7 @@ def test_nights_are_told_with_their_zone(monkeypatch):
         "sources": ["s3://drives"], "out": "s3://labels",
         "timezone": "Europe/Berlin", "next_runs": ["2026-11-23T01:00+01:00"],
         "last_run": "2026-08-01T01:00+02:00", "last_state": "Completed", "problem": "",
+        "last_message": "labeled 2 sequences: 4 frames, 6 masks; 5 of 5 sequences labeled",
     }  # fmt: skip
     found = {"workers_online": [], "workers_refused": {}, "label_runs": [], "runs": []}
     found["database_bytes"] = 5_000_000
@@ -40,7 +41,10 @@ def test_nights_are_told_with_their_zone(monkeypatch):
     head = next(line for line in lines if line.startswith("schedule of nightly/nightly"))
     assert next(lines).split() == ["labels", "s3://drives", "to", "s3://labels"]
     night = next(lines)
-    assert head.endswith("the last run of Sat 2026-08-01 01:00 CEST completed")
+    assert head.endswith(
+        "the last run of Sat 2026-08-01 01:00 CEST completed: labeled 2 sequences: 4 frames, "
+        "6 masks; 5 of 5 sequences labeled"
+    )
     assert night.split() == ["planned", "Mon", "2026-11-23", "01:00", "CET"]
 
 

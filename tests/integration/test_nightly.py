@@ -53,6 +53,8 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     now_command = told.splitlines()[-1].removeprefix("one now: ")
     subprocess.run(["sh", "-c", now_command], env=workstation.environment, check=True)
     wait_for(lambda: "drive0" in labeled(out), 400, every=2)
+    (night,) = completed(workstation)
+    assert night["last_message"] == "labeled 1 sequence: 2 frames, 4 masks; 1 of 1 sequence labeled"
     _, warned = said(workstation, "nightly", *arguments, "--frames", ":1")
     assert "night would fail: --frames :1 leaves out 1 of 2 frames of drive0" in warned
     said(workstation, "nightly", *arguments)
@@ -63,12 +65,7 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     os.utime(half, (0, 0))
     every_minute(workstation)
     wait_for(lambda: "drive1" in labeled(out), 400, every=2)
-    (night,) = wait_for(
-        lambda: [
-            one for one in status(workstation)["schedules"] if one["last_state"] == "Completed"
-        ],
-        200, every=5,
-    )  # fmt: skip
+    (night,) = completed(workstation)
     assert (night["on"], bool(night["next_runs"]), night["problem"]) == (True, True, "")
     assert not half.exists()
 
@@ -179,6 +176,14 @@ def every_minute(home):
         "    client.update_deployment_schedule(found.id, found.schedules[0].id, schedule=rule)\n"
     )
     subprocess.run([sys.executable, "-c", script], env=home.environment, check=True)
+
+
+def completed(home):
+    """The schedules whose last run has ended well, as soon as there is one."""
+    return wait_for(
+        lambda: [one for one in status(home)["schedules"] if one["last_state"] == "Completed"],
+        200, every=5,
+    )  # fmt: skip
 
 
 def status(home):
