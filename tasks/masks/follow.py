@@ -113,7 +113,7 @@ def finished(low_res: LowResMasks, size_hw: tuple[int, int]) -> Masks:
 
 
 def with_boxes_around(one: LabeledFrame) -> LabeledFrame:
-    """Put the boxes of followed objects around their masks, which rules may have changed."""
+    """Put the boxes of followed objects around their masks: again where rules change these."""
     if one.masks is None or not one.followed:
         return one
     rows = np.flatnonzero(one.masks.area_px)
@@ -131,8 +131,8 @@ class _Undetected:
     Attributes:
         frame: number of the frame in the chunk.
         tracks: names of the objects.
-        boxes: around the masks, with what the last detections before the frame say; a track id is
-            -1 where none was given.
+        boxes: what the last detections before the frame say; NaN until `with_boxes_around`. A
+            track id is -1 where none was given.
         masks: by memory.
         ages: frames since the last detections.
 
@@ -183,9 +183,8 @@ class _Chunk:
         masks = finished(shown.chosen(rows), one.masks.size_hw)
         tracks = [names[row] for row in rows]
         labels, scores, ids, _ = zip(*(self._last[name] for name in tracks), strict=True)
-        bounds = segments_of(masks.rle, masks.size_hw).bounds_xyxy_px()
         made = Boxes(
-            bounds.astype(np.float32), np.array(scores, np.float32), labels,
+            np.full((len(rows), 4), np.nan, np.float32), np.array(scores, np.float32), labels,
             np.array(ids, np.int64), FOLLOWED,
         )  # fmt: skip
         return _Undetected(frame, tracks, made, masks, shown.undetected_frames[rows])
@@ -204,7 +203,7 @@ class _Chunk:
         if more.track_ids is not None and (more.track_ids < 0).any():
             more = replace(more, track_ids=None)
         added = one.with_more(more, there.masks.chosen(rows))
-        return replace(added, followed=tuple(there.ages[rows].tolist()))
+        return with_boxes_around(replace(added, followed=tuple(there.ages[rows].tolist())))
 
     def _candidates(self, shown: Followed, given: Sequence[int]) -> list[int]:
         """Choose present objects without a detection, those first that were detected last.
