@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes, Masks
-from tasks.dataset.coco_truth import Truth, TruthImage, load_truth
+from tasks.dataset.coco_truth import Truth, TruthImage, read_truth
 from tasks.risk.geometry import Numbers
 from tasks.store.tables import (
     LabeledFrame,
@@ -87,7 +87,7 @@ def labeled_drives(
         with ProcessPoolExecutor() as pool:
             list(pool.map(_render, missing))
     for folder, seed in zip(folders, seeds, strict=True):
-        truth = load_truth(folder / "truth.json")
+        truth = read_truth(folder / "truth.json")
         labels = folder / models.key
         if not (labels / f"{DETECTOR}.parquet").is_file():
             _label(models, folder, truth, seed)

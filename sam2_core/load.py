@@ -353,16 +353,13 @@ def _without_memory(name: str) -> NoMemoryError:
     )
 
 
-def load_follow_backend(
-    model: str | Path, backend: str, precision: str, *, threads: int | None = None
-) -> FollowBackend:
+def load_follow_backend(model: str | Path, backend: str, precision: str) -> FollowBackend:
     """Load what follows objects on this machine.
 
     Args:
         model: one that has a memory; as for `load_backend`.
         backend: one of `FOLLOWING`.
         precision: fp32 or fp16.
-        threads: CPU threads of one operator; every core when None.
 
     Raises:
         NoMemoryError: the model has no memory, or the backend runs none.
@@ -388,9 +385,7 @@ def load_follow_backend(
     sha256 = memory_sha256(model, backend, precision)
     folder = resolve_model(model, wanted)
     sizes = {"image_size": folder.image_size, "width": folder.facts.get("width")}
-    in_graphs = OnnxFollowBackend(
-        folder.path, preset_named(folder.facts["preset"]).sized(**sizes), threads
-    )
+    in_graphs = OnnxFollowBackend(folder.path, preset_named(folder.facts["preset"]).sized(**sizes))
     for name, session in in_graphs.sessions.items():
         folder.hold_against(session.get_modelmeta().custom_metadata_map, name)
     in_graphs.memory_sha256 = sha256

@@ -98,7 +98,7 @@ class UnlistedError(AutolabelError):
     """An NVIDIA driver is here, and which GPUs may be used is not known."""
 
 
-def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
+def gpu_ids() -> list[str]:
     """GPUs that this process may use: `CUDA_VISIBLE_DEVICES`, else all that nvidia-smi lists.
 
     As CUDA reads the variable: indices, and UUIDs of GPUs and MIG devices or their beginnings, up
@@ -110,7 +110,7 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
             variable names none.
 
     """
-    chosen, smi = environment.get("CUDA_VISIBLE_DEVICES"), shutil.which("nvidia-smi")
+    chosen, smi = os.environ.get("CUDA_VISIBLE_DEVICES"), shutil.which("nvidia-smi")
     if chosen is None:
         return _listed(smi) if smi else []
     names = [one.strip() for one in chosen.split(",")]

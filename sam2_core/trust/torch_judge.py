@@ -4,7 +4,6 @@ It shares no code with what labels but the weights' names and the definition of 
 are resized and logits enlarged by PyTorch, whole and without batches or folded weights.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ def torch_answers(
     *,
     close_ups: bool,
     checkpoint_sha256: str,
-    progress: Callable[[str], object] = lambda _: None,
 ) -> Answers:
     """Segment a calibration set with the plain modules.
 
@@ -42,16 +40,12 @@ def torch_answers(
         calibration: what to segment.
         close_ups: give each box a crop of its own.
         checkpoint_sha256: of the weights.
-        progress: called with each picture's name.
 
     """
     size = model.preset.close_up_size if close_ups else model.preset.image_size
     judge = at_size(model, size).float().eval() if close_ups else model.eval()
-    images = []
     with torch.inference_mode():
-        for image in calibration.images:
-            progress(image.name)
-            images.append(_judged(judge, image, size, close_ups=close_ups))
+        images = [_judged(judge, one, size, close_ups=close_ups) for one in calibration.images]
     return Answers(
         checkpoint_sha256, close_ups, calibration.digest,
         f"PyTorch {torch.__version__}, float32, plain modules", tuple(images),

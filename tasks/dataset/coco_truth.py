@@ -140,20 +140,6 @@ class _Annotation(BaseModel):
     visible_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-def load_truth(path: str | Path) -> Truth:
-    """Read a COCO instances json in which every annotation can be measured.
-
-    Raises:
-        AutolabelError: when the file is missing, is not such a json, or an annotation is wrong.
-
-    """
-    truth = read_truth(path)
-    for image in truth.images:
-        if image.unreadable:
-            raise AutolabelError(f"{path}: {image.file_name}: {image.unreadable}")
-    return truth
-
-
 def read_truth(path: str | Path) -> Truth:
     """Read a COCO instances json; what is wrong with an annotation costs its picture.
 

@@ -55,11 +55,6 @@ def import_around_fiftyone() -> None:
             getattr(importlib.import_module(name), "__all__", ())  # runs what would wait
 
 
-def waiting() -> set[str]:
-    """Names of modules that are imported and have not run."""
-    return {name for name, one in list(sys.modules.items()) if isinstance(one, _Later)}
-
-
 class _Finder(MetaPathFinder):
     """Finds what everybody finds, and has it run later."""
 

@@ -43,7 +43,7 @@ from sam2_core.types import (
     Masks,
 )
 from tasks.boxes.yolox import AnyDetector
-from tasks.dataset.coco_truth import Truth, TruthImage, areas_px, load_truth, read_truth
+from tasks.dataset.coco_truth import Truth, TruthImage, areas_px, read_truth
 from tasks.evaluate.metrics import FailedImage, Scores
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
 from tasks.masks.segment import segment_frames
@@ -264,10 +264,10 @@ def _size_of(sample: dict[str, Any]) -> tuple[int, int]:
         return image.height, image.width
 
 
-def example_truths(folder: Path = EXAMPLES) -> Iterator[tuple[Path, Truth]]:
+def example_truths() -> Iterator[tuple[Path, Truth]]:
     """Yield each drive of known truth: its folder of pictures and what is in them."""
-    for path in sorted(folder.glob("*/truth.json")):
-        yield path.parent / "images", load_truth(path)
+    for path in sorted(EXAMPLES.glob("*/truth.json")):
+        yield path.parent / "images", read_truth(path)
 
 
 def load_png_truth(folder: Path, images: Path, *, first_frames: bool = False) -> Truth:

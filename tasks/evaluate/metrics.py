@@ -480,7 +480,7 @@ def write_report(
     folder: Path,
     result: Mapping[str, Any],
     records: Sequence[Record],
-    draw: Draw | None = None,
+    draw: Draw,
 ) -> Path:
     """Write `report.md` with its plots and pictures.
 
@@ -488,7 +488,7 @@ def write_report(
         folder: where to; made if it is not there.
         result: what `autolabel evaluate --json` prints.
         records: every instance.
-        draw: draws the worst cases; left out when None.
+        draw: draws the worst cases.
 
     Returns:
         The page's path.
@@ -509,8 +509,7 @@ def write_report(
     if failed := result["failed_images"]:
         reasons = ["- " + plain(f"{one['file_name']}: {one['reason']}") for one in failed]
         lines += ["Not measured:", "", *reasons, ""]
-    if draw:
-        lines += _worst(folder, records, draw)
+    lines += _worst(folder, records, draw)
     page = folder / PAGE
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return page

@@ -21,8 +21,7 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.coco_truth import TruthImage, images_of
-from tasks.dataset.coco_truth import load_truth as read_truth
+from tasks.dataset.coco_truth import TruthImage, images_of, read_truth
 from tasks.dataset.database import waits_for_database
 from tasks.dataset.documents import (
     Document,
@@ -105,11 +104,14 @@ def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> in
         How many instances found their frame.
 
     Raises:
-        AutolabelError: no image of the file is in the dataset.
+        AutolabelError: no image of the file is in the dataset, or an annotation is wrong.
 
     """
     dataset = open_dataset(dataset_name)
     truth = read_truth(truth_path)
+    for image in truth.images:
+        if image.unreadable:
+            raise AutolabelError(f"{truth_path}: {image.file_name}: {image.unreadable}")
     collection = sample_collection(dataset)
     wanted = {"sequence_id": sequence_id} if sequence_id else {}
     fitting, frames = images_of(truth), dict[int, list[Any]]()

@@ -422,6 +422,7 @@ NO_CONTROL = (
     "the queue has a label of every object: none is left of which a control sample would tell how "
     "good what nobody reviews is (`autolabel review DATASET --budget` with fewer decisions)"
 )
+MOST_RISKS = 12  # bars of sequences, the riskiest
 MOST_LETTERS = 36  # of a name beside a bar: reasons with their counts are shorter
 
 
@@ -515,9 +516,9 @@ def rates_plot(rates: Mapping[str, Rate]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def risks_plot(risks: Mapping[str, float], most: int = 12) -> list[dict[str, Any]]:
+def risks_plot(risks: Mapping[str, float]) -> list[dict[str, Any]]:
     """Bars of the risk of sequences, the riskiest on top."""
-    names = list(risks)[:most][::-1]  # no character of HTML is in the name of a sequence
+    names = list(risks)[:MOST_RISKS][::-1]  # no character of HTML is in the name of a sequence
     return [
         {
             "type": "bar", "orientation": "h", "x": [risks[name] for name in names], "y": names,

@@ -9,7 +9,10 @@ import pytest
 
 USES = """
     import sys
-    from tasks.dataset.lazy_imports import import_later, waiting
+    from tasks.dataset.lazy_imports import _Later, import_later
+
+    def waiting():
+        return {name for name, one in list(sys.modules.items()) if isinstance(one, _Later)}
 
     import_later()
     import fiftyone as fo

@@ -12,7 +12,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.mask_geometry import boundary_f, mask_iou, size_class
 from sam2_core.types import AutolabelError, Boxes, Masks
-from tasks.dataset.coco_truth import load_truth, read_truth
+from tasks.dataset.coco_truth import read_truth
 from tasks.evaluate.evaluate import evaluate, one_by_one, open_truth, true_boxes
 from tasks.evaluate.metrics import Scores, box_iou, matched
 
@@ -65,7 +65,7 @@ def test_the_three_ways_to_write_a_mask_are_one(tmp_path):
         {"category_id": 10, "segmentation": uncompressed(mask)},
         {"category_id": 11, "segmentation": polygon, "bbox": [9, 19, 42, 42]},
     ])  # fmt: skip
-    (image,) = load_truth(path).images
+    (image,) = read_truth(path).images
     assert image.labels == ("car", "car", "person")
     for encoded in image.rle:
         decoded = coco_mask.decode({"counts": encoded, "size": SIZE})
@@ -115,8 +115,6 @@ def test_a_bad_annotation_is_named_and_costs_its_picture(tmp_path, change, messa
     bad, good = read_truth(path).images
     assert re.search(f"annotation 2: .*{message}", bad.unreadable)
     assert (len(bad), len(good), good.unreadable) == (0, 1, "")
-    with pytest.raises(AutolabelError, match=rf"7\.png: annotation 2: .*{message}"):
-        load_truth(path)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +144,7 @@ def test_a_file_that_is_no_truth_is_refused(tmp_path):
     for content in ("{", "[]", '{"images": []}'):
         (tmp_path / "x.json").write_text(content)
         with pytest.raises(AutolabelError, match=r"x\.json"):
-            load_truth(tmp_path / "x.json")
+            read_truth(tmp_path / "x.json")
     for path, first_frames, message in (
         (tmp_path / "absent.json", False, "no such file"),
         (write_truth(tmp_path, [SOUND]), True, "says of no picture which sequence"),
@@ -159,7 +157,7 @@ def test_a_file_that_is_no_truth_is_refused(tmp_path):
 def test_a_byte_order_mark_and_ids_written_as_text_are_read(tmp_path):
     path = write_truth(tmp_path, [SOUND | {"image_id": "7", "category_id": 10.0, "iscrowd": "0"}])
     path.write_text(path.read_text(), encoding="utf-8-sig")
-    assert load_truth(path).images[0].labels == ("car",)
+    assert read_truth(path).images[0].labels == ("car",)
 
 
 def test_mask_iou_and_size_classes():
@@ -202,7 +200,7 @@ def test_box_iou_with_nan():
 def two_cars(tmp_path):
     masks = [rect(0, 0, 40, 40), rect(60, 60, 80, 80)]
     rows = [{"category_id": 10, "segmentation": uncompressed(m)} for m in masks]
-    return load_truth(write_truth(tmp_path, rows)), masks
+    return read_truth(write_truth(tmp_path, rows)), masks
 
 
 def test_a_missed_instance_counts_zero(tmp_path):
@@ -247,7 +245,7 @@ def test_matching_is_by_class_score_and_box_or_mask(tmp_path):
 def test_crowds_count_neither_way(tmp_path):
     car = {"category_id": 10, "segmentation": uncompressed(rect(0, 0, 40, 40))}
     crowd = car | {"segmentation": uncompressed(rect(80, 0, 160, 60)), "iscrowd": 1}
-    truth = load_truth(write_truth(tmp_path, [car, crowd]))
+    truth = read_truth(write_truth(tmp_path, [car, crowd]))
     boxes = Boxes([[90, 10, 120, 50], [0, 0, 40, 40]], [0.9, 0.8], ("car", "car"))
     scores = Scores(truth.categories)
     found = masks_of(rect(90, 10, 120, 50), rect(0, 0, 40, 40))
@@ -304,5 +302,5 @@ def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
 def test_an_image_may_have_more_instances_than_a_byte_counts(tmp_path):
     """`pycocotools.mask.area` of more than 255 masks fails with NumPy 2."""
     one = {"category_id": 10, "segmentation": uncompressed(rect(3, 4, 8, 9)), "bbox": [3, 4, 5, 5]}
-    (image,) = load_truth(write_truth(tmp_path, [one] * 300)).images
+    (image,) = read_truth(write_truth(tmp_path, [one] * 300)).images
     assert image.area_px.tolist() == [25] * 300

@@ -116,6 +116,10 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     (own,) = open_truth(f"dataset:{name} v1.2.truth", None).images  # of somebody else's
     assert (own.labels, own.size_hw, own.area_px.tolist()) == (("van",), (30, 40), [300])
     assert own.track_ids.tolist() == [7]
+    wrong = {**coco["annotations"][0], "category_id": 9}
+    path.write_text(json.dumps({**coco, "annotations": [wrong]}))
+    with pytest.raises(AutolabelError, match=r"truth\.json: a/0\.jpg: annotation 1: category_id 9"):
+        load_truth(name, path)
     coco["images"] = coco["images"][3:]
     path.write_text(json.dumps({**coco, "annotations": coco["annotations"][4:]}))
     with pytest.raises(AutolabelError, match="none of its 1 image is"):

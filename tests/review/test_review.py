@@ -13,7 +13,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError
 from tasks.dataset import layout, schema
-from tasks.dataset.coco_truth import load_truth
+from tasks.dataset.coco_truth import read_truth
 from tasks.load import into_fiftyone as load
 from tasks.load.into_fiftyone import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose, fix_class, merge
@@ -245,7 +245,7 @@ def test_export_says_who_decided_what(name: str, out: Path) -> None:
     one = labeled_frames(4)[3]
     passed = [a for a in coco["annotations"] if a["image_id"] == 4]
     assert {a["segmentation"]["counts"] for a in passed} == {r.decode() for r in one.masks.rle}
-    assert load_truth(report.coco_uri).instances == 17, "readable as COCO"
+    assert read_truth(report.coco_uri).instances == 17, "readable as COCO"
 
 
 def test_decisions_go_where_the_labels_are_in_whatever_folder_the_review_starts(
@@ -283,5 +283,5 @@ def test_labels_without_a_mask_are_no_instances(tmp_path: Path) -> None:
         for decision, one in (("accepted", mask), ("accepted", mask * 0), ("rejected", mask))
     ]  # fmt: skip
     (tmp_path / "coco.json").write_text(json.dumps(coco_of([sample], rows)))
-    (image,) = load_truth(tmp_path / "coco.json").images
+    (image,) = read_truth(tmp_path / "coco.json").images
     assert image.area_px.tolist() == [50]
