@@ -14,6 +14,7 @@ from flows.params import LabelParams
 from flows.server.api import use_api
 from sam2_core.types import AutolabelError
 from tasks.store import storage
+from tasks.store.manifests import list_runs
 from tasks.types import ALL_FRAMES
 
 NIGHTS_SHOWN = 5
@@ -71,7 +72,8 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     refusal, absent = "", absent_here(params.label.sources)
     try:
         decided(params.label)
-        if params.label.selection != ALL_FRAMES and not absent:
+        some = params.label.selection != ALL_FRAMES
+        if some and not absent and list_runs(params.label.out):
             plan_backfill(params)  # others may have labels here, which a run refuses to lose
     except AutolabelError as error:
         refusal = str(error)
