@@ -6,13 +6,11 @@ machine, in any folder and under any supported Python. Tests hold the lists agai
 really imports.
 """
 
-import ast
 import functools
 import hashlib
 import io
 import tokenize
 from pathlib import Path
-from typing import TypeGuard
 
 from sam2_core.types import AutolabelError
 
@@ -42,23 +40,24 @@ def source_digest(modules: tuple[str, ...]) -> str:
 
 
 def decisive_source(text: str) -> str:
-    """Return source without comments, docstrings, imports and blank lines."""
-    lines = text.split("\n")
+    """Return source without comments, docstrings, imports and blank lines.
+
+    Read as tokens: two threads that make syntax trees at once may fail under Python 3.11.
+    """
+    lines, statement = text.split("\n"), list[tokenize.TokenInfo]()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        row, column = token.start
         if token.type == tokenize.COMMENT:
-            row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import | ast.ImportFrom) or _is_text(node):
-            rows = slice(node.lineno - 1, node.end_lineno)
-            lines[rows] = [""] * len(lines[rows])
+        elif token.type == tokenize.NEWLINE:
+            is_text = all(one.type == tokenize.STRING for one in statement)
+            if is_text or statement[0].string in {"import", "from"}:
+                rows = slice(statement[0].start[0] - 1, row)
+                lines[rows] = [""] * len(lines[rows])
+            statement = []
+        elif token.type not in {tokenize.NL, tokenize.INDENT, tokenize.DEDENT}:
+            statement.append(token)
     return "\n".join(line.rstrip() for line in lines if line.strip())
-
-
-def _is_text(node: ast.AST) -> TypeGuard[ast.Expr]:
-    """Whether a statement is a text and no more, such as a docstring."""
-    value = node.value if isinstance(node, ast.Expr) else None
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 _EVERYWHERE = (

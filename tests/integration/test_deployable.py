@@ -104,5 +104,6 @@ def test_flows_are_served_deployed_and_deployed_from_a_source(cluster, served, t
         runs[way] = started(cluster, "label", way, {"params": label})
     for way, run in runs.items():
         state = end_of(cluster, run)
-        assert state["type"] == "COMPLETED", (way, state)
+        log = (cluster.folder / "worker0.log").read_text()[-3000:]
+        assert state["type"] == "COMPLETED", f"{way}: {state['message']}\n{log}"
         assert list((tmp_path / f"out-{way}").glob("manifests/*/*.json")), way

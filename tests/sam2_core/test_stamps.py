@@ -1,8 +1,11 @@
 """A stamp says which weights and which code made a mask, and nothing else may make it."""
 
 import ast
+import gc
 import os
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +137,28 @@ def test_any_change_of_the_code_is_another_stamp(tmp_path, monkeypatch, before, 
         digests.add(source_digest(("one",)))
     source_digest.cache_clear()
     assert len(digests) == 2
+
+
+class Garbage:
+    """What lets other threads run while it is collected, wherever that is."""
+
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        time.sleep(0)
+
+
+def test_threads_read_sources_at_once():
+    text, often = source_of("decisive_code").read_text(), gc.get_threshold()
+    gc.set_threshold(50)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            # Each leaves garbage: it was collected in syntax trees, which another thread then broke.
+            read = pool.map(lambda _: (Garbage(), decisive_source(text))[1], range(200))
+            assert len(set(read)) == 1
+    finally:
+        gc.set_threshold(*often)
 
 
 def test_the_stamp_of_a_backend_covers_its_own_code_and_no_other():
