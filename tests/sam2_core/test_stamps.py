@@ -154,7 +154,7 @@ def test_threads_read_sources_at_once():
     gc.set_threshold(50)
     try:
         with ThreadPoolExecutor(4) as pool:
-            # Each leaves garbage: it was collected in syntax trees, which another thread then broke.
+            # Garbage was collected amid a syntax tree, which another thread then broke.
             read = pool.map(lambda _: (Garbage(), decisive_source(text))[1], range(200))
             assert len(set(read)) == 1
     finally:
