@@ -18,6 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # Not the user's: there `autolabel up` of theirs may run, whose server tests would work with.
 OWN_CACHE = tempfile.mkdtemp(prefix="autolabel-tests-")
 os.environ["AUTOLABEL_CACHE"] = OWN_CACHE
+os.environ["PREFECT_HOME"] = f"{OWN_CACHE}/prefect-home"  # profiles, and what failed runs raised
 os.environ.setdefault(FOLDER, OWN_CACHE)  # of the process that starts the others
 # After all that is registered later: FiftyOne and its database, which may lie there, tidy up first.
 atexit.register(shutil.rmtree, OWN_CACHE, ignore_errors=True)
