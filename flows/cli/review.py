@@ -194,16 +194,16 @@ def open_(
         view = {"view": mine.named(names[0]).replace(" ", "-")} if names else {}
         url = app.link(opened.name, **view)
         what = f"Review {dataset} as {who}"
-        with _way_in(url, app.port, what) as file:
-            try:
+        try:
+            with _way_in(url, app.port, what) as file:
                 click.echo("click the first picture there; Ctrl-C here stops the App", err=True)
                 if browser:
                     webbrowser.open(file.as_uri())
                 _serve(app, opened)
-            except (KeyboardInterrupt, SystemExit) as end:
-                click.echo("stopping", err=True)  # it takes a moment
-                if isinstance(end, SystemExit):
-                    raise
+        except (KeyboardInterrupt, SystemExit) as end:
+            click.echo("stopping", err=True)  # it takes a moment
+            if isinstance(end, SystemExit):
+                raise
 
 
 @command.command("export")
