@@ -37,7 +37,7 @@ from tasks.store.roots import first_root
 
 # Distinct on dark and light pictures; by class name, so that a class keeps its colour everywhere.
 CLASS_COLOURS = {
-    "person": "#ff4d6d", "bicycle": "#ffd166", "car": "#3fa7ff", "motorcycle": "#ff9f1c",
+    "person": "#ff4d6d", "bicycle": "#c8a27a", "car": "#3fa7ff", "motorcycle": "#ff9f1c",
     "bus": "#b388ff", "truck": "#2ee6a6", "traffic light": "#f15bb5", "fire hydrant": "#ff6b35",
     "stop sign": "#ef233c", "traffic sign": "#00d4d8", "rider": "#ffadad", "train": "#9bf6ff",
 }  # fmt: skip

@@ -164,6 +164,7 @@ def _change(sample: Mapping[str, Any], touched: Collection[str]) -> dict[str, An
     return {"labels": labels, "gone": sorted(set(touched) - present), "values": values}
 
 
+EXPORT = "'Export reviewed labels'"
 _WORDS = {**WORDS, "none": "no reason"}
 WHOLE_UP_TO = 10  # below it Plotly would divide an axis of counts into fractions
 
@@ -222,8 +223,11 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
             buttons.btn(f"view_{row}", label=label, on_click=self.open, params={"view": view})
         panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
         name = shlex.quote(ctx.dataset.name)
-        more = f"`autolabel export {name} --format coco --to FOLDER --reviewed`, or other formats"
-        panel.md(f"**Hand on:** {handing_on(ctx.dataset.name)}; {more}", name="export_text")
+        panel.md(
+            f"**Hand on:** {EXPORT} above the grid, or `autolabel review export {name}`, writes "
+            f"the decisions as files; `autolabel export {name} --format coco --to FOLDER "
+            "--reviewed`, or other formats", name="export_text",
+        )  # fmt: skip
         for name in _TITLES:
             layout = ctx.panel.get_state(f"layout_{name}") or {}
             # The wheel scrolls the panel.
@@ -633,7 +637,7 @@ def _standing(ctx: Any) -> Answer:
         "queue": standing.label_ids, "decided": sorted(standing.decided), "said": said,
         "unseen": waiting_for_me(ctx.dataset),
         "words": WORDS, "told": DESCRIPTIONS, "last": _in_words(act) if act else "",
-        "next": "" if standing.left else _next_after(ctx.dataset, view),
+        "next": "" if standing.left else _next_after(ctx.dataset),
         "who": reviewer(), "command": shlex.join([*again, *Share.of_this_process().options]),
         "groups": [
             {"name": one.name, "paths": list(one.paths), "expanded": one.expanded} for one in groups
@@ -668,33 +672,21 @@ def _is_remade(label: Mapping[str, Any], sample: Mapping[str, Any]) -> bool:
     )
 
 
-def _next_after(dataset: Any, view: str) -> str:
+def _next_after(dataset: Any) -> str:
     """Say what comes after a queue without anything left."""
-    share, then = Share.of_this_process(), ""
-    mine = map(share.named, (NEEDS_REVIEW, SECOND_OPINIONS))
-    for name in (*mine, DISAGREEMENTS, CONTROL):
-        waiting = queue_standing(dataset, name).left if dataset.has_saved_view(name) else 0
-        if waiting and view != name:
-            then = f"next: {counted(waiting, 'label')} in the view '{name}'"
-            break
-    if not then and asks_for_more(dataset, share):
-        more = " and for second opinions" if share.double else ""
-        then = f"'Order the review queue again' above the grid asks for more{more}"
-    steps = [then] if then else []
-    if sample_collection(dataset).find_one({"review_status": OPEN}, {"_id": 1}):
-        done = "'Sequence done' (Shift+E) ends a drive: what nobody touched in it counts as right"
-        steps.append(done)
-    finished = "finished: everything is decided that a queue would ask about"
-    what = "the queue is finished and its view empties" if then else finished
-    return "; ".join([what, *steps, handing_on(dataset.name)])
-
-
-def handing_on(name: str) -> str:
-    """Say how decisions leave."""
-    return (
-        f"'Export reviewed labels' above the grid, or `autolabel review export {shlex.quote(name)}`"
-        ", writes the decisions as files"
+    share = Share.of_this_process()
+    views = (*map(share.named, (NEEDS_REVIEW, SECOND_OPINIONS)), DISAGREEMENTS, CONTROL)
+    left = ((name, queue_standing(dataset, name).left) for name in views)
+    waiting = (
+        f"next: {counted(many, 'label')} in the view '{name}'" for name, many in left if many
     )
+    more = "'Order the review queue again' above the grid asks for more"
+    then = next(waiting, "") or (more if asks_for_more(dataset, share) else "")
+    finished = "finished: everything is decided that a queue would ask about"
+    steps = ["the queue is finished", then] if then else [finished]
+    if sample_collection(dataset).find_one({"review_status": OPEN}, {"_id": 1}):
+        steps.append("Shift+E on a frame ends its drive: what nobody touched in it counts as right")
+    return "; ".join([*steps, f"{EXPORT} above the grid writes the decisions as files"])
 
 
 def _in_words(act: Sequence[Event]) -> str:
@@ -768,7 +760,7 @@ def _drawn(ctx: Any) -> Done:
     if wrong and not events:
         raise AutolabelError(wrong)
     names = ", ".join(one["label"] for event in events for one in event.upserts)
-    told = f"added {names}: F fixes the class, C the mask, Shift+T follows it" if names else ""
+    told = f"added {names}: Shift+T follows it, click it for F (class) or C (mask)" if names else ""
     where = [(event.upserts[-1]["id"], str(sample_id(event.frame_key))) for event in events]
     return Done(wrong or told, events, *(where or [("", "")])[-1])
 

@@ -552,10 +552,11 @@ def asks_for_more(dataset: Any, share: Share) -> bool:
     """Whether another queue would have anything for this reviewer."""
     budget = share.of * int(dataset.info.get("budget", DEFAULT_BUDGET))
     doubts = riskiest_objects(dataset, decided_objects(dataset), budget)
-    wanted = {"frame_key": {"$in": [one.frame_key for one in doubts]}}
-    mine = wanted | {f"{SHARE_FIELD}.{share.of}": {"$in": [None, share.number]}}
-    is_left = sample_collection(dataset).count_documents(mine, limit=1) > 0
-    return is_left or bool(second_opinions(dataset, share))
+    mine = {
+        "frame_key": {"$in": [one.frame_key for one in doubts]},
+        f"{SHARE_FIELD}.{share.of}": {"$in": [None, share.number]},
+    }
+    return bool(sample_collection(dataset).find_one(mine) or second_opinions(dataset, share))
 
 
 def _made(dataset: Any, share: Share) -> dict[str, str]:
@@ -573,7 +574,8 @@ def show_disagreements(dataset: Any, opinions: Sequence[Opinions]) -> int:
     waiting = {one.label_id: one.frame_key for one in opinions if one.is_open}
     with dataset_lock(dataset.name):
         dataset.reload()
-        view, text = only_labels(dataset, waiting), "labels on which two reviewers differ"
+        view = _without(only_labels(dataset, waiting), _unused(dataset))
+        text = "labels on which two reviewers differ"
         dataset.save_view(DISAGREEMENTS, view, description=text, overwrite=True)
         dataset.info[QUEUES] = dataset.info.get(QUEUES, {}) | {DISAGREEMENTS: waiting}
         dataset.save()

@@ -200,8 +200,8 @@ def test_the_page_is_told_what_there_is_to_choose_from(name: str) -> None:
     standing = ask(dataset, "standing")
     paths = [one["paths"][:3] for one in standing["groups"]]
     assert ["reasons", "risk", "review_status"] in paths
-    assert f"`autolabel review export '{name}'`" in standing["next"], "how the labels leave"
-    assert "'Sequence done' (Shift+E)" in standing["next"]
+    assert "'Export reviewed labels'" in standing["next"], "how the labels leave"
+    assert "Shift+E on a frame ends its drive" in standing["next"]
     ctx = context(dataset, dataset.view(), params={"act": "open_sequence", "sequence": "DRI"})
     message = Review().execute(ctx)["message"]
     assert (

@@ -19,6 +19,7 @@ from tasks.review.actions import accept, choose, confirming, decide, fix_class, 
 from tasks.review.app import run_app
 from tasks.review.events import CORRECTED, REVIEWER_VARIABLE
 from tasks.review.queue import DOUBLE_VARIABLE, build_queue, everything, queue_standing
+from tasks.review.stats import DECISION_COLOURS
 from tasks.risk.compute_risk import WORDS
 from tests.review.app_page import (
     READY,
@@ -42,8 +43,10 @@ from tests.review.reviewed import load_run
 
 pytestmark = [needs_chromium, pytest.mark.ci, pytest.mark.timeout(900)]
 GREEN, RED = (34, 197, 94), (239, 68, 68)
-ANAS, BENS = (56, 189, 248), (244, 114, 182)
+ANAS, BENS = (249, 115, 22), (244, 114, 182)
 PURPLE = (192, 132, 252)
+COLOURS = [one for name, one in DECISION_COLOURS.items() if name != "edited"]
+MARKED = [tuple(bytes.fromhex(one[1:])) for one in COLOURS]
 DISC = (17, 24, 39)
 FRAMES = 30
 # The next frame's label, and how long the last mark of the frame before was seen.
@@ -176,7 +179,11 @@ def the_strip(page: Any, size: int) -> None:
     wait_for(lambda: (part(page, "place"), part(page, "last") or ""),
              (f"no. 1 · {size} of {size} left", ""))  # fmt: skip
     page.keyboard.press("?")
-    keys = page.get_by_test_id("all-keys").inner_text()
+    listed = page.get_by_test_id("all-keys")
+    keys = listed.inner_text()
+    for mark, colour in zip("✓✗✎∪−↻+", MARKED, strict=True):
+        style = "(one) => one.style.color"
+        assert listed.get_by_text(mark, exact=True).last.evaluate(style) == f"rgb{colour}"
     for words in (
         "repeat the last decision on its whole object",
         "reject: there is no such object, or its mask is of no use",
@@ -184,6 +191,7 @@ def the_strip(page: Any, size: int) -> None:
         "deleted, sent back (a model makes the mask again), added, being written",
         "needed on ticked tiles of the grid",
         "on a tile: 2 of the 5 labels",
+        "white corners: the label that a key acts on",
         "zoom to the selected labels, else to the one with the focus",
         "labels of the frame that the view does not ask about",
     ):
@@ -716,16 +724,25 @@ def test_a_disagreement_is_settled_by_taking_what_one_has_decided_with_the_mask(
         page.get_by_text("1 of 1 decisions left in 'disagreements'").wait_for()
         assert coloured(page, page.locator("[data-cy=looker]").first, GREEN) < 50, "it is open"
         open_first_sample(page)
-        page.get_by_text("take ben's decision (label is right)").wait_for()
+        page.get_by_role("button", name="ben: label is right").wait_for()
+        strip = page.get_by_test_id("review-strip")
+        assert strip.evaluate("(one) => one.scrollWidth <= one.clientWidth"), "it has room"
+        reasons = page.get_by_test_id("strip-reasons")
+        assert reasons.evaluate("(one) => one.scrollHeight < one.clientHeight + 12"), (
+            "no line is cut"
+        )
+        sidebar = set(page.get_by_test_id("modal").inner_text().split())
+        assert "review_status" in sidebar
+        assert sidebar.isdisjoint({"risk", "reasons", "previous"}), "as in other views"
         box = page.get_by_test_id("modal-looker-container")
         for outline in (ANAS, BENS):  # the mask that stands, and the machine's, which he accepted
             wait_for(lambda colour=outline: coloured(page, box, colour) > 150, True)
         colours = [
-            page.get_by_text(f"take {who}'s").evaluate("(one) => one.style.color")
+            page.get_by_role("button", name=f"{who}: ").evaluate("(one) => one.style.color")
             for who in ("ana", "ben")
         ]
         assert colours == [f"rgb{ANAS}", f"rgb{BENS}"]
-        page.get_by_text("take ana's decision (class is truck)").click()
+        page.get_by_role("button", name="ana: class is truck").click()
         wait_for(lambda: part(page, "last"), "class corrected: car → truck")
         page.wait_for_function(READY)
         sample.reload()

@@ -155,7 +155,7 @@ def test_a_spread_of_several_decisions_is_one_act(still: str) -> None:
 def test_a_queue_that_has_nothing_more_to_ask_says_that_all_is_decided(still: str) -> None:
     dataset = schema.open_dataset(still)
     build_queue(dataset, 1)
-    more, done = "'Order the review queue again'", "'Sequence done'"
+    more, done = "'Order the review queue again'", "Shift+E"
     accept(dataset, picked(dataset, 0))
     assert asks_for_more(dataset, Share())
     build_queue(dataset, 50)
@@ -167,7 +167,7 @@ def test_a_queue_that_has_nothing_more_to_ask_says_that_all_is_decided(still: st
     assert (more in told, done in told) == (False, True)
     mark_sequence(dataset, dataset.first().sequence_id)
     told = ask(dataset, "standing")["next"]
-    assert (more in told, done in told, "export" in told) == (False, False, True)
+    assert (more in told, done in told, "Export" in told) == (False, False, True)
 
 
 def test_that_nothing_is_in_a_frame_says_nothing_of_its_objects_elsewhere(still: str) -> None:

@@ -8,7 +8,7 @@
   const LOOKS = {
     wait: "bottom:46px;background:#111827e6", wrong: "bottom:90px;background:#b91c1c", done: "bottom:90px;background:#15803d",
     annotate: "bottom:4px;background:#1f2430",
-    guide: "top:9px;width:max-content;max-width:62%;background:#1f2430", // above the grid
+    guide: "top:6px;width:max-content;max-width:62%;padding:5px 18px;font:14px/17px sans-serif;background:#1f2430", // above the tabs
     away: "inset:0;transform:none;max-width:none;padding:35vh 10vw;border-radius:0;background:#111827;font-size:18px;" +
       "text-align:center;white-space:pre-line;pointer-events:auto",
   };

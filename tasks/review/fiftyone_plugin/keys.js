@@ -54,7 +54,9 @@
     [["Z"], "zoom to the selected labels, else to the one with the focus, and on with it; pressed again, zoom out"],
     [["Escape"], "zoom out again; then select nothing; then close the frame"],
     [["Annotate"], "the tab beside the picture: draw a box around an object that has no label"],
-    [["✓ ✗ ✎ ∪ − ↻ + …"], "on labels: accepted, rejected, corrected, merged, deleted, sent back (a model makes the mask again), added, being written"],
+    review.LEGEND,
+    [["outline"], "in the colour of its class: undecided; white corners: the label that a key acts on; thin white dashes: one that the view leaves " +
+      "out; orange and pink, with names: what two who disagree have decided"],
     [["2 of 5"], "on a tile: 2 of the 5 labels that the view shows are decided; with ✓ the frame is done: all of it is decided, or somebody has marked it"],
     [["3 hidden, 2 decided"], review.strip.HIDDEN],
   ];
@@ -263,6 +265,10 @@
   // next frame, once the decision was seen: not after a redo, which shows what it did.
   async function goOn({ focus, frame, samples }, act) {
     if (!frameIsOpen()) return;
+    if (act === "drawn" && frame === review.openId()) {
+      review.focusOn(null); // what was drawn is decided: on with the next label, if one is left
+      if (review.focused()) return;
+    }
     const hadIt = focus && samples[frame]?.labels.detections?.some(({ _id }) => _id === lastFocus);
     if (focus || (frame && frame !== review.openId())) {
       await show(frame || review.openId(), hadIt ? lastFocus : focus, act === "redo" ? 1 : -1);

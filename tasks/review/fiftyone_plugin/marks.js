@@ -8,7 +8,7 @@
     edited: { colour: "#fde047", mark: "✎" },
     merged: { colour: "#c084fc", mark: "∪" },
     deleted: { colour: "#9ca3af", mark: "−" },
-    relabel: { colour: "#f59e0b", mark: "↻" },
+    relabel: { colour: "#38bdf8", mark: "↻", dash: [12, 6] },
     added: { colour: "#a3e635", mark: "+" },
   };
   const NOT_YET = "…"; // in place of the mark until the decision is written
@@ -54,7 +54,9 @@
     if (!look) return;
     pen.lineWidth = 3;
     pen.strokeStyle = look.colour;
+    pen.setLineDash(look.dash ?? []);
     pen.strokeRect(x, y, w, h);
+    pen.setLineDash([]);
     const radius = Math.max(9, Math.min(16, Math.min(w, h) / 3));
     pen.beginPath();
     pen.arc(x + w / 2, y + h / 2, radius, 0, 2 * Math.PI);
@@ -69,6 +71,22 @@
     pen.fillText(written ? look.mark : NOT_YET, x + w / 2, y + h / 2 + 1);
   }
 
+  // A text on a plate, which is never cut by the picture's edge.
+  function paintText(pen, text, x, y, colour, plate = "#111827d0") {
+    pen.font = "bold 13px sans-serif";
+    pen.textAlign = "left";
+    pen.textBaseline = "middle";
+    const density = window.devicePixelRatio || 1, across = pen.measureText(text).width + 14;
+    const [right, low] = [pen.canvas.width / density - across - 6, pen.canvas.height / density - 22];
+    const place = [Math.max(0, Math.min(x, right)), Math.min(y, low)];
+    pen.fillStyle = plate;
+    pen.beginPath();
+    pen.roundRect(...place, across, 22, 6);
+    pen.fill();
+    pen.fillStyle = colour;
+    pen.fillText(text, place[0] + 7, place[1] + 12);
+  }
+
   // A tile of the grid: marks, and of a frame how many of its labels are decided, or that it is confirmed as empty.
   // `made` are what people have made of labels that the view leaves out, and what they have added.
   function paintTile(pen, width, marked, made, isLabel, isEmpty, isDone) {
@@ -77,23 +95,10 @@
     pen.save();
     pen.setTransform(density, 0, 0, density, 0, 0);
     for (const [box, decision] of [...decided, ...made]) paintMark(pen, box, decision, true);
-    if (isLabel) {
-      pen.restore();
-      return;
-    }
     const added = made.filter(([, decision]) => decision === "added").length;
     const count = decided.length ? `${decided.length} of ${marked.length}${isDone ? " ✓" : ""}` : isDone ? "done ✓" : "";
     const text = isEmpty ? "empty ✓" : [count, added && `${added} added`].filter(Boolean).join(" · ");
-    pen.font = "bold 13px sans-serif";
-    pen.textAlign = "center";
-    pen.textBaseline = "middle";
-    const across = pen.measureText(text).width + 14;
-    pen.fillStyle = isDone ? LOOKS.accepted.colour : "#f3f4f6";
-    pen.beginPath();
-    if (text) pen.roundRect(width - across - 6, 6, across, 22, 11);
-    pen.fill();
-    pen.fillStyle = "#111827";
-    if (text) pen.fillText(text, width - across / 2 - 6, 18);
+    if (text && !isLabel) paintText(pen, text, width, 6, "#111827", isDone ? LOOKS.accepted.colour : "#f3f4f6");
     pen.restore();
   }
 
@@ -121,22 +126,24 @@
     pen.save();
     pen.setLineDash([6, 4]);
     pen.lineWidth = 1.5;
-    pen.strokeStyle = pen.fillStyle = "#ffffff";
+    pen.strokeStyle = "#ffffff";
     pen.strokeRect(x, y, w, h);
-    pen.font = "12px sans-serif";
-    pen.textAlign = "left";
-    pen.textBaseline = "alphabetic";
-    pen.shadowColor = "#000000";
-    pen.shadowBlur = 4;
-    pen.fillText(text, x, y + h + 14);
     pen.restore();
+    paintText(pen, text, x, y + h + 3, "#ffffff");
   }
 
   // A decision in words, with its mark before it.
   const markOf = (decision) => (decision ? `${LOOKS[decision]?.mark ?? ""} ${decision === "relabel" ? "sent back: a model makes its mask again" : decision}` : "");
 
+  // All marks with their outlines, for the list of all keys: styles and marks of its keys, and what they say.
+  const unlike = Object.entries(LOOKS).filter(([name]) => name !== "edited"); // as corrected ones
+  const LEGEND = [
+    [...unlike.map(([, { colour, mark, dash }]) => [mark, `color:${colour};background:#111827;border:2px ${dash ? "dashed" : "solid"}`]), NOT_YET],
+    `on labels: ${unlike.map(([name]) => (name === "relabel" ? "sent back (a model makes the mask again)" : name)).join(", ")}, being written`,
+  ];
+
   // Of a label of the machine: "followed from frame 3".
   const unseen = ({ changed }) => `${changed.replace("mask: ", "")}, not seen yet`;
 
-  Object.assign(review, { markOf, unseen, paintMask, paintOther, paintTint, paintMark, paintFocus, paintTile });
+  Object.assign(review, { LEGEND, markOf, unseen, paintMask, paintText, paintOther, paintTint, paintMark, paintFocus, paintTile });
 })();

@@ -185,10 +185,11 @@
       const others = decided.filter(([label, , shown]) => shown !== label).map(([label]) => label.id);
       fiftyone.leaveOut(new Set(others), new Set(decided.map(([, , shown]) => shown.id)), looker);
     }
+    const focus = focused(), named = focus && correctionOf(focus).id;
+    if (review.strip.isDisputed(focus?.id)) results.delete(named); // both decisions are shown, as outlines
     for (const [, decision, shown] of results.values()) {
       review.paintTint(pen, shown.mask?.bitmap, boxOnPage(shown), decision);
     }
-    const focus = focused(), named = focus && correctionOf(focus).id;
     fiftyone.paintNames(pen, looker, ({ id }) => id !== named);
     for (const [label, decision, shown] of results.values()) {
       review.paintMark(pen, boxOnPage(shown), decision, open.claims.get(label.id)?.written ?? true);
@@ -196,7 +197,7 @@
     // With labels selected, keys act on those.
     if (focus && !selectedLabels().length) review.paintFocus(pen, boxOnPage(correctionOf(focus)));
     paintOthers(pen, focus);
-    if (focus) review.paintOpinions(pen, focus.id);
+    if (focus) review.paintOpinions(pen, focus.id, boxOnPage(correctionOf(focus)));
     fiftyone.paintNames(pen, looker, ({ id }) => id === named);
     describe(focus);
     container.dataset.reviewSample = looker.sample?._id ?? looker.sample?.id ?? "";

@@ -16,7 +16,7 @@
     "object is asked about or decided, or the budget did not reach it";
   const PLACE = "place in the queue, which begins with the frame of the riskiest label, and how many of its decisions are left";
   const NOT_QUEUED = "not in the queue (i)";
-  const SMALL = "white-space:normal;overflow-wrap:anywhere;font-size:12px;line-height:12px;max-height:36px;overflow:hidden;flex:none";
+  const SMALL = "white-space:normal;overflow-wrap:anywhere;font-size:12px;line-height:12px;max-height:36px;overflow:hidden";
   const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
   const standing = { queue: [], place: new Map(), decided: new Set(), unseen: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", left: "", command: "", who: "", next: "" };
@@ -41,8 +41,8 @@
     });
     part("label", `font-weight:bold;max-width:12em;${CUT};flex:none`);
     part("risk", "flex:none;border-radius:4px;padding:2px 7px;color:#111827;font-weight:bold");
-    part("take", "flex:none;display:flex;gap:8px");
-    part("reasons", `${SMALL};flex:1 1 0;min-width:0;cursor:help`);
+    part("take", "min-width:0;display:flex;gap:8px;align-items:center;color:#9ca3af;font-size:12px");
+    part("reasons", `${SMALL};flex:1 1 0;min-width:12em;cursor:help`);
     part("last", `color:#9ca3af;max-width:9em;${SMALL}`);
     part("left", `color:#fde047;max-width:9em;${SMALL}`);
     for (const [key, text, act, told = ""] of buttons) {
@@ -92,28 +92,23 @@
     bar[name].style.display = text ? "" : "none";
   }
 
-  // A verdict, so that it is not read as one on the person.
-  function inFull(verdict) {
-    if (["right", "wrong"].includes(verdict)) return `label is ${verdict}`;
-    return verdict === "mask repaired" ? verdict : `class is ${verdict}`;
-  }
-
   // A button for each of two who disagree, in the colour of that person's outline: their class and mask hold then.
   function offerMore(id, said) {
-    const rows = Object.entries(said).map(([who, verdict]) => [`take ${who}'s decision (${inFull(verdict)})`, "take", { who }]);
-    const all = JSON.stringify([id, rows]);
+    const all = JSON.stringify([id, said]);
     if (bar.take.dataset.of === all) return;
     bar.take.dataset.of = all;
     bar.take.replaceChildren();
-    for (const [text, act, params] of rows) {
-      const colour = review.colourOf(params.who, said);
-      const button = element("button", `${BUTTON};max-width:22em;${CUT};color:${colour};border-color:${colour}`, bar.take, text);
+    const opinions = review.inFull(said);
+    if (opinions.length) element("span", "flex:none", bar.take, "settle as");
+    for (const { who, text, colour } of opinions) {
+      const button = element("button", `${BUTTON};${CUT};color:${colour};border-color:${colour}`, bar.take, text);
+      button.title = `take ${who}'s decision: class and mask as ${who} has them`;
       button.addEventListener("click", () => {
         button.blur();
-        review.act(act, params);
+        review.act("take", { who });
       });
     }
-    review.fetchOpinions(id, said);
+    review.fetchOpinions(id, opinions);
   }
 
   // What the frame shows now: the label that a key acts on, what was decided on it, or how many are selected.
@@ -123,15 +118,15 @@
     const reasons = (!selected && label?.reasons) || [];
     const isDrawn = label?.sources?.length === 0; // by somebody: its frame has a place in the queue
     const place = placeOf(label && !selected && !isDrawn ? [label] : labels);
+    const disputed = !selected && standing.said[label?.id]; // then others' decisions need the room
     const hidden = review.hiddenLabels(), decided = hidden.filter(review.decisionOf).length;
     const counts = [[hidden.length - decided, "hidden"], [decided, "decided"]].filter(([count]) => count);
     set("place", place, place === NOT_QUEUED ? OUTSIDE : PLACE);
     set("unseen", counts.map((one) => one.join(" ")).join(", "), HIDDEN);
     bar.unseen.ariaPressed = review.open.showsHidden;
     set("label", selected ? `${selected} selected` : label?.label ?? "");
-    set("risk", label?.risk && !selected ? `risk ${percent(label.risk)}` : "", "how likely the label is wrong");
+    set("risk", label?.risk && !selected && !disputed ? `risk ${percent(label.risk)}` : "", "how likely the label is wrong");
     bar.risk.style.background = label?.risk > 0.5 ? "#fca5a5" : label?.risk > 0.2 ? "#fde047" : "#86efac";
-    const disputed = !selected && standing.said[label?.id];
     offerMore(disputed ? label.id : "", disputed || {});
     const doubts = reasons.length || verdict || !label?.risk ? inWords(reasons) : ["no single reason stands out"];
     const lacks = label && !selected && !label.mask && !label.mask_path ? "no mask yet: C makes one" : "";
@@ -140,8 +135,8 @@
     const all = `keys act on all ${selected}; Shift+M makes one of them`;
     const text = selected ? all : label ? said : nothingLeft(labels);
     set("reasons", text, [text, ...told].join("\n")); // all of it, where the strip has no room
-    set("last", standing.last, `${standing.last}: your last decision, as ${standing.who}, which undo takes back`);
-    set("left", standing.left, `${standing.left} makes your last decision for all of them`);
+    set("last", disputed ? "" : standing.last, `${standing.last}: your last decision, as ${standing.who}, which undo takes back`);
+    set("left", disputed ? "" : standing.left, `${standing.left} makes your last decision for all of them`);
   }
 
   function hide() {
@@ -214,7 +209,7 @@
     const table = element("div", "display:grid;grid-template-columns:auto auto;gap:7px 16px;align-items:baseline", dialog);
     for (const [keys, text] of rows) {
       const cell = element("div", "text-align:right", table);
-      for (const key of keys) element("span", `${KEY};margin:0 0 0 6px`, cell, key);
+      for (const [key, look = ""] of keys.map((one) => [one].flat())) element("span", `${KEY};margin:0 0 0 6px;${look}`, cell, key);
       element("div", "", table, text);
     }
     const close = (event) => {
