@@ -1,9 +1,13 @@
 """Who may come in to the pages that we serve: their user's browser and nobody else."""
 
+import html
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import httpx
 import pytest
@@ -181,3 +185,36 @@ def test_an_app_in_a_container_answers_to_its_host_and_asks_for_its_token(
         assert status("other.example.com", "/?token=secret") == 403
         assert status(where, "/?token=secret") == 200  # by port-forward
         app.terminate()
+
+
+@pytest.mark.ci
+def test_a_browser_is_given_a_private_file_that_leads_to_the_queue(
+    one_frame: str, tmp_path: Path
+) -> None:
+    asked, browser = tmp_path / "asked", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {asked}.new && mv {asked}.new {asked}\n')
+    browser.chmod(0o700)
+    words = ["review", one_frame, "--port", "0", "--browser"]
+    command = [sys.executable, "-m", "flows.cli.main", *words]
+    environment = os.environ | {"BROWSER": str(browser)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as review:
+        try:
+            wait_for(asked.exists)
+            address = urlsplit(asked.read_text().strip())
+            assert (address.scheme, address.query) == ("file", ""), (
+                "others see what a browser is given"
+            )
+            page = Path(unquote(address.path))
+            assert page.stat().st_mode & 0o077 == 0
+            (link,) = re.findall(r'content="0;url=([^"]*)"', page.read_text())
+            there = urlsplit(html.unescape(link))
+            with httpx.Client(base_url=f"http://{there.netloc}") as client:
+                queue = f"/datasets/{one_frame}?view=needs-review"
+                assert client.get(queue).status_code == 403
+                assert f"url={queue}" in html.unescape(client.get(there.geturl()).text)
+                assert "FiftyOne" in client.get(queue).text
+        finally:
+            review.send_signal(signal.SIGINT)
+            said = review.communicate()[0]
+    assert str(page) in said
+    assert not page.exists(), "it goes with the App"

@@ -121,8 +121,11 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
     assert (
         "3 disagreements open: what stands" in CliRunner().invoke(command, ["export", name]).output
     )
-    assert "ana and ben agree on" in CliRunner().invoke(command, ["report", name]).output
+    told = CliRunner().invoke(command, ["report", name]).output
+    assert "ana and ben agree on" in told
     text = summary(review_stats(dataset))
+    for kappa_is_shown in (told, text):
+        assert "(1 is full agreement, 0 what chance would give)" in kappa_is_shown
     assert f"of {count} labels where the second one did not see the first decision" in text
     assert f"ana 40, ben {count}: {40 + count} decisions on 40 labels, {count} of them by a" in text
     assert "| Disagreements that nobody has settled | 3 |" in text
