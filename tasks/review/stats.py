@@ -414,7 +414,7 @@ _ORANGE, _GREY, _RED = "#ff6d04", "#6b7280", "#ff4d6d"
 # The same colours as in fiftyone_plugin/marks.js.
 DECISION_COLOURS = {
     "accepted": "#22c55e", "rejected": "#ef4444", "corrected": "#fde047", "edited": "#fde047",
-    "merged": "#c084fc", "deleted": "#9ca3af", "relabel": "#38bdf8", "added": "#a3e635",
+    "merged": "#c084fc", "deleted": "#9ca3af", "relabel": "#f97316", "added": "#a3e635",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@
     edited: { colour: "#fde047", mark: "✎" },
     merged: { colour: "#c084fc", mark: "∪" },
     deleted: { colour: "#9ca3af", mark: "−" },
-    relabel: { colour: "#38bdf8", mark: "↻", dash: [12, 6] },
+    relabel: { colour: "#f97316", mark: "↻", dash: [12, 6] },
     added: { colour: "#a3e635", mark: "+" },
   };
   const NOT_YET = "…"; // in place of the mark until the decision is written
