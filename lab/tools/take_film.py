@@ -107,6 +107,7 @@ def by_clicks(film: Film, app: App, dataset: Any) -> None:
 def exported(film: Film, app: App, dataset: Any) -> None:
     """The button above the grid that exports."""
     page = film.page
+    page.once("dialog", lambda question: question.accept())  # undecided labels are left out
     open_view(page, app.link(dataset.name, view="needs-review"))
     page.locator('img[src*="download.svg"]').first.click()
     page.get_by_text("written to").first.wait_for()
