@@ -105,6 +105,8 @@ def _advice(dataset: Any, share: Share, queue: Queue) -> Iterator[str]:
             "the queue for yourself, and with --double 1 you give second opinions, without seeing "
             f"what they said, in the view '{share.named(SECOND_OPINIONS)}'"
         )
+    if share.of > 1:
+        yield "who opened the queue without --share has these frames, too: give each person a share"
     control = (
         f", {counted(queue.control, 'label')} in the view '{CONTROL}': drawn at random from what "
         "nobody will look at, they tell how much of it is wrong"

@@ -499,6 +499,9 @@ def test_an_undo_of_many_frames_stays_in_the_view(street: str, tmp_path: Path) -
         for _ in range(2):
             press(page, "Shift+N")
             focus = review_state(page)["reviewFocus"]
+            page.once("dialog", lambda question: question.dismiss())
+            press(page, "Shift+X")
+            page.get_by_text("not done: the question was answered with no").wait_for()
             page.once("dialog", lambda question: question.accept())
             press(page, "Shift+X")
             assert decisions(street) == ["rejected"] * 2

@@ -18,7 +18,7 @@
       told: "there is no such object, or its mask is of no use",
     },
     fix_class: { key: "F", plain: true, label: "Fix the class", icon: "label", decision: "corrected" },
-    merge: { key: "M", label: "Merge", icon: "merge", onLabels: true, told: "the selected labels become one" },
+    merge: { key: "M", label: "Merge", icon: "merge", onLabels: true, told: "the selected labels become one, with the class of the largest" },
     delete: {
       key: "D", label: "Delete", icon: "delete", decision: "deleted",
       told: "the object is there, and another label has it already",
@@ -243,7 +243,9 @@
     const done = await ask(act, params);
     if (done?.question) {
       const agreed = window.confirm(`${words(act)}: ${done.question}`);
-      return agreed ? run(act, { ...params, confirmed: true }) : null;
+      if (agreed) return run(act, { ...params, confirmed: true });
+      review.tell("not done: the question was answered with no", "wrong"); // as a browser does that shows no questions
+      return null;
     }
     if (done?.message) review.tell(done.message, done.ok ? "done" : "wrong");
     if (done?.ok && act === "refresh_queue") review.fiftyone.saved.clear(); // all frames are loaded anew
