@@ -72,11 +72,11 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     refusal, absent = "", absent_here(params.label.sources)
     try:
         decided(params.label)
-        some = params.label.selection != ALL_FRAMES
-        if some and not absent and list_runs(params.label.out):
-            plan_backfill(params)  # others may have labels here, which a run refuses to lose
     except AutolabelError as error:
         refusal = str(error)
+    some = params.label.selection != ALL_FRAMES and not (absent or refusal)
+    if some and list_runs(params.label.out):
+        plan_backfill(params)  # refuses to lose labels that others made here
     before, rule = turn_on(params, f"{at.minute} {at.hour} * * *" if at else None, timezone)
     when, zone = time_of(rule.cron), rule.timezone or "UTC"
     instead = replaced(before.get("label", {}), params.label)

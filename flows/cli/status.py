@@ -168,7 +168,8 @@ def _labeled_by(
     if quarantined := quarantine.standing(out, run_key, is_past):
         to_do.append(
             f"{counted(len(quarantined), 'sequence')} given up, why is in quarantine/{run_key}/: "
-            "replace the files, then give its command again, a backfill with --retry-quarantined"
+            "replace the files and give its command again; a backfill of the same files needs "
+            "--retry-quarantined"
         )
     return {
         "out": storage.redact(storage.canonical(out)), "run_key": run_key,

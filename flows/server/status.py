@@ -178,8 +178,8 @@ def _to_do(run: dict[str, Any], none_works: bool, unlabeled: int) -> Iterator[st
     if run["quarantined"]:
         left = counted(len(run["quarantined"]), "sequence")
         yield (
-            f"{left} given up, why is in quarantine/{run['run_key']}/: replace the files, then "
-            f"{AGAIN} with --retry-quarantined"
+            f"{left} given up, why is in quarantine/{run['run_key']}/: replace the files, which "
+            f"the next night labels, or {AGAIN}; for the same files with --retry-quarantined"
         )
 
 

@@ -88,7 +88,8 @@ class StoredLabels:
                 continue
             several = [one.uri for one in itertools.islice(frames, _NAMES_SHOWN)]
             if not frames:
-                yield ValueError(f"no labels of it; frames have names such as {self._read[0]}")
+                names = f"frames have names such as {self._read[0]}"
+                yield ValueError(f"no labels of it as it is now; {names}")
             elif len(frames) > 1:
                 yield ValueError(
                     f"several frames fit it: {', '.join(several)}. Have the truth name the folders "

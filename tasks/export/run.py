@@ -320,8 +320,7 @@ class Frames:
         found = list(decided.instances)
         undecided = [row for row in range(len(one.boxes)) if row not in decided.settled]
         if self._choice.decided_only:
-            left = "undecided label of a frame whose other labels are written"
-            self._notes.leave_out(left, len(undecided) + len(decided.remade))
+            self._notes.leave_out("undecided label", len(undecided) + len(decided.remade))
         elif one.masks is not None:
             found += decided.remade
             found += [self._instance(one, one.masks, judgement, row) for row in undecided]

@@ -55,9 +55,9 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     wait_for(lambda: "drive0" in labeled(out), 400, every=2)
     (night,) = completed(workstation)
     assert night["last_message"] == "labeled 1 sequence: 2 frames, 4 masks; 1 of 1 sequence labeled"
-    _, warned = said(workstation, "nightly", *arguments, "--frames", ":1")
-    assert "night would fail: --frames :1 leaves out 1 of 2 frames of drive0" in warned
-    said(workstation, "nightly", *arguments)
+    refused = workstation.start("nightly", *arguments, "--frames", ":1")
+    assert "--frames :1 leaves out 1 of 2 frames of drive0" in refused.communicate(timeout=300)[1]
+    assert refused.returncode == 2, "the nights stay as they are"
     write_sequence(sources / "drive1", tmp_path / "boxes", 2)
     half = out / "labels" / "gone" / "_" / f".0-2-k.masks.parquet.{32 * '0'}.tmp"
     half.parent.mkdir(parents=True)
