@@ -145,7 +145,8 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
             f"  whose picture is gone: {counted(report['frames_without_picture'], 'frame')}"
         )
     for name, count in report["splits"].items():
-        console.print(f"  {name}: {counted(count, 'frame')}" + ("" if count else " - no sequence"))
+        none = "" if count else " - no sequence: a hash of its name decides where each goes"
+        console.print(f"  {name}: {counted(count, 'frame')}{none}", soft_wrap=True)
     if report.get("validates_on_training"):
         console.print(
             "  data.yaml validates on the training pictures: no sequence fell into another split; "

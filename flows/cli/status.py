@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from flows.cli.common_options import FloatRange, json_option, print_json
+from flows.cli.display import as_typed
 from flows.machine.services import ADVICE, has_died, refused_workers
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
@@ -97,6 +98,8 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
         when = local_time(one["started"]) if one["started"] else "not started"
         later = "; the same command continued it later" if one["continued"] else ""
         click.echo(f"{one['name']}: {one['state']}, {when}, to {one['out']}{later}")
+        if one["name"].endswith(" failed"):
+            click.echo(f"  which failed, and why: {as_typed('status', one['out'])}")
     if not status["runs"]:
         click.echo(f"no shards in the last {hours:g} h")
     for run in status["runs"]:

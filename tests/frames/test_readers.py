@@ -189,7 +189,7 @@ def test_a_list_in_json_names_what_is_wrong_in_it(tmp_path):
     told = reasons(outcomes)
     assert len(told) == 4
     for text in (
-        "image number 6: timestamp_ns 'x' is no whole number", "image number 4: ''",
+        "image number 6: the time 'x' is no whole number", "image number 4: ''",
         "image number 3: '../../secret.jpg' is no path below", "b/gone.jpg: it does not exist",
     ):  # fmt: skip
         assert text in " ".join(told)
@@ -250,7 +250,7 @@ def test_a_time_that_is_none_costs_its_own_frame(tmp_path, value):
     assert good == [("0.jpg", 2 * S), ("3.jpg", 4 * S), ("2.jpg", 9 * S)]
     (bad,) = [frame for frame in frames if frame.problem]
     assert bad.problem.endswith(
-        f"image number 1: timestamp_ns {value!r} is no whole number of nanoseconds"
+        f"image number 1: the time {value!r} is no whole number of nanoseconds"
     )
 
 
@@ -259,7 +259,7 @@ def test_a_time_that_is_missing_leaves_its_camera_without(tmp_path, caplog):
         frames = listed_times(tmp_path / kind, kind, [2 * S, None, 9 * S])
         assert [(frame.timestamp_ns, frame.problem) for frame in frames] == [(None, "")] * 3
         assert f"{kind}/a/1.jpg is told: its camera has none" in caplog.text
-    assert "timestamp_ns 'x' is" in listed_times(tmp_path / "b", "parquet", ["x"])[0].problem
+    assert "the time 'x' is" in listed_times(tmp_path / "b", "parquet", ["x"])[0].problem
 
 
 def test_a_format_that_was_named_is_not_looked_for(tmp_path):

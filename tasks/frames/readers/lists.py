@@ -97,7 +97,7 @@ def time_ns_of(value: Any, problem: str, where: str) -> tuple[int | None, str]:
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if whole and fits_int64(int(value)):
         return int(value), problem
-    return None, problem or f"{where}: timestamp_ns {value!r} is no whole number of nanoseconds"
+    return None, problem or f"{where}: the time {value!r} is no whole number of nanoseconds"
 
 
 class RecordList(Reader):
