@@ -677,14 +677,12 @@ def _next_after(dataset: Any) -> str:
     share = Share.of_this_process()
     views = (*map(share.named, (NEEDS_REVIEW, SECOND_OPINIONS)), DISAGREEMENTS, CONTROL)
     left = ((name, queue_standing(dataset, name).left) for name in views)
-    then = [f"next: {counted(many, 'label')} in the view '{name}'" for name, many in left if many]
+    told = (f"next: {counted(many, 'label')} in the view '{name}'" for name, many in left if many)
+    then = next(told, "")  # the views after it are not counted
     if not then and asks_for_more(dataset, share):
-        then = ["'Order the review queue again' above the grid asks for more"]
-    steps = (
-        ["the queue is finished", then[0]]
-        if then
-        else ["finished: everything is decided that a queue would ask about"]
-    )
+        then = "'Order the review queue again' above the grid asks for more"
+    finished = "finished: everything is decided that a queue would ask about"
+    steps = ["the queue is finished", then] if then else [finished]
     if sample_collection(dataset).find_one({"review_status": OPEN}, {"_id": 1}):
         steps.append("Shift+E on a frame ends its drive: what nobody touched in it counts as right")
     return "; ".join([*steps, f"{EXPORT} above the grid writes the decisions as files"])

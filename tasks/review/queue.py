@@ -556,7 +556,8 @@ def asks_for_more(dataset: Any, share: Share) -> bool:
         "frame_key": {"$in": [one.frame_key for one in doubts]},
         f"{SHARE_FIELD}.{share.of}": {"$in": [None, share.number]},
     }
-    return bool(sample_collection(dataset).find_one(mine) or second_opinions(dataset, share))
+    is_left = sample_collection(dataset).find_one(mine, {"_id": 1})
+    return bool(is_left or second_opinions(dataset, share))
 
 
 def _made(dataset: Any, share: Share) -> dict[str, str]:
