@@ -52,8 +52,8 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     """Label what is new in SOURCE every night, and load it.
 
     Sets the parameters and the schedule of the deployment nightly/nightly and prints the next runs.
-    There is one schedule: name all sources in one command. It tests whether this machine can list
-    S3 sources and whether workers offer the backend, not what workers can read.
+    There is one schedule: name all sources in one command. Sources that this machine does not find
+    are refused. It tests whether workers offer the backend, not what they can read.
     `autolabel status` also shows what is labeled every night, and how the last night ended.
     """
     from flows.machine.programs import CPU_POOL
@@ -67,23 +67,21 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     use_api()
     for one in filter(storage.is_s3, (*params.label.sources, params.label.out)):
         next(storage.s3_pages(one, Delimiter="/"))  # what would fail every night is refused now
+    refuse_absent(params.label.sources)
     refuse_before_labeling(params.label.dataset_name, params.label.out)
     refuse_other_names(params.label)
-    refusal, absent = "", absent_here(params.label.sources)
+    refusal = ""
     try:
         decided(params.label)
     except AutolabelError as error:
         refusal = str(error)
-    some = params.label.selection != ALL_FRAMES and not (absent or refusal)
-    if some and list_runs(params.label.out):
+    if params.label.selection != ALL_FRAMES and not refusal and list_runs(params.label.out):
         plan_backfill(params)  # refuses to lose labels that others made here
     before, rule = turn_on(params, f"{at.minute} {at.hour} * * *" if at else None, timezone)
     when, zone = time_of(rule.cron), rule.timezone or "UTC"
     instead = replaced(before.get("label", {}), params.label)
     nights = [one.astimezone(ZoneInfo(zone)) for one in plan_nights(NIGHTS_SHOWN)]
     served = bool(workers_online(CPU_POOL))
-    for source in absent:
-        click.echo(f"{source} is not on this machine; workers need to read it", err=True)
     if not served:
         click.echo(f"no worker of pool {CPU_POOL} is online: `autolabel up` starts one", err=True)
     if refusal:
@@ -91,7 +89,7 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     result = {
         "at": when, "timezone": zone,
         "next_runs": [one.isoformat(timespec="minutes") for one in nights],
-        "replaced": instead, "absent": absent, "worker_online": served, "refused": refusal,
+        "replaced": instead, "worker_online": served, "refused": refusal,
     }  # fmt: skip
     if print_json(as_json, result):
         return
@@ -112,9 +110,18 @@ def replaced(before: Mapping[str, Any], now: LabelParams) -> str:
     return f"{', '.join(gone)} to {out}" if gone else ""
 
 
-def absent_here(sources: Sequence[str]) -> list[str]:
-    """Return the sources on this machine that are not there; what a pattern fits may yet come."""
-    from tasks.frames.discover import is_pattern
+def refuse_absent(sources: Sequence[str]) -> None:
+    """Refuse what is not on this machine: a slip would take the place of good nights.
 
-    local = [one for one in sources if storage.is_local(one) and not is_pattern(one)]
-    return [one for one in local if not storage.local_path(one).exists()]
+    Raises:
+        AutolabelError: a folder or file is not there, or a pattern fits nothing.
+
+    """
+    from tasks.frames.discover import expanded
+
+    for one in expanded(sources):
+        if storage.is_local(one) and not storage.local_path(one).exists():
+            raise AutolabelError(
+                f"{one} is not on this machine, and the nights stay as they are: correct it, or "
+                "give this command where it is, on a worker for instance"
+            )

@@ -154,10 +154,10 @@ def collect_schedules() -> list[dict[str, Any]]:
 
     Returns:
         Of each: the `deployment`, as Prefect's commands take it; `when`, its rule; whether it is
-        `on`; what it labels (`sources`) and where to (`out`); and of one that is on its `timezone`,
-        `next_runs`, when the `last_run` that has begun was planned, its `last_state` with its
-        `last_message`, and the `problem`, "" where it does what it should. Times are ISO 8601 in
-        the schedule's time zone.
+        `on`; what it labels (`sources`) and where to (`out`); its `timezone`, `next_runs`, when the
+        `last_run` that has begun was planned, its `last_state` with its `last_message`, and the
+        `problem`, "" where it does what it should or is off. Times are ISO 8601 in the schedule's
+        time zone.
 
     Raises:
         AutolabelError: Prefect is not there.
@@ -175,7 +175,7 @@ def _status_of(
     on = schedule.active and not deployment.paused
     label = (deployment.parameters.get("params") or {}).get("label") or {}
     zone = ZoneInfo(getattr(schedule.schedule, "timezone", None) or "UTC")
-    made = _runs_of(deployment) if on else []
+    made = _runs_of(deployment)
     planned = _planned(made)
     last = next((one for one in made if one.state and not one.state.is_scheduled()), None)
     return {

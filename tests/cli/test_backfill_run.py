@@ -28,11 +28,21 @@ def drives(folder, *names, frames=1):
     )  # fmt: skip
 
 
-def test_sources_of_a_night_that_are_not_here_are_told(tmp_path):
-    (tmp_path / "drive").mkdir()
-    there, absent = str(tmp_path / "drive"), str(tmp_path / "nope")
-    sources = [there, absent, str(tmp_path / "no*"), "s3://bucket/drives"]
-    assert nightly.absent_here(sources) == [absent]
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("nope", "nope is not on this machine, and the nights stay as they are"),
+        ("no*", r"no\* fits no folder"),
+    ],
+)
+def test_a_night_of_a_source_that_is_not_here_is_refused(source, why, tmp_path, monkeypatch):
+    from flows.server import deployments
+
+    monkeypatch.setattr(nightly, "use_api", lambda: "")
+    monkeypatch.setattr(deployments, "turn_on", lambda *_: pytest.fail("turned on"))
+    words = ["nightly", str(tmp_path), str(tmp_path / source), "--out", str(tmp_path / "out")]
+    with pytest.raises(AutolabelError, match=why):
+        CliRunner().invoke(cli, words, catch_exceptions=False)
 
 
 @pytest.mark.parametrize("absent", ["sources", "out"])

@@ -242,11 +242,14 @@ def planned_sources(client):
     return {tuple(one.parameters["params"]["label"]["sources"]) for one in planned}
 
 
-def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, database):
+def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, database, tmp_path):
     again, client = nightly
-    again()
+    client.update_deployment(again().id, DeploymentUpdate(parameters={}))
+    drives, other, out = (str(tmp_path / one) for one in ("drives", "other", "labels"))
+    for one in (drives, other):
+        Path(one).mkdir()
     run = partial(CliRunner().invoke, nightly_cli.command)
-    told = run(["/drives", "--out", "/labels", "--at", "1:30", "--timezone", "America/New_York"])
+    told = run([drives, "--out", out, "--at", "1:30", "--timezone", "America/New_York"])
     assert told.exit_code == 0, told.output
     first, *nights, now = [line for line in told.stdout.splitlines() if "autolabel up" not in line]
     assert first == "every night at 01:30 America/New_York, the next:"
@@ -255,7 +258,7 @@ def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, da
     days = [datetime.strptime(night.strip()[:20], "%a %Y-%m-%d %H:%M") for night in nights]
     assert {(day.hour, day.minute) for day in days} == {(1, 30)}
     assert [(day - days[0]).days for day in days] == [0, 1, 2, 3, 4]
-    assert planned_sources(client) == {("/drives",)}
+    assert planned_sources(client) == {(drives,)}
     (found,) = mine()
     first = days[0].replace(tzinfo=ZoneInfo("America/New_York"))
     assert found["next_runs"][0] == first.isoformat(timespec="minutes")
@@ -263,10 +266,10 @@ def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, da
     shown = [line.split("planned")[1].strip() for line in capsys.readouterr().out.splitlines()[2:]]
     assert shown == [night.strip() for night in nights], "both commands say the same"
 
-    told = run(["/drives", "--out", "/labels"]).stdout
+    told = run([drives, "--out", out]).stdout
     assert told.startswith("every night at 01:30 America/New_York"), "as it was set"
-    assert run(["/other", "--out", "/labels", "--at", "23:05"]).exit_code == 0
-    assert planned_sources(client) == {("/other",)}, "no night labels what was set before"
+    assert run([other, "--out", out, "--at", "23:05"]).exit_code == 0
+    assert planned_sources(client) == {(other,)}, "no night labels what was set before"
     (found,) = mine()
     assert (found["when"], found["on"]) == ("every day at 23:05 America/New_York", True)
     assert all("T23:05" in moment for moment in found["next_runs"])
@@ -277,12 +280,12 @@ def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, da
     assert not mine()[0]["on"]
     dataset = f"of another out {uuid4().hex[:8]}"
     prepare_dataset(dataset, out_uri="/other labels")
-    told = run(["/other", "--out", "/labels", "--dataset", dataset])
+    told = run([other, "--out", out, "--dataset", dataset])
     assert isinstance(told.exception, AutolabelError), "as `label` and `backfill` do"
     assert f"dataset '{dataset}' holds the labels of /other labels" in str(told.exception)
     assert not mine()[0]["on"]
     for wrong in ("25:00", "1", "01:60", "at one"):
-        told = run(["/other", "--out", "/labels", "--at", wrong])
+        told = run([other, "--out", out, "--at", wrong])
         assert (told.exit_code, "does not match the format" in told.output) == (2, True)
 
 
@@ -294,6 +297,10 @@ def test_a_night_that_runs_is_told_and_the_failure_of_the_one_before_is_past(nig
     by_hand = client.create_flow_run_from_deployment(deployment.id)
     client.set_flow_run_state(by_hand.id, Failed(message="no room"), force=True)
     assert "no room" in mine()[0]["problem"], "somebody has started it"
+    turn_off()
+    (told,) = mine()
+    assert (told["on"], told["last_message"], told["problem"]) == (False, "no room", "")
+    client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=True)
     next_night = datetime.now(UTC) + timedelta(hours=9)
     planned = FlowRun(flow_id=uuid4(), state=Scheduled(), expected_start_time=next_night)
     runs = [planned, FlowRun(flow_id=uuid4(), state=Failed(message="no bucket"))]
