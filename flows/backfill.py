@@ -13,7 +13,7 @@ from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill, plan_markdown
 from flows.plan.plan import begin
 from flows.prefect_tasks import patiently, submit_step
-from flows.server.artifacts import add_to_name, dated, run_name, short_sources
+from flows.server.artifacts import dated, run_name, short_sources
 from flows.server.client import connected
 from flows.server.fleet import decided, ensure_queue, submit, turn_of, workers_online
 from flows.server.runs import sequences_in_flight, signs_of_life
@@ -41,7 +41,9 @@ def backfill(params: BackfillParams) -> dict[str, Any]:
         key = plan.stamp.run_key
         create_markdown_artifact(plan_markdown(plan), key="backfill-plan", description=key)
         get_run_logger().info("%s", plan.as_json())
-        add_to_name(counted(plan.sequences, "sequence"))
+        with connected() as client:
+            name = f"{flow_run.name}, {counted(plan.sequences, 'sequence')}"
+            client.update_flow_run(UUID(flow_run.id), name=name)
         submitted: dict[str, int] = submit_step("submit", "", submit_plan, planned).result()
         return plan.as_json() | submitted
 

@@ -6,13 +6,14 @@ import time
 from typing import Any
 
 from prefect import Flow, flow
+from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.label_sequences import THREADS, label_sequences
 from flows.params import LabelParams
 from flows.plan.plan import Plan, begin, make_plan, summary_of
 from flows.prefect_tasks import submit_step
-from flows.server.artifacts import add_to_name, dated, frames_counted, publish
+from flows.server.artifacts import dated, frames_counted, publish
 from flows.server.runs import signs_of_life
 from tasks.errors import redacted_errors
 from tasks.pipeline.device_processes import ready
@@ -24,11 +25,11 @@ LabelFlow = Flow[[LabelParams], dict[str, Any]]
 def label_flow(plan: Plan | None = None) -> LabelFlow:
     """Make the flow; of a plan that is made already, where a command made it."""
 
-    def label(params: LabelParams) -> dict[str, Any]:
+    def label(params: LabelParams) -> Any:
         """Label every sequence of the sources that is not labeled yet, and load them into FiftyOne.
 
-        Returns the summary (`flows.plan.plan.summary_of`): failures are in it,
-        and never fail the flow.
+        Returns the summary (`flows.plan.plan.summary_of`): failures are in it, and never fail the
+        flow. The state's message counts them: `autolabel status` prints it.
         """
         with redacted_errors(), signs_of_life(), contextlib.ExitStack() as stack:
             if plan:  # of a command: Prefect takes SIGTERM to wait for tasks, perhaps minutes
@@ -43,10 +44,9 @@ def label_flow(plan: Plan | None = None) -> LabelFlow:
             with ready(job), counting as count, job.context.progress.listening(count):
                 outcomes = label_sequences(job, made.sequences, submit_step, made.cameras)
             summary = summary_of(made, outcomes, time.perf_counter() - started)
-            if summary["failed"]:
-                add_to_name(f"{len(summary['failed'])} failed")
             publish(summary)
-            return summary
+            failed = len(summary["failed"])
+            return Completed(message=f"{failed} failed", data=summary) if failed else summary
 
     label.__qualname__ = label.__name__  # where Prefect looks for the flow of a deployment
     as_flow = flow(

@@ -98,8 +98,8 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
         when = local_time(one["started"]) if one["started"] else "not started"
         later = "; the same command continued it later" if one["continued"] else ""
         click.echo(f"{one['name']}: {one['state']}, {when}, to {one['out']}{later}")
-        if one["name"].endswith(" failed"):
-            click.echo(f"  which failed, and why: {as_typed('status', one['out'])}")
+        if one["state"] == "Completed" and one["message"]:
+            click.echo(f"  {one['message']}, which and why: {as_typed('status', one['out'])}")
     if not status["runs"]:
         click.echo(f"no shards in the last {hours:g} h")
     for run in status["runs"]:

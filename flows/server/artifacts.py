@@ -67,12 +67,6 @@ def short_sources(sources: Sequence[str]) -> str:
     return f"{first} and {len(sources) - 1} more" if len(sources) > 1 else first
 
 
-def add_to_name(more: str) -> None:
-    """Add to the name of the current flow run what is known by now."""
-    with connected() as client:
-        client.update_flow_run(UUID(flow_run.id), name=f"{flow_run.name}, {more}")
-
-
 PROGRESS_EVERY_S = 10.0
 _AWAY = (httpx.HTTPError, AutolabelError)
 

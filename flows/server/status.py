@@ -83,6 +83,7 @@ def label_runs(newest_first: Iterable[FlowRun]) -> Iterator[dict[str, Any]]:
         yield {
             "name": one.name,
             "state": one.state_name,
+            "message": one.state.message or "" if one.state else "",
             "started": one.start_time.isoformat(timespec="seconds") if one.start_time else None,
             "out": out_of(one),
             "continued": bool(stopped and one.parameters in given),

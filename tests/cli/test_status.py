@@ -30,8 +30,9 @@ def test_nights_are_told_with_their_zone(monkeypatch):
         "last_run": "2026-08-01T01:00+02:00", "last_state": "Completed", "problem": "",
         "last_message": "labeled 2 sequences: 4 frames, 6 masks; 5 of 5 sequences labeled",
     }  # fmt: skip
-    run = {"state": "Completed", "started": "", "out": "out", "continued": False}
-    runs = [run | {"name": "label in, 5 failed"}, run | {"name": "label in"}]
+    run = {"name": "label in", "started": "", "out": "out", "continued": False}
+    told = ("Completed", "5 failed"), ("Completed", ""), ("Crashed", "stood still")
+    runs = [run | {"state": state, "message": message} for state, message in told]
     found = {"workers_online": [], "workers_refused": {}, "label_runs": runs, "runs": []}
     found["database_bytes"] = 5_000_000
     found["schedules"] = [schedule]
@@ -47,7 +48,7 @@ def test_nights_are_told_with_their_zone(monkeypatch):
         "the last run of Sat 2026-08-01 01:00 CEST completed: labeled 2 sequences: 4 frames, "
         "6 masks; 5 of 5 sequences labeled"
     )
-    assert shown.count("which failed, and why: ") == 1
+    assert shown.count("which and why: ") == shown.count("\n  5 failed, which and why: ") == 1
     assert night.split() == ["planned", "Mon", "2026-11-23", "01:00", "CET"]
 
 

@@ -6,6 +6,8 @@ import pytest
 from PIL import Image
 
 from flows.cli import label as label_command
+from flows.server.runs import flow_runs
+from flows.server.status import label_runs
 from tasks.store import manifests
 from tests.integration.dataset_rows import held
 from tests.integration.runs import (
@@ -88,6 +90,8 @@ def test_bad_frames_and_bad_boxes_fail_alone(terminal, tmp_path):
     again, _ = terminal.label(*arguments, code=1)
     assert again["failed"] == result["failed"]
     assert again["skipped"] == 2
+    *_, first = (one for one in label_runs(flow_runs(["label"])) if one["out"] == result["out"])
+    assert (first["state"], first["message"]) == ("Completed", "2 failed"), "`status` tells it"
 
 
 def test_bad_usage_ends_with_2_and_says_what_to_do(terminal, tmp_path):

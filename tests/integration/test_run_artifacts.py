@@ -13,7 +13,6 @@ from prefect.runtime import flow_run
 from flows.params import LabelParams
 from flows.server import artifacts
 from flows.server.artifacts import (
-    add_to_name,
     dated,
     frames_counted,
 )
@@ -75,7 +74,8 @@ def test_frames_are_counted_while_a_run_goes_on(shown):
 def test_runs_and_cards_have_names_that_people_can_read(shown, kind, given, name):
     def run(params=None, dataset=""):
         with signs_of_life(0.05):
-            add_to_name("3 sequences")
+            with get_client(sync_client=True) as client:  # as `backfill` does
+                client.update_flow_run(UUID(flow_run.id), name=f"{flow_run.name}, 3 sequences")
             time.sleep(1)  # signs of life leave the name alone
         return flow_run.id
 
