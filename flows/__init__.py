@@ -4,6 +4,7 @@ Every process of ours imports this first: what it logs from then on holds no sec
 which reads its settings when it is imported, is told ours. What the user has set stays.
 """
 
+import logging
 import os
 
 from sam2_core.redaction import install
@@ -18,5 +19,7 @@ PREFECT_SETTINGS = {
 }
 
 install()
+# Where its server is busy, Prefect warns at the end that it still sends events.
+logging.getLogger("EventsWorker").setLevel(logging.ERROR)
 for name, value in PREFECT_SETTINGS.items():
     os.environ.setdefault(name, value)

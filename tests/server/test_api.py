@@ -19,6 +19,7 @@ from flows.server.postgres import Postgres, home
 from sam2_core.types import AutolabelError
 from tasks.store import private_files
 from tests.integration.cluster import wait_for
+from tests.integration.runs import environment_of
 from tests.prefect_tables import put_tables
 
 
@@ -44,6 +45,26 @@ def test_the_server_and_its_database_end_when_its_command_is_killed(tmp_path, mo
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     wait_for(lambda: not (_runs(pid) or _runs(started)), 60, 0.1)
+
+
+EVENTS = """
+import flows
+from prefect.events import emit_event
+for number in range(2000):
+    emit_event("test.event", {"prefect.resource.id": f"test.{number}"})
+"""
+
+
+def test_prefect_says_nothing_of_events_that_it_still_sends_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    put_tables(home())
+    with closing(Api()) as server:
+        server.begin_own()
+        server.wait()
+        environment = os.environ | environment_of(server)
+        command = [sys.executable, "-c", EVENTS]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def _runs(pid: int) -> bool:
