@@ -1,7 +1,8 @@
 """Texts without secrets: every message, reason and log line passes through `redact`.
 
-What counts as a secret: whatever stands before the host of an address, what follows its "?", values
-with a name such as `X-Amz-Signature`, and the literal values of this process's environment.
+What counts as a secret: whatever stands before the host of an address, what follows its "?" but
+listings of S3, values with a name such as `X-Amz-Signature`, and the literal values of this
+process's environment.
 """
 
 import base64
@@ -24,6 +25,11 @@ FOLDERS = frozenset({"file", "local", "memory", "zip", "tar"})
 # Azure's own form: container@account.dfs.core.windows.net.
 _CONTAINER = re.compile(r"(?i)[a-z0-9$-]+@[a-z0-9-]+(\.[a-z0-9-]+)+")
 _HOST_AND_PORT = re.compile(r"(\[[\da-fA-F:.%]*\]|[^:\[\]]*)(:\d{1,5})?")
+# How S3 is asked for a listing: with values that can be no address and no signature.
+_LISTING = re.compile(
+    r"list-type=\d|max-keys=\d+|encoding-type=url|delimiter=(?:/|%2F)?|prefix=(?:[\w./-]|%2F)*",
+    re.A,
+)
 _INTERNAL_FRAGMENT = re.compile(r"frames?=[\d:]*")
 
 # One slash only: a slip of the hand that is no reason to show a password.
@@ -109,7 +115,9 @@ def _link_redacted(start: str, rest: str) -> str:
         fragment = HIDDEN
     place, mark, query = rest.partition("?")
     if mark and query:
-        place += mark + "&".join(_value_redacted(part) for part in query.split("&"))
+        place += mark + "&".join(
+            part if _LISTING.fullmatch(part) else _value_redacted(part) for part in query.split("&")
+        )
         mark = ""
     return place + mark + hash_ + fragment + closing
 
