@@ -25,11 +25,8 @@ FOLDERS = frozenset({"file", "local", "memory", "zip", "tar"})
 # Azure's own form: container@account.dfs.core.windows.net.
 _CONTAINER = re.compile(r"(?i)[a-z0-9$-]+@[a-z0-9-]+(\.[a-z0-9-]+)+")
 _HOST_AND_PORT = re.compile(r"(\[[\da-fA-F:.%]*\]|[^:\[\]]*)(:\d{1,5})?")
-# How S3 is asked for a listing: with values that can be no address and no signature.
-_LISTING = re.compile(
-    r"list-type=\d|max-keys=\d+|encoding-type=url|delimiter=(?:/|%2F)?|prefix=(?:[\w./-]|%2F)*",
-    re.A,
-)
+# How S3 is asked for a listing; what prefix it asks for could be part of a password with a "?".
+_LISTING = re.compile(r"list-type=2|max-keys=\d{1,4}|encoding-type=url|delimiter=(?:/|%2F)?")
 _INTERNAL_FRAGMENT = re.compile(r"frames?=[\d:]*")
 
 # One slash only: a slip of the hand that is no reason to show a password.
