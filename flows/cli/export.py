@@ -191,6 +191,9 @@ def _of_dataset(report: Mapping[str, Any]) -> Iterator[str]:
         f"of dataset {report['dataset']}, with its decisions if there are any; labels in "
         f"{report['source']}"
     )
+    words = {"corrected": "corrected or drawn", "passed": "untouched on frames that are done"}
+    if said := [f"{n:,} {words.get(what, what)}" for what, n in report["decisions"].items()]:
+        yield f"decided by people: {', '.join(said)}"
     if count := unsettled(second_opinions_given(open_dataset(report["dataset"]))):
         yield f"{counted(count, 'disagreement')} of reviewers open: what stands is used"
     if count := report["frames_without_labels"]:

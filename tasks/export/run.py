@@ -70,6 +70,7 @@ class Decided:
         settled: positions of the machine's boxes that these take the place of, or that are wrong.
         reviewed: whether a decision stands, of those that were asked for.
         empty: whether a person has confirmed that nothing is there.
+        left_out: how many labels with a decision are no instance, by why.
 
     """
 
@@ -78,6 +79,7 @@ class Decided:
     settled: frozenset[int]
     reviewed: bool
     empty: bool = False
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 UNDECIDED = Decided((), (), frozenset(), reviewed=False)
@@ -99,26 +101,31 @@ def decisions(
 
 
 def _decided(sample: Mapping[str, Any], run_key: str, choice: Choice) -> Decided:
-    rows, done = list(rows_of(sample)), finishing(sample)
-    right = [row for row in rows if row["decision"] not in NOT_RIGHT]
+    rows, done, last = list(rows_of(sample)), finishing(sample), last_decisions(sample)
     empty, reviewed = is_empty(sample, rows), is_decided(sample)
     wanted = choice.decisions
-    kept = tuple(
-        _instance(row)
-        for row in (rows if wanted else right)
-        if (not wanted or row["decision"] in wanted) and choice.is_by(row["reviewer"])
-    )
+    kept: tuple[Instance, ...] = ()
+    sent = sum(what == RELABEL for what, _ in last.values())
+    left_out = Counter({"label sent back to a model": sent})
+    for row in rows:
+        what, is_theirs = row["decision"], choice.is_by(row["reviewer"])
+        if is_theirs and (what in wanted if wanted else what not in NOT_RIGHT):
+            kept += (_instance(row),)
+            left_out["label merged into another"] += max(0, len(row["sources"]) - 1)
+        else:
+            left_out[f"{what} label{'' if is_theirs else ' of another reviewer'}"] += 1
     if wanted:
         reviewed = bool(kept) or (empty and EMPTY in wanted and choice.is_by(done.get("by")))
     elif choice.reviewers:
         reviewed = any(choice.is_by(who) for who in (done.get("by"), *_people(sample)))
     # Nothing was there, or decided on another run's labels: those alone count.
+    alone = Decided(kept, (), _ALL_BOXES, reviewed, empty, left_out)
     if empty and done.get("action") == "nothing_here":
-        return Decided(kept, (), _ALL_BOXES, reviewed, empty)
+        return alone
     if sample.get("run_key") != run_key:
-        return Decided(kept, (), _ALL_BOXES if reviewed else frozenset(), reviewed, empty)
+        return alone if reviewed else replace(alone, settled=frozenset())
     about = {source for row in rows for source in row["sources"]}
-    about |= {label for label, (decision, _) in last_decisions(sample).items() if decision}
+    about |= {label for label, (decision, _) in last.items() if decision}
     standing = standing_entries(sample)
     again = {label for entry in standing for label in entry.get("overrides") or {}} - about
     machine = {str(label["_id"]): label for label in detections_of(sample, MACHINE_FIELD)}
@@ -130,7 +137,7 @@ def _decided(sample: Mapping[str, Any], run_key: str, choice: Choice) -> Decided
     )
     position: dict[str, Any] = {name: label.get("box_index") for name, label in machine.items()}
     settled = {position[name] for name in about | again if position.get(name) is not None}
-    return Decided(kept, remade, frozenset(settled), reviewed, empty)
+    return replace(alone, remade=remade, settled=frozenset(settled))
 
 
 def _people(sample: Mapping[str, Any]) -> Iterator[str]:
@@ -318,6 +325,8 @@ class Frames:
     ) -> Iterator[Instance]:
         """Choose labels of a frame: the machine's that nobody decided on, and people's."""
         found = list(decided.instances)
+        for why, count in decided.left_out.items():
+            self._notes.leave_out(why, count)
         undecided = [row for row in range(len(one.boxes)) if row not in decided.settled]
         if self._choice.decided_only:
             self._notes.leave_out("undecided label", len(undecided) + len(decided.remade))
@@ -498,6 +507,7 @@ def export(
     pictures = images != "none" or format_ in NEED_PICTURES
     frames = Frames(out_uri, choice, dataset, pictures=pictures, notes=notes)
     counts: Counter[str] = Counter()
+    states: Counter[str] = Counter()
     splits: Counter[str] = Counter(dict.fromkeys(choice.splits, 0))
     sequences: set[str] = set()
     empty: list[str] = []
@@ -515,6 +525,7 @@ def export(
             sequences.add(frame.sequence_id)
             counts["frames"] += 1
             counts["instances"] += len(frame.instances)
+            states.update(one.decision for one in frame.instances if one.decision)
             counts["without_labels"] += not frame.instances
             if frame.confirmed_empty:
                 empty.append(frame.uri)
@@ -538,6 +549,7 @@ def export(
         if dataset is not None:
             report["frames_without_labels"] = counts["without_labels"]
             report["confirmed_empty"] = empty
+            report["decisions"] = dict(states.most_common())
         if choice.track_classes:
             report["named_as_track"] = notes.named_as_track
         sink.close(report)

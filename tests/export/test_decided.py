@@ -19,6 +19,7 @@ from tasks.review.events import undo
 from tasks.review.export import export_reviews
 from tasks.review.queue import NO_LABELS, build_queue
 from tasks.review.relabel import bring_back, relabel_dataset, request_relabel
+from tasks.review.stats import review_stats
 from tasks.store.roots import Root, write_roots
 from tasks.types import NothingFoundError
 from tests.export.labeled_runs import run_of, truth
@@ -90,7 +91,11 @@ def test_decisions_take_the_place_of_the_labels(name, tmp_path):
     merge(*pick(name, 1, 3, 4))
     for target, choice in (("all", Choice()), ("reviewed", Choice(reviewed=True))):
         told = export(name, "coco", str(tmp_path / target), choice, images="none")
-    assert told["left_out"] == {"undecided label": 5}
+    left_out = {"rejected label": 1, "label merged into another": 1, "undecided label": 5}
+    assert told["left_out"] == left_out
+    assert told["decisions"] == {"accepted": 1, "corrected": 1, "merged": 1}
+    decided = review_stats(open_dataset(name)).decided
+    assert told["instances"] + left_out["rejected label"] + 1 == decided, "as the panel counts"
     read = {}
     for target in ("all", "reviewed"):
         found = json.loads((tmp_path / target / "annotations/instances.json").read_text())
