@@ -22,7 +22,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.checkpoints import NoMemoryError
 from sam2_core.follow import Follower, FollowRules
 from sam2_core.types import AutolabelError, Boxes, Masks
-from tasks.dataset.documents import carried_id, mask_of, rle_of, stamp_text, window_of
+from tasks.dataset.documents import carried_id, mask_of, rle_of, sample_id, stamp_text, window_of
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import DONE, MACHINE_FIELD, REVIEWED_FIELD
 from tasks.masks.crops import BoolArray, segments_of
@@ -78,16 +78,15 @@ class Following:
             raise AutolabelError(f"{error}. {MODEL_VARIABLE} names another model") from error
         self._dataset, self._seed, self._model = dataset, chosen, stamp_text(choice.stamp)
         where = {name: chosen.frame.get(name) for name in ("sequence_id", "camera")}
-        rows = sample_collection(dataset).find(where, {"frame_key": 1}).sort("frame_number", 1)
-        found = [(one["_id"], one["frame_key"]) for one in rows]
-        refuse_changed(dataset, [identity for identity, _ in found])
-        at = [key for _, key in found].index(chosen.frame_key)
-        ids = [identity for identity, _ in found]
+        rows = sample_collection(dataset).find(where, {"_id": 1}).sort("frame_number", 1)
+        ids = [one["_id"] for one in rows]
+        refuse_changed(dataset, ids)
+        at = ids.index(sample_id(chosen.frame_key))
         self._ways = {"forward": ids[at + 1 :], "backward": ids[:at][::-1]}
         self._object, self._name = self._object_of(label), str(label.get("label"))
         self.carried, self._recalibration = uuid.uuid4().hex, recalibration_of(dataset)
         self._steps = self._follow()
-        self.frames, self.of, self.on = 0, len(ids) - 1, 0  # frames looked at: all, of this way
+        self.frames, self.of = 0, len(ids) - 1  # looked at, of the sequence
         self.way = "forward" if self._ways["forward"] else "backward"
         self.made: list[tuple[Chosen, Event]] = []
         self.left = Counter[str]()  # frames without a new mask, by why
@@ -101,11 +100,10 @@ class Following:
         return self.so_far() | {"done": done}
 
     def so_far(self) -> dict[str, Any]:
-        """Return what goes which way, how many frames of it, and of all, were looked at, masks."""
+        """Return what goes which way from where, how many frames were looked at, and masks."""
         start = self._seed.frame.get("frame_number")
         return {"frames": self.frames, "of": self.of, "masks": len(self.made), "way": self.way,
-                "on": self.on, "way_of": len(self._ways[self.way]), "start": start,
-                "object": self._name}  # fmt: skip
+                "start": start, "object": self._name}  # fmt: skip
 
     def take(self) -> list[Event]:
         """Record what was found, as one act; labels that were decided on meanwhile are left out."""
@@ -114,17 +112,16 @@ class Following:
         return decide(self._dataset, [one for one, _ in kept], [event for _, event in kept])
 
     def told(self, events: Sequence[Event]) -> str:
-        """Say where masks were added, and why on other frames none was."""
-        why = ", ".join(f"{what} ({count})" for what, count in self.left.items() if count)
+        """Say how many frames got a mask, and why others got none: together those looked at."""
         if not self.of:
             return "no other frame: this camera has no more of this sequence"
-        if not events:
-            return f"no new mask of the {self._name} on {counted(self.frames, 'frame')}: {why}"
-        start = self.so_far()["start"] or 0
-        ahead = sum((event.frame.get("frame_number") or 0) > start for event in events)
-        where = f"{counted(ahead, 'frame')} ahead, {len(events) - ahead} back"
-        told = f"masks of the {self._name} on {where}{f'; none where {why}' if why else ''}"
-        return f"{told}. Nobody has seen them: 'Order the review queue again' asks about them first"
+        why = ", ".join(f"{what} ({count})" for what, count in self.left.items() if count)
+        others = f", {self.left.total()} got none: {why}" if why else ""
+        seen = "Nobody has seen these masks: 'Order the review queue again' asks about them first"
+        return (
+            f"looked at {self.frames} of {counted(self.of, 'frame')}: {len(events)} got a mask of "
+            f"the {self._name}{others}{f'. {seen}' if events else ''}"
+        )
 
     def _object_of(self, label: Mapping[str, Any]) -> set[str]:
         """Names of the object that a label, or those that it was made of, shows."""
@@ -142,14 +139,14 @@ class Following:
         mask[0, top:bottom, left:right] = mask_of(label, self._seed.size_hw)
         fields = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1, "review_status": 1}
         for name, way in self._ways.items():
-            self.way, self.on = name, 0
+            self.way = name
             follower = Follower(self._backend)
             follower.see(read_picture(picture_of(self._seed)))
             follower.condition_on_masks(mask)
             absent = 0
             for age, identity in enumerate(way, 1):
                 sample = sample_collection(self._dataset).find_one({"_id": identity}, fields)
-                self.frames, self.on = self.frames + 1, age
+                self.frames += 1
                 masks = self._masks(follower, sample) if sample else None
                 absent = absent + 1 if masks is None else 0
                 if masks is None:

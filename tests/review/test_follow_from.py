@@ -77,7 +77,7 @@ def follow(dataset):
     while not far["done"]:
         far |= ask(dataset, "follow_step", following=far["following"])
     assert (far["frames"], far["of"]) == (6, 6)
-    assert (far["way"], far["on"], far["way_of"]) == ("backward", 2, 2)
+    assert far["way"] == "backward"
     return ask(dataset, "follow_take", following=far["following"])
 
 
@@ -107,9 +107,9 @@ def test_a_mask_is_carried_on_and_decisions_of_people_stay(drive, tmp_path, monk
     before = state(drive)
     done = follow(dataset)
     assert done["message"] == (
-        "masks of the tram on 3 frames ahead, 0 back; none where the object is not seen (1), "
-        "its label agrees (1), somebody has decided (1). Nobody has seen them: 'Order the review "
-        "queue again' asks about them first"
+        "looked at 6 of 6 frames: 3 got a mask of the tram, 3 got none: the object is not seen "
+        "(1), its label agrees (1), somebody has decided (1). Nobody has seen these masks: 'Order "
+        "the review queue again' asks about them first"
     )
     assert len(done["samples"]) == 3
     acts = [event.action for event in read_events(out, drive)]
@@ -182,7 +182,7 @@ def test_who_stops_keeps_what_is_there_and_what_others_decide_meanwhile_stays(dr
     reject(*pick(drive, 3, 0))
     done = ask(dataset, "follow_take", following=far["following"])
     assert done["message"].startswith(
-        "masks of the car on 1 frame ahead, 0 back; none where somebody has decided (1). "
+        "looked at 2 of 6 frames: 1 got a mask of the car, 1 got none: somebody has decided (1). "
     )
     assert sorted(followed(drive)) == [4]
 
@@ -224,9 +224,9 @@ def test_the_key_carries_a_mask_on_says_how_far_it_is_and_one_undo_takes_it_back
         which = "what you decided on last, the van"
         page.get_by_text(f"following {which} forward from frame 0: ").first.wait_for()
         page.get_by_text("of 29 frames").first.wait_for()
-        page.wait_for_function("() => /masks so far: [1-9]/.test(document.body.innerText)")
+        page.wait_for_function("() => /frames, [1-9]\\d* got a mask/.test(document.body.innerText)")
         page.keyboard.press("Escape")
-        page.get_by_text("ahead, 0 back").first.wait_for()
+        page.get_by_text("of 29 frames: ").first.wait_for()
         page.wait_for_function(READY)
         assert page.get_by_test_id("modal").count() == 1, "Escape closes the frame otherwise"
         found = followed(name)

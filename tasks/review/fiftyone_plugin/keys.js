@@ -223,7 +223,7 @@
     stopFollowing = () => { stopped = true; };
     try {
       while (far?.ok && !far.done && !stopped) {
-        const how = `${which}the ${far.object} ${far.way} from frame ${far.start}: ${far.on} of ${far.way_of} frames, masks so far: ${far.masks}`;
+        const how = `${which}the ${far.object} ${far.way} from frame ${far.start}: looked at ${far.frames} of ${far.of} frames, ${far.masks} got a mask`;
         review.show("wait", `following ${how}${left()} · Escape stops and keeps what is there, other keys rest`);
         const further = await ask("follow_step", { following: far.following });
         far = further && { ...far, ...further };
