@@ -72,6 +72,7 @@ from tasks.review.queue import (
     queue_standing,
     sequence_view,
     show_disagreements,
+    show_second_opinions,
     spread,
     unseen_labels,
     waiting_for_me,
@@ -534,7 +535,7 @@ def _place_of(ctx: Any, events: Sequence[Event]) -> tuple[str, str]:
     view = view.select(list({label if patches else frame for frame, label in places} - {""}))
     shown = set(map(str, view.values("id")))
     if not patches:
-        for field in (MACHINE_FIELD, REVIEWED_FIELD):
+        for field in {MACHINE_FIELD, REVIEWED_FIELD} & view.get_field_schema().keys():
             shown |= set(map(str, view.values(f"{field}.detections.id", unwind=True)))
     return next((one for one in places if (one[1] or one[0]) in shown), ("", ""))
 
@@ -621,15 +622,20 @@ def _standing(ctx: Any) -> Answer:
     """Return what the page says besides labels: of the queue, and how its sidebar is ordered."""
     view = ctx.request_params.get("view_name") or ""
     standing, act = queue_standing(ctx.dataset, view), last_act(ctx.dataset)
+    share = Share.of_this_process()
     differing = second_opinions_given(ctx.dataset) if view == DISAGREEMENTS else ()
     arisen = {one.label_id for one in differing if one.is_open} - {*standing.label_ids}
     if arisen and not ctx.current_sample:  # since the view was saved
         show_disagreements(ctx.dataset, differing)
         ctx.ops.set_view(name=DISAGREEMENTS)
         standing = queue_standing(ctx.dataset, view)
+    if standing.view == share.named(SECOND_OPINIONS) and not ctx.current_sample:
+        left = {*standing.label_ids} - standing.decided
+        if left != {*ctx.view.values(f"{MACHINE_FIELD}.detections.id", unwind=True)}:
+            show_second_opinions(ctx.dataset, view, left)
+            ctx.ops.set_view(name=view)
     said = {one.label_id: dict(zip(one.people, one.verdicts, strict=True)) for one in differing}
-    groups = ctx.dataset.app_config.sidebar_groups or ()
-    again = ["autolabel", "review", ctx.dataset.name, "--reviewer", reviewer()]
+    again = ["autolabel", "review", ctx.dataset.name, "--reviewer", reviewer(), *share.options]
     random = " (drawn at random from what nobody else looks at)" if view == CONTROL else ""
     return {
         "about": "" if view == standing.view else _about_view(ctx),
@@ -638,9 +644,10 @@ def _standing(ctx: Any) -> Answer:
         "unseen": waiting_for_me(ctx.dataset),
         "words": WORDS, "told": DESCRIPTIONS, "last": _in_words(act) if act else "",
         "next": "" if standing.left else _next_after(ctx.dataset),
-        "who": reviewer(), "command": shlex.join([*again, *Share.of_this_process().options]),
+        "who": reviewer(), "command": shlex.join(again),
         "groups": [
-            {"name": one.name, "paths": list(one.paths), "expanded": one.expanded} for one in groups
+            {"name": one.name, "paths": list(one.paths), "expanded": one.expanded}
+            for one in ctx.dataset.app_config.sidebar_groups or ()
         ],
     }  # fmt: skip
 

@@ -362,6 +362,7 @@ def _undecided_of(
 NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
 LABEL_BY_LABEL = "label by label"
 SECOND_OPINIONS, DISAGREEMENTS = "second opinions", "disagreements"
+SECOND_TOLD = "labels that another reviewer has decided on, which is not shown"
 CHANGED_FRAMES, CHANGED_LABELS = "changed by a new model", "changed by a new model, label by label"
 NO_LABELS = "no labels"
 ONE_SEQUENCE, ONE_SEQUENCE_TOLD = "one sequence", "opened by 'Open a sequence' above the grid"
@@ -441,8 +442,7 @@ def queue_standing(dataset: Any, view: str = "") -> Standing:
         done = {one.label_id for one in second_opinions_given(dataset) if not one.is_open}
         return Standing(tuple(queued), frozenset(done & queued.keys()), view)
     if view.startswith(SECOND_OPINIONS):
-        given = queued.keys() - waiting_for_me(dataset)
-        return Standing(tuple(queued), frozenset(given), view)
+        return Standing(tuple(queued), frozenset(queued.keys() - waiting_for_me(dataset)), view)
     fields = {f"{_INNER}._id": 1, f"{_INNER}.decision": 1, "review_status": 1}
     wanted = {"frame_key": {"$in": sorted(set(queued.values()))}}
     decided = {
@@ -501,10 +501,7 @@ def build_queue(
         share.named(LABEL_BY_LABEL): (label_by_label(dataset, wanted), f"{text}, one a tile"),
     }
     if second:
-        text = "labels that another reviewer has decided on, which is not shown"
-        # In the tab Annotate would be what the other one has made of them.
-        unseen = only_labels(dataset, second).exclude_fields(REVIEWED_FIELD)
-        views[share.named(SECOND_OPINIONS)] = (unseen, text)
+        views[share.named(SECOND_OPINIONS)] = (unseen_view(dataset, second), SECOND_TOLD)
     for reason in sorted(filter(None, sample_collection(dataset).distinct(REASONS_FIELD))):
         views[_of_reason(reason)] = (by_reason(dataset, reason), DESCRIPTIONS.get(reason, reason))
     views[SENT_BACK] = (
@@ -576,8 +573,9 @@ def show_disagreements(dataset: Any, opinions: Sequence[Opinions]) -> int:
     with dataset_lock(dataset.name):
         dataset.reload()
         view = _without(only_labels(dataset, waiting), _unused(dataset))
-        text = "labels on which two reviewers differ"
-        dataset.save_view(DISAGREEMENTS, view, description=text, overwrite=True)
+        dataset.save_view(
+            DISAGREEMENTS, view, description="labels on which two reviewers differ", overwrite=True
+        )
         dataset.info[QUEUES] = dataset.info.get(QUEUES, {}) | {DISAGREEMENTS: waiting}
         dataset.save()
     return len(waiting)
@@ -607,6 +605,20 @@ def second_opinions(dataset: Any, share: Share) -> dict[str, str]:
             elif name in waiting and share.is_second(sample):
                 best[doubt.object_name] = max(doubt, best.get(doubt.object_name, doubt))
     return _in_order([one for name, one in best.items() if name not in closed])
+
+
+def unseen_view(dataset: Any, wanted: Mapping[str, str]) -> Any:
+    """View of labels without what people made of them, which the tab Annotate would show."""
+    return _without(only_labels(dataset, wanted), [*_unused(dataset), REVIEWED_FIELD])
+
+
+def show_second_opinions(dataset: Any, name: str, left: Collection[str]) -> None:
+    """Save a view of second opinions with those labels of its queue that are left."""
+    with dataset_lock(dataset.name):
+        dataset.reload()
+        queued = dataset.info[QUEUES][name]
+        view = unseen_view(dataset, {one: queued[one] for one in queued if one in left})
+        dataset.save_view(name, view, description=SECOND_TOLD, overwrite=True)
 
 
 def unseen_labels(sample: Mapping[str, Any]) -> dict[str, str]:

@@ -17,10 +17,19 @@
   const PLACE = "place in the queue, which begins with the frame of the riskiest label, and how many of its decisions are left";
   const NOT_QUEUED = "not in the queue (i)";
   const SMALL = "white-space:normal;overflow-wrap:anywhere;font-size:12px;line-height:12px;max-height:36px;overflow:hidden";
-  const CUT = "overflow:hidden;text-overflow:ellipsis;flex:0 1 auto;min-width:0";
+  const WRAPPED = "white-space:normal;flex:0 1 auto;min-height:25px;padding:0 6px;font-size:12px;line-height:12px";
   // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
   const standing = { queue: [], place: new Map(), decided: new Set(), unseen: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", left: "", command: "", who: "", next: "" };
   let bar = null, buttons = [], asked; // for which view
+
+  function button(parent, look, act, text) {
+    const made = element("button", `${BUTTON};${look}`, parent, text);
+    made.addEventListener("click", () => {
+      made.blur(); // else the space bar would press it again
+      act();
+    });
+    return made;
+  }
 
   // Parts of the strip that change, by name.
   function build() {
@@ -33,28 +42,20 @@
       bar[name].dataset.cy = `strip-${name}`;
     };
     part("place", "color:#9ca3af;font-size:12px;flex:none");
-    bar.unseen = element("button", BUTTON, bar);
+    bar.unseen = button(bar, "", () => review.showHidden());
     bar.unseen.dataset.cy = "strip-hidden";
-    bar.unseen.addEventListener("click", () => {
-      bar.unseen.blur();
-      review.showHidden();
-    });
-    part("label", `font-weight:bold;max-width:12em;${CUT};flex:none`);
+    part("label", "font-weight:bold;max-width:12em;overflow:hidden;text-overflow:ellipsis");
     part("risk", "flex:none;border-radius:4px;padding:2px 7px;color:#111827;font-weight:bold");
-    part("take", "min-width:0;display:flex;gap:8px;align-items:center;color:#9ca3af;font-size:12px");
+    part("take", "display:flex;gap:8px;align-items:center;margin-right:auto;color:#9ca3af;font-size:12px");
     part("reasons", `${SMALL};flex:1 1 0;min-width:12em;cursor:help`);
-    part("last", `color:#9ca3af;max-width:9em;${SMALL}`);
+    part("last", `color:#9ca3af;max-width:13em;${SMALL}`);
     part("left", `color:#fde047;max-width:9em;${SMALL}`);
     for (const [key, text, act, told = ""] of buttons) {
-      const button = element("button", BUTTON, bar);
-      element("span", KEY, button, key);
-      button.append(` ${text}`);
-      button.title = told;
-      button.dataset.cy = `strip-${text.replaceAll(" ", "-")}`;
-      button.addEventListener("click", () => {
-        button.blur(); // else the space bar would press it again
-        act();
-      });
+      const made = button(bar, "", act);
+      element("span", KEY, made, key);
+      made.append(` ${text}`);
+      made.title = told;
+      made.dataset.cy = `strip-${text.replaceAll(" ", "-")}`;
     }
   }
 
@@ -101,12 +102,8 @@
     const opinions = review.inFull(said);
     if (opinions.length) element("span", "flex:none", bar.take, "settle as");
     for (const { who, text, colour } of opinions) {
-      const button = element("button", `${BUTTON};${CUT};color:${colour};border-color:${colour}`, bar.take, text);
-      button.title = `take ${who}'s decision: class and mask as ${who} has them`;
-      button.addEventListener("click", () => {
-        button.blur();
-        review.act("take", { who });
-      });
+      const made = button(bar.take, `${WRAPPED};color:${colour};border-color:${colour}`, () => review.act("take", { who }), text);
+      made.title = `take ${who}'s decision: class and mask as ${who} has them`;
     }
     review.fetchOpinions(id, opinions);
   }
@@ -118,13 +115,14 @@
     const reasons = (!selected && label?.reasons) || [];
     const isDrawn = label?.sources?.length === 0; // by somebody: its frame has a place in the queue
     const place = placeOf(label && !selected && !isDrawn ? [label] : labels);
-    const disputed = !selected && standing.said[label?.id]; // then others' decisions need the room
+    const disputed = !selected && isDisputed(label?.id) && standing.said[label.id]; // then others' decisions need the room
     const hidden = review.hiddenLabels(), decided = hidden.filter(review.decisionOf).length;
     const counts = [[hidden.length - decided, "hidden"], [decided, "decided"]].filter(([count]) => count);
     set("place", place, place === NOT_QUEUED ? OUTSIDE : PLACE);
     set("unseen", counts.map((one) => one.join(" ")).join(", "), HIDDEN);
     bar.unseen.ariaPressed = review.open.showsHidden;
     set("label", selected ? `${selected} selected` : label?.label ?? "");
+    bar.label.style.flexShrink = disputed ? 99 : 0; // the picture says the class, too
     set("risk", label?.risk && !selected && !disputed ? `risk ${percent(label.risk)}` : "", "how likely the label is wrong");
     bar.risk.style.background = label?.risk > 0.5 ? "#fca5a5" : label?.risk > 0.2 ? "#fde047" : "#86efac";
     offerMore(disputed ? label.id : "", disputed || {});
@@ -134,7 +132,7 @@
     const told = reasons.map((one) => `${inWords([one])}: ${standing.told[one] ?? ""}`);
     const all = `keys act on all ${selected}; Shift+M makes one of them`;
     const text = selected ? all : label ? said : nothingLeft(labels);
-    set("reasons", text, [text, ...told].join("\n")); // all of it, where the strip has no room
+    set("reasons", disputed ? "" : text, [text, ...told].join("\n")); // all of it, where the strip has no room
     set("last", disputed ? "" : standing.last, `${standing.last}: your last decision, as ${standing.who}, which undo takes back`);
     set("left", disputed ? "" : standing.left, `${standing.left} makes your last decision for all of them`);
   }
