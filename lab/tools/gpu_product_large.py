@@ -4,50 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 from gpu_product_run import Run, told
+from outlined_product import outlined_product
 
 WIDTH, HEIGHT, BOXES, FRAMES, SEQUENCES = 1920, 1280, 135, 124, 16
-# Random weights draw noise, which no trained model does; the device draws outlines in the boxes
-# instead, after all of the model's work is done (see BENCHMARKS.md).
-OUTLINES = """
-
-class _Outlined(nn.Module):
-    def __init__(self, decoder: nn.Module) -> None:
-        super().__init__()
-        self.decoder = decoder
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        from lab.bench.outlines import outlined
-
-        logits, scores = self.decoder(*inputs)
-        cell = torch.arange(logits.shape[-1], device=logits.device, dtype=torch.float32) + 0.5
-        return outlined(logits.float(), inputs[3][:, :2] / 4, cell).to(logits.dtype), scores
-
-
-_plain = build_modules
-
-
-def build_modules(*given: object) -> Modules:
-    modules = _plain(*given)
-    for name in ("decoder", "decoder_single"):
-        object.__setattr__(modules, name, _Outlined(getattr(modules, name)).eval())
-    return modules
-"""
-
-
-def copied_product(run: Run) -> Path:
-    """Copy the product and have its torch backend draw outlines."""
-    here, target = Path(__file__).parents[2], run.out / "outlined"
-    if not target.exists():
-        for name in ("sam2_core", "tasks", "flows", "lab", "deploy"):
-            shutil.copytree(here / name, target / name)
-        with (target / "sam2_core/backends/torch_compiled.py").open("a") as file:
-            file.write(OUTLINES)
-    return target
 
 
 def frames_of(run: Run, street: Path, boxes: Path) -> tuple[Path, Path]:
@@ -82,7 +45,7 @@ def frames_of(run: Run, street: Path, boxes: Path) -> tuple[Path, Path]:
 def setup(run: Run, given: argparse.Namespace) -> tuple[Path, Path, dict[str, str]]:
     """Return the frames, their boxes and the environment of runs."""
     frames, texts = frames_of(run, given.street, given.boxes)
-    path = f"{copied_product(run)}:{os.environ.get('PYTHONPATH', '')}"
+    path = f"{outlined_product(run.out / 'outlined')}:{os.environ.get('PYTHONPATH', '')}"
     return frames, texts, {"PYTHONPATH": path}
 
 

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor, nn
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from sam2_core.architecture.hiera import LayerNorm2d
 
@@ -69,6 +70,7 @@ def turned(
 def _attended(  # type: ignore[no-untyped-def]
     q, k, v, ends, out, scale, queries, q_stride,
     wide: tl.constexpr, narrow: tl.constexpr, rows_each: tl.constexpr, keys_each: tl.constexpr,
+    described: tl.constexpr,
 ):  # fmt: skip
     one = tl.program_id(1)
     first, last = tl.load(ends + one), tl.load(ends + one + 1)
@@ -81,15 +83,21 @@ def _attended(  # type: ignore[no-untyped-def]
     sums = tl.zeros((rows_each, narrow), tl.float32)
     whole = first + (last - first) // keys_each * keys_each
     for start in range(first, whole, keys_each):  # without masks: nearly twice as fast
-        key = start + tl.arange(0, keys_each)
-        keys = tl.load(k + key[None, :] * wide + channel[:, None])
-        values = tl.load(v + key[:, None] * narrow + value[None, :])
+        if described:
+            keys, values = k.load([start, 0]).T, v.load([start, 0])
+        else:
+            key = start + tl.arange(0, keys_each)
+            keys = tl.load(k + key[None, :] * wide + channel[:, None])
+            values = tl.load(v + key[:, None] * narrow + value[None, :])
         most, total, sums = _summed(tl.dot(mine, keys), values, scale, most, total, sums)
     if whole < last:
         key = whole + tl.arange(0, keys_each)
         inside = key < last
-        keys = tl.load(k + key[None, :] * wide + channel[:, None], inside[None, :], 0.0)
-        values = tl.load(v + key[:, None] * narrow + value[None, :], inside[:, None], 0.0)
+        if described:  # those behind the last are the next object's, or zeros
+            keys, values = k.load([whole, 0]).T, v.load([whole, 0])
+        else:
+            keys = tl.load(k + key[None, :] * wide + channel[:, None], inside[None, :], 0.0)
+            values = tl.load(v + key[:, None] * narrow + value[None, :], inside[:, None], 0.0)
         scores = tl.where(inside[None, :], tl.dot(mine, keys), float("-inf"))
         most, total, sums = _summed(scores, values, scale, most, total, sums)
     to = out + (one * queries + row[:, None]) * narrow + value[None, :]
@@ -120,11 +128,20 @@ def attended(q: Tensor, k: Tensor, v: Tensor, ends: Tensor) -> Tensor:
     q, count, (cells, wide) = q.contiguous(), len(ends) - 1, q.shape[1:]
     out = q.new_empty(count, cells, v.shape[1])
     scale = wide**-0.5 * 1.4426950408889634  # of powers of two
-    rows_each, keys_each = 64, 128 if wide <= 128 else 32  # measured on an H200
+    # Measured on an H200. Each block of rows reads all of its object's keys: 64 rows wait for them.
+    rows_each, keys_each, warps, stages = 128, 64, 4, 3
+    described = False
+    if wide > 128:
+        # Hoppers have the memory for 128 of these, and fetch blocks that are described to them;
+        # narrower ones came out wrong (Triton 3.6).
+        described = q.is_cuda and torch.cuda.get_device_capability(q.device) == (9, 0)
+        rows_each, keys_each, warps, stages = (128, 64, 8, 3) if described else (64, 32, 4, 2)
+    if described:
+        k, v = (TensorDescriptor.from_tensor(one, [keys_each, one.shape[1]]) for one in (k, v))
     _attended[(triton.cdiv(cells, rows_each), count)](
         q, k, v, ends, out, scale, cells, q.stride(0) if len(q) > 1 else 0,
         wide=wide, narrow=v.shape[1], rows_each=rows_each, keys_each=keys_each,
-        num_warps=4, num_stages=2,
+        described=described, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out
 
