@@ -185,6 +185,8 @@ def _of_folder(report: Mapping[str, Any], target: str) -> Iterator[str]:
 def _of_dataset(report: Mapping[str, Any]) -> Iterator[str]:
     """Say what people have to do with an export."""
     from tasks.dataset.schema import open_dataset
+    from tasks.export.run import UNDECIDED_LABEL
+    from tasks.review.export import AS_BACKGROUND
     from tasks.review.opinions import second_opinions_given, unsettled
 
     yield (
@@ -194,6 +196,8 @@ def _of_dataset(report: Mapping[str, Any]) -> Iterator[str]:
     words = {"corrected": "corrected or drawn", "passed": "untouched on frames that are done"}
     if said := [f"{n:,} {words.get(what, what)}" for what, n in report["decisions"].items()]:
         yield f"decided by people: {', '.join(said)}"
+    if report["left_out"].get(UNDECIDED_LABEL):
+        yield AS_BACKGROUND
     if count := unsettled(second_opinions_given(open_dataset(report["dataset"]))):
         yield f"{counted(count, 'disagreement')} of reviewers open: what stands is used"
     if count := report["frames_without_labels"]:

@@ -82,6 +82,7 @@ class Decided:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
+UNDECIDED_LABEL = "undecided label"
 UNDECIDED = Decided((), (), frozenset(), reviewed=False)
 _ALL_BOXES = frozenset(range(1 << 16))
 
@@ -299,6 +300,9 @@ class Frames:
         ]
         self._notes.leave_out("frame failed", len(labeled) - len(rows))
         if self._choice.decided_only:
+            others = [len(one.boxes) for one, _, decision in rows if not decision.reviewed]
+            self._notes.leave_out("frame without a decision that counts", len(others))
+            self._notes.leave_out("label on such a frame", sum(others))
             rows = [row for row in rows if row[2].reviewed]
         pictures = find_pictures([one.frame for one, _, _ in rows] if self._pictures else ())
         split = split_of(manifest.sequence_id, self._choice.splits)
@@ -329,7 +333,7 @@ class Frames:
             self._notes.leave_out(why, count)
         undecided = [row for row in range(len(one.boxes)) if row not in decided.settled]
         if self._choice.decided_only:
-            self._notes.leave_out("undecided label", len(undecided) + len(decided.remade))
+            self._notes.leave_out(UNDECIDED_LABEL, len(undecided) + len(decided.remade))
         elif one.masks is not None:
             found += decided.remade
             found += [self._instance(one, one.masks, judgement, row) for row in undecided]

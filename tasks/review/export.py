@@ -26,6 +26,7 @@ from tasks.store import storage
 from tasks.wording import counted
 
 PASSED = "passed"
+AS_BACKGROUND = "objects left undecided look like background to who trains on the files"
 NOT_RIGHT = frozenset({REJECTED, DELETED, RELABEL})
 COLUMNS = (
     "frame_key", "sequence_id", "camera", "index", "frame_uri", "frame_etag", "id", "label",
@@ -127,8 +128,7 @@ def left_out(samples: Iterable[Mapping[str, Any]]) -> str:
     began = sum(map(bool, undecided))
     what = counted(sum(undecided), "undecided label")
     return (
-        f"{what} on {counted(began, 'partly decided frame')} "
-        "left out: objects there look like background to who trains on the files"
+        f"{what} on {counted(began, 'partly decided frame')} left out: {AS_BACKGROUND}"
         if began
         else ""
     )

@@ -16,7 +16,7 @@ from tasks.export.run import Choice, chosen_manifests, export, source_of
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset, rebuild
 from tasks.review.actions import accept, fix_class, merge, reject
 from tasks.review.events import undo
-from tasks.review.export import export_reviews
+from tasks.review.export import AS_BACKGROUND, export_reviews
 from tasks.review.queue import NO_LABELS, build_queue
 from tasks.review.relabel import bring_back, relabel_dataset, request_relabel
 from tasks.review.stats import review_stats
@@ -92,7 +92,10 @@ def test_decisions_take_the_place_of_the_labels(name, tmp_path):
     for target, choice in (("all", Choice()), ("reviewed", Choice(reviewed=True))):
         told = export(name, "coco", str(tmp_path / target), choice, images="none")
     left_out = {"rejected label": 1, "label merged into another": 1, "undecided label": 5}
-    assert told["left_out"] == left_out
+    frame, its_labels = "frame without a decision that counts", "label on such a frame"
+    assert told["left_out"] == {frame: 1, its_labels: 5, **left_out}
+    assert told["frames"] + 1 == 3
+    assert told["instances"] + 5 + sum(left_out.values()) == 3 * 5, "all labels"
     assert told["decisions"] == {"accepted": 1, "corrected": 1, "merged": 1}
     decided = review_stats(open_dataset(name)).decided
     assert told["instances"] + left_out["rejected label"] + 1 == decided, "as the panel counts"
@@ -197,7 +200,9 @@ def test_what_is_empty_is_told_from_what_nobody_has_looked_at(database, tmp_path
         given = ["export", name, "--format", format_, "--images", "none", "--to", str(target)]
         told = CliRunner().invoke(cli, [*given, "--json", *options])
         assert told.exit_code == 0, told.output
-        return target, json.loads(told.stdout)
+        report, said = json.loads(told.stdout), " ".join(told.stderr.split())
+        assert (AS_BACKGROUND in said) == ("undecided label" in report["left_out"])
+        return target, report
 
     target, report = exported()
     coco = json.loads((target / "annotations/instances.json").read_text())
