@@ -96,7 +96,7 @@ def _advice(dataset: Any, share: Share, queue: Queue) -> Iterator[str]:
         yield (
             f"you decide once more, without seeing what was said, on {share.double:.0%} of the "
             f"frames of share {share.seconds}/{share.of} (--double {share.double:g}): once "
-            "decided there, 'Order the review queue again' above the grid puts their labels "
+            "decided there, 'Order again' above the grid puts their labels "
             f"into the view '{share.named(SECOND_OPINIONS)}'"
         )
     elif others and not share.double:
@@ -113,8 +113,6 @@ def _advice(dataset: Any, share: Share, queue: Queue) -> Iterator[str]:
     )
     frames = counted(everything(dataset).count(), "frame")
     yield f"{frames} in all{control if queue.control else ''}"
-    if queue.decisions and not queue.control:
-        yield stats.NO_CONTROL
 
 
 class DefaultGroup(click.Group):
@@ -193,8 +191,8 @@ def open_(
     with run_app(port) as app:
         if port is None and app.port != DEFAULT_PORT:
             click.echo(f"port {DEFAULT_PORT} is taken: {app.port} is used", err=True)
-        view = {"view": mine.named(names[0]).replace(" ", "-")} if names else {}
-        url = app.link(opened.name, **view)
+        view = mine.named([*names, NEEDS_REVIEW][0])  # which says what comes next
+        url = app.link(opened.name, view=view.replace(" ", "-"))
         what = f"Review {dataset} as {who}"
         try:
             with _way_in(url, app.port, what) as file:

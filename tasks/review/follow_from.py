@@ -117,7 +117,7 @@ class Following:
             return "no other frame: this camera has no more of this sequence"
         why = ", ".join(f"{what} ({count})" for what, count in self.left.items() if count)
         others = f", {self.left.total()} got none: {why}" if why else ""
-        seen = "Nobody has seen these masks: 'Order the review queue again' asks about them first"
+        seen = "Nobody has seen these masks: 'Order again' above the grid asks about them first"
         return (
             f"looked at {self.frames} of {counted(self.of, 'frame')}: {len(events)} got a mask of "
             f"the {self._name}{others}{f'. {seen}' if events else ''}"

@@ -57,7 +57,6 @@ from tasks.review.queue import (
     MOST_LISTED,
     NEEDS_REVIEW,
     ONE_SEQUENCE,
-    ONE_SEQUENCE_TOLD,
     SECOND_OPINIONS,
     Share,
     asks_for_more,
@@ -165,7 +164,7 @@ def _change(sample: Mapping[str, Any], touched: Collection[str]) -> dict[str, An
     return {"labels": labels, "gone": sorted(set(touched) - present), "values": values}
 
 
-EXPORT = "'Export reviewed labels'"
+EXPORT = "'Export' above the grid"
 _WORDS = {**WORDS, "none": "no reason"}
 WHOLE_UP_TO = 10  # below it Plotly would divide an axis of counts into fractions
 
@@ -225,7 +224,7 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
         name = shlex.quote(ctx.dataset.name)
         panel.md(
-            f"**Hand on:** {EXPORT} above the grid, or `autolabel review export {name}`, writes "
+            f"**Hand on:** {EXPORT}, or `autolabel review export {name}`, writes "
             f"the decisions as files; `autolabel export {name} --format coco --to FOLDER "
             "--reviewed`, or other formats", name="export_text",
         )  # fmt: skip
@@ -241,7 +240,7 @@ _TITLES = {
     "decisions": "Decisions",
     "by_class": "Error rate by class, with 95% interval and number of decided labels",
     "by_reason": "Error rate by reason, with 95% interval and number of decided labels",
-    "by_sequence": "Riskiest open sequences: mean risk of their riskiest tenth of frames",
+    "by_sequence": "Sequences that are not done: risk of their worst frames",
 }  # fmt: skip
 
 
@@ -430,14 +429,17 @@ def _decide(ctx: Any) -> Done:
     told = f"{count} now of class {more[0]}" if more else f"{SAID[act]} {count}"
     if act == "merge":  # which holds for one frame
         return Done(told, events)
+    labels = {str(label["_id"]) for one in chosen for _, label in one.labels}
+    if len(labels) > 1:
+        queue = queue_standing(ctx.dataset, ctx.request_params.get("view_name") or "")
+        asked = labels & {*queue.label_ids}
+        told += f", {len(asked)} of them in the queue" if asked < labels else ""
     # Of their objects; a second opinion is of one label.
     seen = [one for one in chosen if not one.blind]
     left = left_of_objects(ctx.dataset, seen, alike=act != "accept")
     objects = {object_of(label) for one in seen for _, label in one.labels}
-    whose = "this object" if len(objects) == 1 else "these objects"
-    return Done(
-        told, events, left=f"{counted(left, 'more label')} of {whose}: Shift+O" if left else ""
-    )
+    whose = "the same object" if len(objects) == 1 else "the same objects"
+    return Done(told, events, left=f"Shift+O: {left:,} more of {whose}" if left else "")
 
 
 DECISIONS: Mapping[str, Callable[..., list[Event]]] = {
@@ -586,7 +588,10 @@ def _export_reviews(ctx: Any) -> Done:
     if not ctx.params.get("confirmed") and (left := left_out(reviewed_samples(ctx.dataset))):
         raise UnconfirmedError(f"it writes what people decided. {left}. Go on?")
     report = export_reviews(ctx.dataset.name)
-    return Done(f"{report.text()}. Written to {report.table_uri}")
+    return Done(
+        f"{report.text()}. Written to {report.table_uri}; beside it, with masks, "
+        f"{report.coco_uri.rpartition('/')[2]}"
+    )
 
 
 def _refresh_queue(ctx: Any) -> Done:
@@ -599,15 +604,16 @@ def _refresh_queue(ctx: Any) -> Done:
 
 
 def _open_sequence(ctx: Any) -> Done:
+    share = Share.of_this_process()
     view = sequence_view(ctx.dataset, str(ctx.params.get("sequence") or "").strip())
-    name = Share.of_this_process().named(ONE_SEQUENCE)
-    ctx.dataset.save_view(name, view, description=ONE_SEQUENCE_TOLD, overwrite=True)
-    ctx.ops.set_view(name=name)
     names = view.distinct("sequence_id")
     shown = names[0] if len(names) == 1 else counted(len(names), "sequence")
-    back = Share.of_this_process().named(NEEDS_REVIEW)
-    frames = counted(view.count(), "frame")
-    return Done(f"{shown}: {frames}; choose '{back}' at the top left to go back to the queue")
+    ctx.dataset.save_view(share.named(ONE_SEQUENCE), view, description=shown, overwrite=True)
+    ctx.ops.set_view(name=share.named(ONE_SEQUENCE))
+    return Done(
+        f"{shown}: {counted(view.count(), 'frame')}; choose '{share.named(NEEDS_REVIEW)}' at the "
+        "top left to go back to the queue"
+    )
 
 
 def _classes(ctx: Any) -> Answer:
@@ -687,12 +693,15 @@ def _next_after(dataset: Any) -> str:
     told = (f"next: {counted(many, 'label')} in the view '{name}'" for name, many in left if many)
     then = next(told, "")  # the views after it are not counted
     if not then and asks_for_more(dataset, share):
-        then = "'Order the review queue again' above the grid asks for more"
-    finished = "finished: everything is decided that a queue would ask about"
+        then = "'Order again' above the grid asks about the next objects"
+    finished = (
+        "nothing more to ask: every object (track) has a decision; its other labels have it only "
+        "where Shift+O was pressed"
+    )
     steps = ["the queue is finished", then] if then else [finished]
     if sample_collection(dataset).find_one({"review_status": OPEN}, {"_id": 1}):
         steps.append("Shift+E on a frame ends its drive: what nobody touched in it counts as right")
-    return "; ".join([*steps, f"{EXPORT} above the grid writes the decisions as files"])
+    return "; ".join([*steps, f"{EXPORT} writes the decisions as files"])
 
 
 def _in_words(act: Sequence[Event]) -> str:
@@ -714,7 +723,7 @@ def _about_view(ctx: Any) -> str:
     if not ctx.dataset.has_saved_view(name):
         return ""
     told = ctx.dataset.get_saved_view_info(name)["description"]
-    empty = "" if ctx.view.limit(1).count() else " is empty"
+    empty = "" if ctx.view.limit(1).count() else " has nothing left to decide"
     return f"the view '{name}'{f' ({told})' if told else ''}{empty}"
 
 

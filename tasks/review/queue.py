@@ -365,7 +365,7 @@ SECOND_OPINIONS, DISAGREEMENTS = "second opinions", "disagreements"
 SECOND_TOLD = "labels that another reviewer has decided on, which is not shown"
 CHANGED_FRAMES, CHANGED_LABELS = "changed by a new model", "changed by a new model, label by label"
 NO_LABELS = "no labels"
-ONE_SEQUENCE, ONE_SEQUENCE_TOLD = "one sequence", "opened by 'Open a sequence' above the grid"
+ONE_SEQUENCE = "one sequence"
 DEFAULT_BUDGET = 200
 UNCHANGED = 0.02  # a pixel here or there is no difference
 CONTROL_SIZE = 60
@@ -394,7 +394,7 @@ class Queue:
         """Say what there is to do."""
         more = f"; {counted(self.second, 'second opinion')}" if self.second else ""
         if not self.decisions:
-            return f"nothing to decide{more}"
+            return f"nothing more to ask: every object (track) has a decision{more}"
         return (
             f"{counted(self.decisions, 'decision')} on {counted(self.frames, 'frame')}, one label "
             f"of each object, all with a risk of at least {self.threshold:.0%}; a decision is "
@@ -474,29 +474,35 @@ def build_queue(
     Args:
         dataset: a dataset of ours.
         budget: how many decisions somebody has time for; by default as many as the last time, of
-            which those made count while others are left: who joins changes nobody's numbers.
+            which those made count while others are left: who joins changes nobody's numbers. A
+            queue with nothing more to ask stays as it is.
         control: how many labels to draw at random from the rest.
         share: of the reviewer, who then has views of the same names with `2 of 3` behind them;
             everything by default.
 
     """
     share = share or Share()
-    made = {} if budget else _made(dataset, share)
+    made, is_left = _made(dataset, share)
+    goes_on = is_left and not budget
     budget = budget or int(dataset.info.get("budget", DEFAULT_BUDGET))
     decided = decided_objects(dataset)
     parts = deal(dataset, riskiest_objects(dataset, decided, budget * share.of), share)
     queues = {number: few_of_each_place(found, budget) for number, found in parts.items()}
-    doubts = queues[share.number][: max(0, budget - len(made))]
+    doubts = queues[share.number][: max(0, budget - goes_on * len(made))]
     threshold = min(1.0, doubts[-1].risk) if doubts else 1.0
-    wanted = made | _in_order(doubts)
+    wanted = (made if goes_on or not doubts else {}) | _in_order(doubts)
     # Of all reviewers: the control sample is of what nobody looks at.
     queued = {one.object_name for queue in queues.values() for one in queue}
     drawn = draw_control(dataset, queued, decided, control)
     second = second_opinions(dataset, share)
+    riskiest = next(iter(sequence_risks(dataset)), "none is open")
     text = f"the riskiest label of each of the {len(wanted)} riskiest objects"
     views = {
         # Pages open only views that were there when they were loaded.
-        share.named(ONE_SEQUENCE): (frames_view(dataset, {}), ONE_SEQUENCE_TOLD),
+        share.named(ONE_SEQUENCE): (
+            frames_view(dataset, {"sequence_id": riskiest}),
+            f"{riskiest}, the riskiest",
+        ),
         share.named(NEEDS_REVIEW): (needs_review(dataset, wanted), text),
         share.named(LABEL_BY_LABEL): (label_by_label(dataset, wanted), f"{text}, one a tile"),
     }
@@ -557,11 +563,11 @@ def asks_for_more(dataset: Any, share: Share) -> bool:
     return bool(is_left or second_opinions(dataset, share))
 
 
-def _made(dataset: Any, share: Share) -> dict[str, str]:
-    """Find decided labels of a reviewer's queue, if others are left: label id -> frame's key."""
+def _made(dataset: Any, share: Share) -> tuple[dict[str, str], bool]:
+    """Find decided labels of a reviewer's queue, id -> frame's key, and whether others are left."""
     view = share.named(NEEDS_REVIEW)
     queued, standing = dataset.info.get(QUEUES, {}).get(view, {}), queue_standing(dataset, view)
-    return {one: queued[one] for one in queued if standing.left and one in standing.decided}
+    return {one: queued[one] for one in queued if one in standing.decided}, standing.left > 0
 
 
 def show_disagreements(dataset: Any, opinions: Sequence[Opinions]) -> int:

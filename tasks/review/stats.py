@@ -411,6 +411,7 @@ def _disagreement(opinions: Sequence[Opinions]) -> Rate:
 
 
 _ORANGE, _GREY, _RED = "#ff6d04", "#6b7280", "#ff4d6d"
+_TOOLTIP = {"bgcolor": "#111827", "font": {"color": "#f3f4f6"}}
 # The same colours as in fiftyone_plugin/marks.js.
 DECISION_COLOURS = {
     "accepted": "#22c55e", "rejected": "#ef4444", "corrected": "#fde047", "edited": "#fde047",
@@ -418,10 +419,6 @@ DECISION_COLOURS = {
 }  # fmt: skip
 
 
-NO_CONTROL = (
-    "the queue has a label of every object: none is left of which a control sample would tell how "
-    "good what nobody reviews is (`autolabel review DATASET --budget` with fewer decisions)"
-)
 MOST_RISKS = 12  # bars of sequences, the riskiest
 MOST_LETTERS = 36  # of a name beside a bar: reasons with their counts are shorter
 
@@ -456,7 +453,7 @@ def summary(stats: Stats) -> str:
         f"{_of(len(queue.decided), len(queue.label_ids))}, {queue.left:,} left |",
         "|---|---|",
         f"| Labels decided, in the queue or not | {_of(stats.decided, stats.labels)} |",
-        "| Frames done: all labels decided, or marked as done | "
+        "| Frames done: all labels decided, or marked as done (Shift+E) | "
         f"**{stats.frames_done:,}** of {stats.frames:,} |",
         f"| Agreement with the machine | {agreed} |",
         f"| Speed | {speed} |",
@@ -490,7 +487,7 @@ def decisions_plot(stats: Stats) -> list[dict[str, Any]]:
             "type": "bar", "x": [counts[name] for name in names],
             "y": ["sent back to a model" if name == RELABEL else name for name in names],
             "orientation": "h",
-            "hovertemplate": "%{x} %{y}<extra></extra>",
+            "hovertemplate": "%{x} %{y}<extra></extra>", "hoverlabel": _TOOLTIP,
             "marker": {"color": [DECISION_COLOURS[name] for name in names]},
         }
     ]  # fmt: skip
@@ -504,7 +501,11 @@ def rates_plot(rates: Mapping[str, Rate]) -> list[dict[str, Any]]:
     return [
         {
             "type": "bar", "orientation": "h", "x": shares,
-            "hovertemplate": "%{y}: %{x:.0%}<extra></extra>",
+            "hovertemplate": "%{customdata}<extra></extra>", "hoverlabel": _TOOLTIP,
+            "customdata": [
+                html.escape(f"{name}: {rate.wrong} of {rate.of} wrong, {rate.text()}")
+                for name, rate in chosen
+            ],
             "y": [html.escape(f"{name} ({rate.of})") for name, rate in chosen],
             "marker": {"color": _ORANGE},
             "error_x": {
@@ -522,7 +523,7 @@ def risks_plot(risks: Mapping[str, float]) -> list[dict[str, Any]]:
     return [
         {
             "type": "bar", "orientation": "h", "x": [risks[name] for name in names], "y": names,
-            "hovertemplate": "%{y}: %{x:.0%}<extra></extra>",
+            "hovertemplate": "%{y}: %{x:.0%}<extra></extra>", "hoverlabel": _TOOLTIP,
             "marker": {"color": _RED},
         }
     ]  # fmt: skip

@@ -67,7 +67,8 @@ def test_what_nobody_selected_is_asked_about(name: str) -> None:
     (change,) = done["samples"].values()
     assert [len(change["labels"][one]) for one in ("detections", "reviewed")] == [1, 1]
     assert [one.decision for one in labels_of(dataset)] == ["", "", "", "accepted", ""]
-    assert ask(dataset, "accept", confirmed=True, **opened)["message"] == "accepted 4 labels"
+    told = ask(dataset, "accept", confirmed=True, **opened)["message"]
+    assert told == "accepted 4 labels, 0 of them in the queue"
     patches = everything(dataset).to_patches("detections")
     tile = {"view": patches, "current_sample": patches.first().id}
     assert ask(dataset, "sequence_done", **tile)["question"].startswith("all frames of drive")
@@ -200,7 +201,7 @@ def test_the_page_is_told_what_there_is_to_choose_from(name: str) -> None:
     standing = ask(dataset, "standing")
     paths = [one["paths"][:3] for one in standing["groups"]]
     assert ["reasons", "risk", "review_status"] in paths
-    assert "'Export reviewed labels'" in standing["next"], "how the labels leave"
+    assert "'Export' above the grid" in standing["next"], "how the labels leave"
     assert "Shift+E on a frame ends its drive" in standing["next"]
     ctx = context(dataset, dataset.view(), params={"act": "open_sequence", "sequence": "DRI"})
     message = Review().execute(ctx)["message"]
@@ -209,3 +210,5 @@ def test_the_page_is_told_what_there_is_to_choose_from(name: str) -> None:
     )
     (request,) = ctx.executor.to_json()["requests"]
     assert request["operator_uri"].endswith("set_view")
+    dataset.reload()
+    assert dataset.get_saved_view_info("one sequence")["description"] == "drive"

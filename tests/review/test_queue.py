@@ -189,6 +189,8 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     assert r"| Decisions by | &lt;b&gt;a\|\[b\](x) 1 |" in summary(hostile)
     plot = rates_plot({"<a href='x'>car": Rate(1, 2)})
     assert plot[0]["y"] == ["&lt;a href=&#x27;x&#x27;&gt;car (2)"]
+    (told,) = plot[0]["customdata"]
+    assert told.startswith("&lt;a href=&#x27;x&#x27;&gt;car: 1 of 2 wrong, 50.0% (95% interval ")
     assert shown_names(plot)["ticktext"] == plot[0]["y"]
     assert "10.0%" in text
     (bars,) = decisions_plot(stats)

@@ -397,7 +397,7 @@ def test_the_review_page_tells_what_to_do(name: str) -> None:
         page.locator("[data-cy=looker]").first.wait_for()
         open_view(page, app.link(name, view="sent-back"))
         told = "labels that a model makes again: decide on the new ones"
-        page.get_by_text(f"the view 'sent back' ({told}) is empty; ").wait_for()
+        page.get_by_text(f"the view 'sent back' ({told}) has nothing left to decide; ").wait_for()
         page.get_by_test_id("saved-views-btn-selection-clear").click()
         page.get_by_test_id("saved-views-selection").click()
         page.get_by_test_id("saved-views-sent-back-selection-option").wait_for()
@@ -526,7 +526,7 @@ def test_an_undo_of_many_frames_stays_in_the_view(street: str, tmp_path: Path) -
             assert review_state(page)["reviewFocus"] == focus, "of two labels that were undone"
         press(page, "Shift+P")
         press(page, "r")
-        wait_for(lambda: part(page, "left"), "5 more labels of this object: Shift+O")
+        wait_for(lambda: part(page, "left"), "Shift+O: 5 more of the same object")
         strip = page.get_by_test_id("review-strip")
         assert strip.evaluate("(one) => one.scrollWidth <= one.clientWidth"), "it has room"
         press(page, "Shift+Z")
@@ -625,7 +625,7 @@ def test_the_strip_says_whom_a_decision_overrules_and_of_which_objects_more_are_
         for one in sample.detections.detections:
             click_label(page, one.bounding_box, SIZE_HW)
         press(page, "Shift+R")
-        wait_for(lambda: part(page, "left"), "10 more labels of these objects: Shift+O")
+        wait_for(lambda: part(page, "left"), "Shift+O: 10 more of the same objects")
 
         press(page, "Shift+Z")
         focus = review_state(page)["reviewFocus"]
@@ -634,7 +634,7 @@ def test_the_strip_says_whom_a_decision_overrules_and_of_which_objects_more_are_
         for one in others:
             reject(dataset, choose(dataset, [one.id], [one.detections.detections[row].id]))
         press(page, "r")
-        wait_for(lambda: part(page, "left"), "1 more label of this object: Shift+O")
+        wait_for(lambda: part(page, "left"), "Shift+O: 1 more of the same object")
         press(page, "Shift+O")
         last.reload()
         assert last.detections.detections[row].decision == "rejected"
@@ -685,7 +685,7 @@ def test_clicks_hit_masks_and_a_drive_that_is_done_leads_to_the_next(
             page.keyboard.press("Escape")
 
         press(page, "a")
-        wait_for(lambda: part(page, "left"), "2 more labels of this object: Shift+O")
+        wait_for(lambda: part(page, "left"), "Shift+O: 2 more of the same object")
         point_at(page, 1100, 575)
         locked = page.get_by_test_id("sample-canvas-tooltip-locked")
         page.keyboard.down("Control")
@@ -704,19 +704,19 @@ def test_clicks_hit_masks_and_a_drive_that_is_done_leads_to_the_next(
         press(page, "a")
 
         open_view(page, app.link(name, view="needs-review"))
-        page.locator('img[src*="list.svg"]').first.click()
+        page.get_by_text("Open a sequence", exact=True).first.click()
         page.get_by_test_id("sequence-picker").wait_for()
         page.keyboard.press("Enter")
         page.wait_for_url("**view=one-sequence*")
         wait_for(lambda: page.get_by_test_id("entry-counts").inner_text().split()[0], "3")
-        page.locator('img[src*="sort.svg"]').first.click()
+        page.get_by_text("Order again", exact=True).first.click()
         page.wait_for_url("**view=needs-review*")
         page.get_by_text("decisions left in 'needs review'").wait_for()
         assert not page.get_by_test_id("view-bar").is_visible()
         page.get_by_test_id("saved-views-btn-selection-clear").click()
         wait_for(lambda: page.get_by_test_id("entry-counts").inner_text().split()[0], "6")
         assert "Match" not in page.get_by_test_id("view-bar").inner_text(), "no stage is left"
-        page.locator('img[src*="download.svg"]').first.click()
+        page.get_by_text("Export", exact=True).first.click()
         page.get_by_text("Written to").wait_for()
         assert "2 undecided labels on 1 partly decided frame left out" in questions.pop()
 

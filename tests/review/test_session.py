@@ -226,7 +226,7 @@ def views_keep_the_sidebar(page: Any) -> None:
     wait_for(lambda: groups_beside(page), whole)
     go_to("label by label")
     wait_for(lambda: groups_beside(page) == whole, False)
-    page.locator('img[src*="list.svg"]').first.click()
+    page.get_by_text("Open a sequence", exact=True).first.click()
     page.get_by_test_id("sequence-picker").wait_for()
     assert page.get_by_text("Required").count() == 0
     page.keyboard.type("driv")  # the field has the focus

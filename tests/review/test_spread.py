@@ -28,10 +28,10 @@ from tasks.review.queue import (
     build_queue,
     decided_objects,
     list_sequences,
+    queue_standing,
     sequence_view,
     spread,
 )
-from tasks.review.stats import NO_CONTROL
 from tasks.wording import counted
 from tests.review.labels import STAMP, labeled_frame, load_frames
 from tests.review.reviewed import ask
@@ -105,7 +105,7 @@ def test_the_key_spreads_what_is_selected_and_else_the_last_decision(still: str)
     opened = {"current_sample": dataset.first().id}
     assert "rejected" not in ask(dataset, "sequence_done", **opened)["question"]
     tile = {"view": tiles, "current_sample": tiles.first().id}
-    left = f"{FRAMES - 1} more labels of this object: Shift+O"
+    left = f"Shift+O: {FRAMES - 1} more of the same object"
     assert ask(dataset, "reject", **tile)["left"] == left
     asked = ask(dataset, "sequence_done", **opened)["question"]
     assert f"also {FRAMES - 1} labels that were followed and not seen, or of objects" in asked
@@ -155,15 +155,19 @@ def test_a_spread_of_several_decisions_is_one_act(still: str) -> None:
 def test_a_queue_that_has_nothing_more_to_ask_says_that_all_is_decided(still: str) -> None:
     dataset = schema.open_dataset(still)
     build_queue(dataset, 1)
-    more, done = "'Order the review queue again'", "Shift+E"
+    more, done = "'Order again'", "Shift+E"
     accept(dataset, picked(dataset, 0))
     assert asks_for_more(dataset, Share())
     build_queue(dataset, 50)
     for _ in range(OBJECTS - 1):
         accept(dataset, picked(dataset, 0))  # decided ones leave the view
-    assert ask(dataset, "refresh_queue")["message"].startswith("nothing to decide")
+    asked = queue_standing(dataset).label_ids
+    assert ask(dataset, "refresh_queue")["message"].startswith("nothing more to ask: every object")
+    dataset.reload()
+    standing = queue_standing(dataset)
+    assert (standing.label_ids, standing.left) == (asked, 0), "its progress is kept"
     told = ask(dataset, "standing")["next"]
-    assert told.startswith("finished: everything is decided")
+    assert told.startswith("nothing more to ask: every object (track) has a decision")
     assert (more in told, done in told) == (False, True)
     mark_sequence(dataset, dataset.first().sequence_id)
     told = ask(dataset, "standing")["next"]
@@ -216,12 +220,12 @@ def test_review_opens_at_the_queue_and_says_its_counts_and_port(
     assert f"2 decisions on {counted(len(view), 'frame')}, one label of each object" in done.output
     assert f"{FRAMES} frames in all" in done.output
     assert f"port {app.DEFAULT_PORT} is taken: {app.DEFAULT_PORT + 1} is used" in done.output
-    assert NO_CONTROL not in done.output
+    assert "in the view 'control sample'" in done.output
     second = Share.parse("2/3")
     told = " ".join(review._advice(schema.open_dataset(still), second, Queue(1, 1, 0.5, 0)))
     assert "on 10% of the frames of share 1/3 (--double 0.1)" in told
     assert "'second opinions 2 of 3'" in told
-    assert NO_CONTROL in told
+    assert "control sample" not in told
     (link,) = links
     assert f"review-{app.DEFAULT_PORT + 1}.html" in done.stdout
     assert "secret" not in done.output

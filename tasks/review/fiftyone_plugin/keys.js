@@ -9,7 +9,8 @@
   const { pause } = review, { frameIsOpen } = review.fiftyone;
   const PLUGIN = "sam2-autolabel";
   // What the keys and buttons do. `key` needs Shift, unless the act is `plain` and a frame is open; what has none is
-  // above the grid. `decision` is what the act makes of a label, `onLabels` says that it is about some without that.
+  // above the grid and has no icon: FiftyOne shows words then. `decision` is what the act makes of a label, `onLabels` says
+  // that it is about some without that.
   const ACTS = {
     repair: { key: "C", plain: true, label: "Repair the mask", icon: "ads_click" },
     accept: { key: "A", plain: true, label: "Accept", icon: "check", decision: "accepted" },
@@ -35,9 +36,9 @@
     sequence_done: { key: "E", label: "Sequence done", icon: "done_all" },
     undo: { key: "Z", label: "Undo", icon: "undo", told: "as Ctrl+Z does" },
     redo: { key: "Y", label: "Redo", icon: "redo", told: "as Ctrl+Y does" },
-    export_reviews: { label: "Export reviewed labels", icon: "download" },
-    refresh_queue: { label: "Order the review queue again", icon: "sort" },
-    open_sequence: { label: "Open a sequence", icon: "list" },
+    export_reviews: { label: "Export" },
+    refresh_queue: { label: "Order again" },
+    open_sequence: { label: "Open a sequence" },
   };
   const BY_KEY = new Map(Object.entries(ACTS).map(([act, { key }]) => [key, act]));
   const MOVES = {
@@ -74,7 +75,7 @@
   let stopFollowing = null;
   let lastFocus = null; // id of the label that had the focus when an act on all labels of a frame began
 
-  const words = (act) => act.replaceAll("_", " ");
+  const words = (act) => ACTS[act]?.label.toLowerCase() ?? act.replaceAll("_", " ");
 
   function focusParams() {
     const label = frameIsOpen() ? review.focused() : null;
@@ -247,10 +248,12 @@
       review.tell("not done: the question was answered with no", "wrong"); // as a browser does that shows no questions
       return null;
     }
+    const isOpen = frameIsOpen();
+    if (done?.left && !isOpen) done.message += `; ${done.left}`;
     if (done?.message) review.tell(done.message, done.ok ? "done" : "wrong");
     if (done?.ok && act === "refresh_queue") review.fiftyone.saved.clear(); // all frames are loaded anew
     if (done?.ok && act === "nothing_here") lastFocus = params.focus?.label_id;
-    if (done?.ok) review.strip.refresh().then(() => done.left && review.strip.noteLeft(done.left));
+    if (done?.ok) review.strip.refresh().then(() => done.left && isOpen && review.strip.noteLeft(done.left));
     if (!done?.ok || !Object.keys(done.samples ?? {}).length) return done;
     review.strip.noteLeft(""); // that was of the decision before
     // The App asks for all buttons anew when a selection changes.
@@ -472,7 +475,7 @@
       async resolvePlacement() {
         const text = `${label}${key ? ` (Shift+${key})` : ""}${told ? `: ${told}` : ""}`;
         const place = key ? Places.SAMPLES_VIEWER_ACTIONS : Places.SAMPLES_GRID_SECONDARY_ACTIONS;
-        return new Placement(place, new Button({ label: text, icon: `/assets/${icon}.svg`, prompt: false }));
+        return new Placement(place, new Button({ label: text, icon: icon && `/assets/${icon}.svg`, prompt: false }));
       },
       execute: () => start(act),
     });

@@ -30,7 +30,7 @@
   }
 
   // Boxes that somebody draws in FiftyOne's tab Annotate get their masks when that tab is left.
-  const HOW = "labels that nobody has decided on are not shown here: look in Explore first; draw a box around what has no label, then " +
+  const HOW = "labels that nobody has decided on are not shown here: look in Explore first, where 'hidden' below the picture outlines them; draw a box around what has no label, then " +
     "choose its class at the right; its mask is made when you go back to Explore";
   // FiftyOne's own words for a frame on which nobody has accepted a label, and ours.
   const NOTHING = "No labels to annotate";

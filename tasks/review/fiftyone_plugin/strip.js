@@ -49,7 +49,7 @@
     part("take", "display:flex;gap:8px;align-items:center;margin-right:auto;color:#9ca3af;font-size:12px");
     part("reasons", `${SMALL};flex:1 1 0;min-width:12em;cursor:help`);
     part("last", `color:#9ca3af;max-width:13em;${SMALL}`);
-    part("left", `color:#fde047;max-width:9em;${SMALL}`);
+    part("left", `color:#fde047;max-width:10em;flex:none;${SMALL}`);
     for (const [key, text, act, told = ""] of buttons) {
       const made = button(bar, "", act);
       element("span", KEY, made, key);
@@ -134,12 +134,13 @@
     const text = selected ? all : label ? said : nothingLeft(labels);
     set("reasons", disputed ? "" : text, [text, ...told].join("\n")); // all of it, where the strip has no room
     set("last", disputed ? "" : standing.last, `${standing.last}: your last decision, as ${standing.who}, which undo takes back`);
-    set("left", disputed ? "" : standing.left, `${standing.left} makes your last decision for all of them`);
+    set("left", disputed ? "" : standing.left, `${standing.left}: they get your last decision, too`);
   }
 
   function hide() {
     bar?.remove();
     bar = null;
+    standing.left = ""; // whoever opens another frame looks at other objects
     guide();
   }
 
