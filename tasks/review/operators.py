@@ -254,6 +254,7 @@ def _layout(name: str, plot: list[dict[str, Any]]) -> dict[str, Any]:
         "title": {"text": _TITLES[name], "font": {"size": 14}}, "height": max(260, 70 + 24 * rows),
         "bargap": 0.3, "margin": {"l": 150, "r": 20, "t": 40, "b": 30}, "showlegend": False,
         "xaxis": axis, "yaxis": {"dtick": 1, **shown_names(plot)},
+        "hoverlabel": {"bgcolor": "#111827", "font": {"color": "#f3f4f6"}},
     }  # fmt: skip
 
 
@@ -431,9 +432,9 @@ def _decide(ctx: Any) -> Done:
         return Done(told, events)
     labels = {str(label["_id"]) for one in chosen for _, label in one.labels}
     if len(labels) > 1:
-        queue = queue_standing(ctx.dataset, ctx.request_params.get("view_name") or "")
-        asked = labels & {*queue.label_ids}
-        told += f", {len(asked)} of them in the queue" if asked < labels else ""
+        queue = queue_standing(ctx.dataset, ctx.request_params.get("view_name") or "").label_ids
+        asked = len(labels.intersection(queue))
+        told += f", {asked} of them in the queue" if asked < len(labels) else ""
     # Of their objects; a second opinion is of one label.
     seen = [one for one in chosen if not one.blind]
     left = left_of_objects(ctx.dataset, seen, alike=act != "accept")
@@ -689,8 +690,11 @@ def _next_after(dataset: Any) -> str:
     """Say what comes after a queue without anything left."""
     share = Share.of_this_process()
     views = (*map(share.named, (NEEDS_REVIEW, SECOND_OPINIONS)), DISAGREEMENTS, CONTROL)
-    left = ((name, queue_standing(dataset, name).left) for name in views)
-    told = (f"next: {counted(many, 'label')} in the view '{name}'" for name, many in left if many)
+    told = (
+        f"next: {counted(many, 'label')} in the view '{name}'"
+        for name in views
+        if (many := queue_standing(dataset, name).left)
+    )
     then = next(told, "")  # the views after it are not counted
     if not then and asks_for_more(dataset, share):
         then = "'Order again' above the grid asks about the next objects"

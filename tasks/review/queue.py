@@ -344,8 +344,7 @@ def _undecided_of(
     dataset: Any, objects: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, tuple[str, str]]]:
     """Find undecided labels of objects on open frames: samples' ids, label id -> object, class."""
-    inner = f"{MACHINE_FIELD}.detections"
-    fields = {f"{inner}.{name}": 1 for name in ("_id", "object", "decision", "label")}
+    fields = {f"{_INNER}.{name}": 1 for name in ("_id", "object", "decision", "label")}
     wanted = {OBJECT_PATH: {"$in": sorted(objects)}, "review_status": OPEN}
     frames: list[str] = []
     labels: dict[str, tuple[str, str]] = {}
@@ -482,8 +481,7 @@ def build_queue(
 
     """
     share = share or Share()
-    made, is_left = _made(dataset, share)
-    goes_on = is_left and not budget
+    made, goes_on = _made(dataset, share, budget)
     budget = budget or int(dataset.info.get("budget", DEFAULT_BUDGET))
     decided = decided_objects(dataset)
     parts = deal(dataset, riskiest_objects(dataset, decided, budget * share.of), share)
@@ -563,11 +561,12 @@ def asks_for_more(dataset: Any, share: Share) -> bool:
     return bool(is_left or second_opinions(dataset, share))
 
 
-def _made(dataset: Any, share: Share) -> tuple[dict[str, str], bool]:
-    """Find decided labels of a reviewer's queue, id -> frame's key, and whether others are left."""
+def _made(dataset: Any, share: Share, budget: int | None) -> tuple[dict[str, str], bool]:
+    """Find decided labels of a reviewer's queue: id -> frame's key, and whether it goes on."""
     view = share.named(NEEDS_REVIEW)
     queued, standing = dataset.info.get(QUEUES, {}).get(view, {}), queue_standing(dataset, view)
-    return {one: queued[one] for one in queued if one in standing.decided}, standing.left > 0
+    decided = {one: queued[one] for one in queued if one in standing.decided}
+    return decided, standing.left > 0 and not budget
 
 
 def show_disagreements(dataset: Any, opinions: Sequence[Opinions]) -> int:

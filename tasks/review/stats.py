@@ -411,7 +411,6 @@ def _disagreement(opinions: Sequence[Opinions]) -> Rate:
 
 
 _ORANGE, _GREY, _RED = "#ff6d04", "#6b7280", "#ff4d6d"
-_TOOLTIP = {"bgcolor": "#111827", "font": {"color": "#f3f4f6"}}
 # The same colours as in fiftyone_plugin/marks.js.
 DECISION_COLOURS = {
     "accepted": "#22c55e", "rejected": "#ef4444", "corrected": "#fde047", "edited": "#fde047",
@@ -441,12 +440,10 @@ def summary(stats: Stats) -> str:
     agreed = agreement.text() if agreement.of else "nothing decided"
     pairs = "; ".join(one.text() for one in agreements(stats.opinions))
     sent = [f"{count} {_SENT.get(state, state)}" for state, count in stats.relabel.items()]
-    relabel = ", ".join(sent) or "none"
     control = _of(stats.control.of, stats.control_size)
     if stats.control.of:
         control += f"; wrong: {stats.control.text()}, and about as much of what nobody reviews"
-    pace = f"{stats.per_hour:,.0f} decisions per hour of a person"
-    speed = pace if stats.per_hour else "too few decisions"
+    speed = f"{stats.per_hour:,.0f} decisions per hour of a person"
     queue = stats.queue
     lines = [
         f"| Decided in the queue '{queue.view}' | "
@@ -456,11 +453,12 @@ def summary(stats: Stats) -> str:
         "| Frames done: all labels decided, or marked as done (Shift+E) | "
         f"**{stats.frames_done:,}** of {stats.frames:,} |",
         f"| Agreement with the machine | {agreed} |",
-        f"| Speed | {speed} |",
+        f"| Speed | {speed if stats.per_hour else 'too few decisions'} |",
         f"| Decisions by | {plain(decided_by(stats))} |",
         f"| Agreement of reviewers | {plain(pairs) or 'nobody has given a second opinion yet'} |",
         f"| Disagreements that nobody has settled | {unsettled(stats.opinions)} |",
-        f"| Frames with labels sent back to a model, in the view 'sent back' | {relabel} |",
+        "| Frames with labels sent back to a model, in the view 'sent back' | "
+        f"{', '.join(sent) or 'none'} |",
     ]
     if stats.control_size:
         told = "Decided in the control sample: random labels that nobody else reviews"
@@ -487,7 +485,7 @@ def decisions_plot(stats: Stats) -> list[dict[str, Any]]:
             "type": "bar", "x": [counts[name] for name in names],
             "y": ["sent back to a model" if name == RELABEL else name for name in names],
             "orientation": "h",
-            "hovertemplate": "%{x} %{y}<extra></extra>", "hoverlabel": _TOOLTIP,
+            "hovertemplate": "%{x} %{y}<extra></extra>",
             "marker": {"color": [DECISION_COLOURS[name] for name in names]},
         }
     ]  # fmt: skip
@@ -501,7 +499,7 @@ def rates_plot(rates: Mapping[str, Rate]) -> list[dict[str, Any]]:
     return [
         {
             "type": "bar", "orientation": "h", "x": shares,
-            "hovertemplate": "%{customdata}<extra></extra>", "hoverlabel": _TOOLTIP,
+            "hovertemplate": "%{customdata}<extra></extra>",
             "customdata": [
                 html.escape(f"{name}: {rate.wrong} of {rate.of} wrong, {rate.text()}")
                 for name, rate in chosen
@@ -523,7 +521,7 @@ def risks_plot(risks: Mapping[str, float]) -> list[dict[str, Any]]:
     return [
         {
             "type": "bar", "orientation": "h", "x": [risks[name] for name in names], "y": names,
-            "hovertemplate": "%{y}: %{x:.0%}<extra></extra>", "hoverlabel": _TOOLTIP,
+            "hovertemplate": "%{y}: %{x:.0%}<extra></extra>",
             "marker": {"color": _RED},
         }
     ]  # fmt: skip
