@@ -57,6 +57,7 @@ from tasks.review.queue import (
     MOST_LISTED,
     NEEDS_REVIEW,
     ONE_SEQUENCE,
+    QUEUES,
     SECOND_OPINIONS,
     Share,
     asks_for_more,
@@ -73,8 +74,8 @@ from tasks.review.queue import (
     show_disagreements,
     show_second_opinions,
     spread,
+    unseen_by_me,
     unseen_labels,
-    waiting_for_me,
 )  # fmt: skip
 from tasks.review.relabel import request_relabel, sent_back, submit_relabel
 from tasks.review.stats import (
@@ -343,21 +344,31 @@ def chosen_labels(ctx: Any) -> list[Chosen]:
 def _by_sight(ctx: Any, chosen: Sequence[Chosen]) -> list[Chosen]:
     """Part labels on which the reviewer gives a second opinion, without seeing the first.
 
-    The page says which decision it shows on the label with the focus: in any view somebody may have
-    decided on it meanwhile.
+    Where second opinions are given, all decisions are such; where disagreements are settled, none.
+    Elsewhere it depends on what the page shows of the label with the focus: in any view somebody
+    may have decided on it meanwhile.
     """
     shown = (ctx.params.get("focus") or {}).get("decision")
+    view = str(ctx.params.get("view") or "").replace("-", " ")  # addresses have no spaces
     wanted = {"_id": {"$in": [sample_id(frame.frame_key) for frame in chosen]}}
     found = sample_collection(ctx.dataset).find(wanted, _OF_SIGHT)
     samples = {one["frame_key"]: one for one in found}
+    differing = second_opinions_given(ctx.dataset, wanted)
+    settled = {one.label_id for one in differing if one.is_open and view == DISAGREEMENTS}
     parts: list[Chosen] = []
     for frame in chosen:
         sample = samples.get(frame.frame_key, {})
-        unseen = unseen_labels(sample)
-        blind = [one for one in frame.labels if unseen.get(str(one[1]["_id"])) == (shown or "")]
+        unseen = {} if view == DISAGREEMENTS else unseen_labels(sample)
+        blind = [
+            (field, label)
+            for field, label in frame.labels
+            if (mine := unseen.get(str(label["_id"]))) is not None
+            and (mine == (shown or "") or view.startswith(SECOND_OPINIONS))
+        ]
         seen = [one for one in frame.labels if one not in blind]
         for field, label in seen:
-            if field == MACHINE_FIELD and shown not in {None, label.get("decision") or ""}:
+            is_stored = shown in {None, label.get("decision") or ""}
+            if field == MACHINE_FIELD and not (is_stored or str(label["_id"]) in settled):
                 raise AutolabelError(decided_by_now(label.get("label"), label, sample))
         if blind and ctx.params["act"] in NOT_BLIND:
             raise AutolabelError(
@@ -411,8 +422,8 @@ def _undecided(ctx: Any, frames: Sequence[str]) -> list[str]:
     if shown.media_type == "group":
         shown = shown.select_group_slices(_allow_mixed=True)
     labels = shown.select(list(frames)).values(f"{MACHINE_FIELD}.detections", unwind=True)
-    unseen = set(waiting_for_me(ctx.dataset))
-    return [one.id for one in labels if one and (not one.decision or one.id in unseen)]
+    unseen = unseen_by_me(ctx.dataset)
+    return [one.id for one in labels if one and (not one.decision or unseen.get(one.id) == "")]
 
 
 def _count(chosen: Sequence[Chosen], noun: str = "label") -> str:
@@ -631,8 +642,8 @@ def _standing(ctx: Any) -> Answer:
     standing, act = queue_standing(ctx.dataset, view), last_act(ctx.dataset)
     share = Share.of_this_process()
     differing = second_opinions_given(ctx.dataset) if view == DISAGREEMENTS else ()
-    arisen = {one.label_id for one in differing if one.is_open} - {*standing.label_ids}
-    if arisen and not ctx.current_sample:  # since the view was saved
+    arisen = {*standing.label_ids} - {*ctx.dataset.info.get(QUEUES, {}).get(view, ())}
+    if differing and arisen and not ctx.current_sample:  # since the view was saved
         show_disagreements(ctx.dataset, differing)
         ctx.ops.set_view(name=DISAGREEMENTS)
         standing = queue_standing(ctx.dataset, view)
@@ -641,14 +652,18 @@ def _standing(ctx: Any) -> Answer:
         if left != {*ctx.view.values(f"{MACHINE_FIELD}.detections.id", unwind=True)}:
             show_second_opinions(ctx.dataset, view, left)
             ctx.ops.set_view(name=view)
-    said = {one.label_id: dict(zip(one.people, one.verdicts, strict=True)) for one in differing}
+    said = {
+        one.label_id: dict(zip(one.people, one.verdicts, strict=True))
+        for one in differing
+        if one.is_open
+    }
     again = ["autolabel", "review", ctx.dataset.name, "--reviewer", reviewer(), *share.options]
     random = " (drawn at random from what nobody else looks at)" if view == CONTROL else ""
     return {
         "about": "" if view == standing.view else _about_view(ctx),
         "where": f"'{standing.view}'{random}",
         "queue": standing.label_ids, "decided": sorted(standing.decided), "said": said,
-        "unseen": waiting_for_me(ctx.dataset),
+        "unseen": unseen_by_me(ctx.dataset),
         "words": WORDS, "told": DESCRIPTIONS, "last": _in_words(act) if act else "",
         "next": "" if standing.left else _next_after(ctx.dataset),
         "who": reviewer(), "command": shlex.join(again),
@@ -689,7 +704,7 @@ def _is_remade(label: Mapping[str, Any], sample: Mapping[str, Any]) -> bool:
 def _next_after(dataset: Any) -> str:
     """Say what comes after a queue without anything left."""
     share = Share.of_this_process()
-    views = (*map(share.named, (NEEDS_REVIEW, SECOND_OPINIONS)), DISAGREEMENTS, CONTROL)
+    views = (DISAGREEMENTS, *map(share.named, (NEEDS_REVIEW, SECOND_OPINIONS)), CONTROL)
     told = (
         f"next: {counted(many, 'label')} in the view '{name}'"
         for name in views

@@ -47,6 +47,7 @@ class Opinions:
             or the class that the label should have.
         unseen: whether the later one did not see what the other had decided.
         settled: who has decided after two that disagree, and the verdict; None while nobody has.
+        risk: of the machine's label, from 0 to 1.
 
     """
 
@@ -60,6 +61,7 @@ class Opinions:
     verdicts: tuple[str, str]
     unseen: bool
     settled: tuple[str, str] | None = None
+    risk: float = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -72,10 +74,13 @@ class Opinions:
         return len(set(self.verdicts)) == 1
 
 
-def second_opinions_given(dataset: Any) -> list[Opinions]:
-    """Find the labels that two reviewers have decided on, by frame; of several pairs the last."""
+def second_opinions_given(dataset: Any, frames: Mapping[str, Any] | None = None) -> list[Opinions]:
+    """Find labels on which two reviewers have decided, on some frames; of several pairs the last.
+
+    The order is that in which the App shows them: by frame, riskiest first.
+    """
     fields = ("frame_key", "sequence_id", "camera", "frame_number", LOG_FIELD)
-    wanted = {f"{LOG_FIELD}.1": {"$exists": True}}
+    wanted = {f"{LOG_FIELD}.1": {"$exists": True}, **(frames or {})}
     found: dict[str, Opinions] = {}
     for sample in sample_collection(dataset).find(wanted, dict.fromkeys(fields, 1)):
         where = (str(sample["frame_key"]), str(sample["sequence_id"]), sample.get("camera") or "",
@@ -95,12 +100,13 @@ def second_opinions_given(dataset: Any) -> list[Opinions]:
                 if before[0] != mine[0] and (unseen or not (known and known.is_open)):
                     (one, verdict), (other, another) = sorted([before, mine])
                     pair = ((one, other), (verdict, another), unseen)
-                    found[label] = Opinions(label, noted.get("label", ""), *where, *pair)
+                    risk = float(noted.get("risk") or 0.0)
+                    found[label] = Opinions(label, noted.get("label", ""), *where, *pair, risk=risk)
                 elif known and not known.agree:
                     found[label] = replace(known, settled=mine)
                 if label in entry["decisions"]:  # an opinion leaves the first one's word
                     last[label] = mine
-    return sorted(found.values(), key=lambda one: (one.frame_key, one.label_id))
+    return sorted(found.values(), key=lambda one: (one.frame_key, -one.risk, one.label_id))
 
 
 def unsettled(opinions: Iterable[Opinions]) -> int:

@@ -438,10 +438,13 @@ def queue_standing(dataset: Any, view: str = "") -> Standing:
     view = view if view in queues else Share.of_this_process().named(NEEDS_REVIEW)
     queued: Mapping[str, str] = queues.get(view, {})
     if view == DISAGREEMENTS:
-        done = {one.label_id for one in second_opinions_given(dataset) if not one.is_open}
-        return Standing(tuple(queued), frozenset(done & queued.keys()), view)
+        left = [one.label_id for one in second_opinions_given(dataset) if one.is_open]
+        return Standing(
+            tuple(dict.fromkeys([*queued, *left])), frozenset({*queued} - {*left}), view
+        )
     if view.startswith(SECOND_OPINIONS):
-        return Standing(tuple(queued), frozenset(queued.keys() - waiting_for_me(dataset)), view)
+        waiting = {label for label, mine in unseen_by_me(dataset).items() if not mine}
+        return Standing(tuple(queued), frozenset(queued.keys() - waiting), view)
     fields = {f"{_INNER}._id": 1, f"{_INNER}.decision": 1, "review_status": 1}
     wanted = {"frame_key": {"$in": sorted(set(queued.values()))}}
     decided = {
@@ -639,13 +642,13 @@ def unseen_labels(sample: Mapping[str, Any]) -> dict[str, str]:
     return dict.fromkeys(said_by_others(sample)[0] if is_second else (), "") | mine
 
 
-def waiting_for_me(dataset: Any) -> list[str]:
-    """Find labels on which the reviewer of this process has yet to give a second opinion."""
+def unseen_by_me(dataset: Any) -> dict[str, str]:
+    """Find `unseen_labels` of all frames, if the reviewer of this process gives second opinions."""
     if not Share.of_this_process().double:
-        return []
+        return {}
     fields = {"frame_key": 1, LOG_FIELD: 1, SHARE_FIELD: 1}
     found = sample_collection(dataset).find({f"{LOG_FIELD}.0": {"$exists": True}}, fields)
-    return [label for one in found for label, mine in unseen_labels(one).items() if not mine]
+    return {label: mine for one in found for label, mine in unseen_labels(one).items()}
 
 
 def _of_reason(reason: str) -> str:

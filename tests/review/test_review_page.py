@@ -15,7 +15,16 @@ from click.testing import CliRunner
 from flows.cli.review import command
 from tasks.dataset import schema
 from tasks.dataset.documents import rle_of
-from tasks.review.actions import accept, choose, confirming, decide, fix_class, merge, reject
+from tasks.review.actions import (
+    accept,
+    choose,
+    confirming,
+    decide,
+    fix_class,
+    mark_sequence,
+    merge,
+    reject,
+)
 from tasks.review.app import run_app
 from tasks.review.events import CORRECTED, REVIEWER_VARIABLE
 from tasks.review.queue import DOUBLE_VARIABLE, Share, build_queue, everything, queue_standing
@@ -76,6 +85,8 @@ ZOOMED = """() => {
     across >= 0 && across <= width && down >= 0 && down <= height,
   ];
 }"""
+# What the page shows of the labels of the open frame, the riskiest first.
+DECISIONS = "() => window.autolabelReview.labels().map(window.autolabelReview.decisionOf)"
 # Texts of the strip, and of its buttons, that are not seen whole.
 CUT = """(strip) => [strip, ...strip.querySelectorAll("*")].filter((one) =>
   one.offsetWidth && (one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight + 2)
@@ -438,9 +449,10 @@ def test_no_view_tells_a_second_reviewer_what_the_first_has_decided(
     name: str, double: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = schema.open_dataset(name)
-    sample = dataset.first()
+    frames = {one.id: [label.id for label in one.detections.detections] for one in dataset.limit(3)}
+    labels = [label for row in frames.values() for label in row]
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "ana")
-    accept(dataset, choose(dataset, [sample.id], [one.id for one in sample.detections.detections]))
+    accept(dataset, choose(dataset, list(frames), labels))
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
     monkeypatch.setenv(DOUBLE_VARIABLE, double)
     build_queue(dataset, 40, share=Share.of_this_process())
@@ -458,17 +470,54 @@ def test_no_view_tells_a_second_reviewer_what_the_first_has_decided(
             wait_for(lambda: review_state(page)["reviewOpen"], "1")
             assert "overruled" not in part(page, "reasons")
             open_view(page, app.link(name, view="second-opinions"))
-            page.get_by_text("1 of 2 decisions left in 'second opinions'").wait_for()
+            page.get_by_text("5 of 6 decisions left in 'second opinions'").wait_for()
             open_first_sample(page)
-            wait_for(lambda: part(page, "place"), "no. 1 · 1 of 2 left")
-            count = "() => window.autolabelReview.labels().length"
-            assert page.evaluate(count) == 1, "what has an opinion has left the view"
+            wait_for(lambda: part(page, "place"), "no. 1 · 5 of 6 left")
+            assert page.evaluate(DECISIONS) == [""], "what has an opinion has left the view"
             press(page, "Shift+Z")
             page.get_by_text("undo: reject").wait_for()
+            monkeypatch.setenv("AUTOLABEL_REVIEWER", "ana")
+            mark_sequence(dataset, "drive")
             open_view(page, app.link(name, view="second-opinions"))
-            page.get_by_text("2 of 2 decisions left in 'second opinions'").wait_for()
+            page.get_by_text("6 of 6 decisions left in 'second opinions'").wait_for()
             open_first_sample(page)
-            wait_for(lambda: page.evaluate(count), 2)
+            wait_for(lambda: page.evaluate(DECISIONS), ["", ""])
+            a_disagreement_is_settled_on_the_page_of_the_second_opinion(page, name)
+
+
+def a_disagreement_is_settled_on_the_page_of_the_second_opinion(page: Any, name: str) -> None:
+    """Of labels on frames that are done: one is rejected, the others are accepted."""
+    press(page, "r")
+    page.reload()
+    page.get_by_test_id("strip-place").wait_for()
+    wait_for(lambda: page.evaluate(DECISIONS), ["rejected", ""])
+    opened = []
+    for _ in range(5):
+        opened.append(review_state(page)["reviewSample"])
+        press(page, "a")
+    first, second, again, third, last = opened
+    assert (again, last) == (second, third), "a frame that is done is not passed by"
+    assert len({first, second, third}) == 3
+    wait_for(lambda: part(page, "place").partition(" · ")[2], "all 6 decided")
+    page.keyboard.press("Escape")
+    page.get_by_text("next: 1 label in the view 'disagreements'").wait_for()
+    page.get_by_test_id("saved-views-selection").click()
+    page.get_by_test_id("saved-views-disagreements-selection-option").click()
+    page.get_by_text("1 of 1 decisions left in 'disagreements'").wait_for()
+    wait_for(lambda: page.get_by_test_id("entry-counts").inner_text(), "1 sample")
+    open_first_sample(page)
+    wait_for(lambda: part(page, "place"), "no. 1 · 1 of 1 left")
+    assert page.evaluate(DECISIONS) == [""], "nothing is settled"
+    press(page, "r")
+    wait_for(lambda: part(page, "place"), "no. 1 · all 1 decided")
+    press(page, "Shift+P")
+    wait_for(lambda: part(page, "reasons").partition(",")[0], "✗ rejected")
+    assert ", which settles it" in part(page, "reasons")
+    told = CliRunner().invoke(command, ["report", name]).output
+    assert "ana and tester agree on 83.3% of 6 labels" in told, "an opinion stays as it was"
+    assert "settled by tester as wrong" in told
+    press(page, "Shift+Z")
+    wait_for(lambda: part(page, "place"), "no. 1 · 1 of 1 left")
 
 
 def test_empty_frames_are_confirmed_one_by_one_and_taken_back(tester: None, tmp_path: Path) -> None:

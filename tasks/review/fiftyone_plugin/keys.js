@@ -91,7 +91,7 @@
   }
 
   function ask(act, params = {}) {
-    return call("review", { act, ...params });
+    return call("review", { act, view: review.strip.viewNow(), ...params });
   }
 
   // Asks past FiftyOne's queue, which takes longer than the answer.
@@ -100,7 +100,7 @@
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify({
-        operator_uri: `${PLUGIN}/review`, dataset_name: review.open.dataset, params: { act, ...params },
+        operator_uri: `${PLUGIN}/review`, dataset_name: review.open.dataset, params: { act, view: review.strip.viewNow(), ...params },
       }),
       ...more,
     });
@@ -332,7 +332,8 @@
         review.strip.note(one._id, one.decision);
         review.open.over.delete(one._id);
       }
-      review.open.over[change.values.review_status === "done" ? "add" : "delete"](id);
+      const isMarked = change.values.review_status === "done" && !change.labels.detections?.length;
+      review.open.over[isMarked ? "add" : "delete"](id); // the open frame says itself whether it is over
       (changes[id] ??= []).push(change);
     }
     if (review.strip.isFinished()) review.strip.refresh(); // it says what comes next

@@ -6,7 +6,7 @@
   const CONTAINER = "[data-cy=modal-looker-container]";
   const FIELD = "detections";
   const MOMENT_MS = 1500;
-  const SENT_BACK = "sent-back"; // the view, as addresses have it
+  const SENT_BACK = "sent-back", DISAGREEMENTS = "disagreements", SECOND_OPINIONS = "second-opinions"; // views, as addresses have them
   const ABOUT_TWO = ["overlap", "duplicate"]; // reasons
   // `claims` are decisions that FiftyOne's labels do not have yet, by label id: what a key has just
   // decided, and what the server has written. `over` are tiles without anything left. `by` says who has decided on labels
@@ -32,8 +32,9 @@
 
   // A reviewed label without a source is of an object that the machine has not found.
   function decisionOf({ id, sources, decision }) {
-    const stored = sources?.length === 0 ? "added" : decision ?? "";
-    return open.claims.get(id)?.decision ?? (review.strip.isUnseen({ id, sources }) ? "" : stored);
+    if (review.strip.isDisputed(id)) return ""; // whatever this page has claimed before
+    const stored = isBlind({ id, sources }) ? review.strip.ownOpinion({ id, sources }) : decision;
+    return open.claims.get(id)?.decision ?? (sources?.length === 0 ? "added" : stored ?? "");
   }
 
   function claim(id, decision, written) {
@@ -41,7 +42,7 @@
   }
 
   function undecided() {
-    return labels().filter((one) => !decisionOf(one) || review.strip.isDisputed(one.id));
+    return labels().filter((one) => !decisionOf(one));
   }
 
   // The label with the focus: the one that was chosen, or else the riskiest undecided one. A decided
@@ -132,7 +133,7 @@
   }
 
   // Nothing is said of who has decided on it.
-  const isBlind = (label) => review.strip.isUnseen(label) || review.strip.viewNow()?.startsWith("second-opinions");
+  const isBlind = (label) => review.strip.isUnseen(label) || review.strip.viewNow()?.startsWith(SECOND_OPINIONS);
 
   function verdictOn(label) {
     const decision = decisionOf(label);
@@ -140,6 +141,7 @@
     if (!decision && label.changed) return review.unseen(label);
     const told = review.markOf(decision), ids = [label.id, ...(label.sources ?? [])];
     const by = ids.map((id) => open.by[id]).find(Boolean); // before what this page decides
+    if (decision && review.strip.viewNow() === DISAGREEMENTS) return `${told}, which settles it`;
     if (!decision || !by || by === review.strip.who() || isBlind(label)) return told;
     const before = open.others.find(({ id }) => ids.includes(id))?.decision;
     if (decision !== before) return `${told}: you overruled ${by}`;
@@ -179,14 +181,14 @@
     if (!container || !fiftyone.isThere(looker)) return;
     fiftyone.adapt(looker);
     const pen = layer(container);
-    const decided = labelsInReach().map((label) => [label, decisionOf(label), correctionOf(label)]).filter(([, one]) => one);
-    const results = new Map(decided.map((one) => [one[2].id, one])); // of merged labels one
-    if (fiftyone.drawnLabels(looker, FIELD).length) {
-      const others = decided.filter(([label, , shown]) => shown !== label).map(([label]) => label.id);
-      fiftyone.leaveOut(new Set(others), new Set(decided.map(([, , shown]) => shown.id)), looker);
-    }
+    const found = labelsInReach().map((label) => [label, decisionOf(label), correctionOf(label)]);
+    const results = new Map(found.filter(([, one]) => one).map((one) => [one[2].id, one])); // of merged labels one
     const focus = focused(), named = focus && correctionOf(focus).id;
-    if (review.strip.isDisputed(focus?.id)) results.delete(named); // both decisions are shown, as outlines
+    const bare = review.strip.isDisputed(focus?.id) ? [named] : []; // both decisions are shown, as outlines
+    if (fiftyone.drawnLabels(looker, FIELD).length) {
+      const others = found.filter(([label, , shown]) => shown !== label).map(([label]) => label.id);
+      fiftyone.leaveOut(new Set(others), new Set([...results.keys(), ...bare]), looker);
+    }
     for (const [, decision, shown] of results.values()) {
       review.paintTint(pen, shown.mask?.bitmap, boxOnPage(shown), decision);
     }
@@ -213,8 +215,8 @@
   // Somebody has marked the frame as done.
   const isDone = () => review.asWritten(open.looker?.sample)?.review_status === "done";
 
-  // Nothing is to be decided on the open frame: it is marked as done, or all its labels are decided.
-  const isOver = () => fiftyone.frameIsOpen() && (isDone() || (labels().length > 0 && !undecided().length));
+  // Nothing is to be decided on the open frame: all its labels are decided, or it is marked as done and no opinion is asked for.
+  const isOver = () => fiftyone.frameIsOpen() && (isDone() ? !undecided().some(isHeldBack) : labels().length > 0 && !undecided().length);
 
   // In a view of patches every tile is a label of its own, and the arrows lead from tile to tile.
   function isPatch() {
@@ -278,8 +280,8 @@
     const seen = (reviewed?.detections ?? []).filter((one) => !review.strip.isUnseen(one));
     const made = isLabel ? [] : reviewedAlone(drawn, seen).map((one) => [fiftyone.boxOnCanvas(looker, one), decisionOf(one)]);
     const marked = drawn.map((one) => [
-      fiftyone.boxOnCanvas(looker, one), // of two who disagree, none has decided
-      isHeldBack(one) ? review.strip.isUnseen(one) && decisionOf(one) : decided.get(one.id) ?? one.decision ?? "",
+      fiftyone.boxOnCanvas(looker, one),
+      isHeldBack(one) ? decisionOf(one) : decided.get(one.id) ?? one.decision ?? "",
     ]);
     const isDone = review_status === "done", isEmpty = isDone && instances === 0 && !reviewed?.detections?.length;
     const isAll = isDone || (marked.length > 0 && !(instances > marked.length) && marked.every(([, decision]) => decision && decision !== "relabel"));
@@ -288,7 +290,7 @@
   }
 
   // Its decision is not shown.
-  const isHeldBack = (one) => review.strip.isDisputed(one.id) || review.strip.isUnseen(one);
+  const isHeldBack = (one) => review.strip.isDisputed(one.id) || isBlind(one);
 
   function markTiles() {
     for (const looker of tiles) {

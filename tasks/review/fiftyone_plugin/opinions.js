@@ -3,6 +3,7 @@
 (function () {
   const review = window.autolabelReview;
   const LOOKS = [["#f97316", 5], ["#f472b6", 2]]; // of the two, by name; px: where both have one rim, both are seen
+  const STANDS = " (counts until it is settled)";
   let held = { id: "", opinions: [], masks: [] };
 
   // Of a verdict, so that it is not read as one on the person.
@@ -37,8 +38,8 @@
     for (const { bounding_box, bitmap, colour, rim } of held.masks) {
       review.paintMask(pen, bitmap, review.boxOnPage({ bounding_box }), colour, rim, 0);
     }
-    held.opinions.forEach(({ text, colour }, row) => {
-      review.paintText(pen, text, x, Math.min(y + h + 9, pen.canvas.clientHeight - 46) + 23 * row, colour);
+    held.opinions.forEach(({ who, text, colour }, row) => {
+      review.paintText(pen, `${text}${review.open.by[id] === who ? STANDS : ""}`, x, Math.min(y + h + 9, pen.canvas.clientHeight - 46) + 23 * row, colour);
     });
   }
 

@@ -18,8 +18,9 @@
   const NOT_QUEUED = "not in the queue (i)";
   const SMALL = "white-space:normal;overflow-wrap:anywhere;font-size:12px;line-height:12px;max-height:36px;overflow:hidden";
   const WRAPPED = "white-space:normal;flex:0 1 auto;min-height:25px;padding:0 6px;font-size:12px;line-height:12px";
-  // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels that two disagree on.
-  const standing = { queue: [], place: new Map(), decided: new Set(), unseen: new Set(), said: {}, words: {}, told: {}, about: "", where: "", last: "", left: "", command: "", who: "", next: "" };
+  // Of the view that is open if it is a queue, else of "needs review"; `said` is of labels on which two disagree and nobody has decided
+  // since, `unseen` is of those whose decision is not shown: this reviewer's own opinion, "" where there is none yet.
+  const standing = { queue: [], place: new Map(), decided: new Set(), unseen: {}, said: {}, words: {}, told: {}, about: "", where: "", last: "", left: "", command: "", who: "", next: "" };
   let bar = null, buttons = [], asked; // for which view
 
   function button(parent, look, act, text) {
@@ -115,7 +116,7 @@
     const reasons = (!selected && label?.reasons) || [];
     const isDrawn = label?.sources?.length === 0; // by somebody: its frame has a place in the queue
     const place = placeOf(label && !selected && !isDrawn ? [label] : labels);
-    const disputed = !selected && isDisputed(label?.id) && standing.said[label.id]; // then others' decisions need the room
+    const disputed = !selected && standing.said[label?.id]; // then others' decisions need the room
     const hidden = review.hiddenLabels(), decided = hidden.filter(review.decisionOf).length;
     const counts = [[hidden.length - decided, "hidden"], [decided, "decided"]].filter(([count]) => count);
     set("place", place, place === NOT_QUEUED ? OUTSIDE : PLACE);
@@ -148,10 +149,13 @@
 
   // Asks the server how far the queue is, and what was done last; returns the groups of the sidebar.
   async function refresh() {
+    const isOther = ![undefined, viewNow()].includes(asked);
     asked = viewNow();
     const found = await review.ask("standing");
+    // FiftyOne counts each view once, whatever was decided since.
+    if (isOther) window.__foo__.executeOperator("@voxel51/operators/reload_samples", {});
     if (!found?.ok) return [];
-    Object.assign(standing, found, { left: found.last === standing.last ? standing.left : "", decided: new Set(found.decided), unseen: new Set(found.unseen) });
+    Object.assign(standing, found, { left: found.last === standing.last ? standing.left : "", decided: new Set(found.decided) });
     standing.place = new Map(found.queue.map((id, row) => [id, row + 1]));
     guide();
     review.paint();
@@ -175,6 +179,7 @@
   function leaveView() {
     if (asked === viewNow()) return;
     review.hide("guide");
+    if (viewNow()) review.show("guide", "loading the view …");
     review.open.over.clear();
   }
 
@@ -187,14 +192,18 @@
   // A label has or has lost a decision; `last` says which.
   function note(id, decision, last) {
     if (standing.place.has(id)) standing.decided[decision ? "add" : "delete"](id);
+    if (decision) delete standing.said[id];
     if (last) Object.assign(standing, { last, left: "" });
   }
 
   // Two reviewers disagree on it, and nobody has decided since.
-  const isDisputed = (id) => id in standing.said && !standing.decided.has(id);
+  const isDisputed = (id) => id in standing.said;
+
+  // Of a label whose decision is not shown.
+  const ownOpinion = ({ id, _id, sources }) => [id ?? _id, ...(sources ?? [])].map((one) => standing.unseen[one]).find((one) => one !== undefined);
 
   // Another reviewer has decided on it, and this one has yet to say something, without seeing what.
-  const isUnseen = ({ id, _id, sources }) => [id ?? _id, ...(sources ?? [])].some((one) => standing.unseen.has(one));
+  const isUnseen = (label) => ownOpinion(label) === "";
 
   const isQueued = (id) => standing.place.has(id);
 
@@ -229,7 +238,7 @@
   new MutationObserver(() => bar && !isOpen() && hide()).observe(document.body, { childList: true, subtree: true });
 
   Object.assign(review, {
-    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, who: () => standing.who, command: () => standing.command, note, noteLeft, refresh, leaveView, help, isDisputed, isUnseen, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
+    inWords, percent, strip: { HIDDEN, draw, last: () => standing.last, who: () => standing.who, command: () => standing.command, note, noteLeft, refresh, leaveView, help, isDisputed, ownOpinion, isUnseen, isQueued, isFinished, viewNow, isShown: () => Boolean(bar) },
     offer: (row) => { buttons = row; },
   });
 })();
