@@ -16,7 +16,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.label_sequences import THREADS, label_sequences
 from flows.machine.programs import tie_to_parent
-from flows.machine.self_test import WORKER_VARIABLE, have_tested
+from flows.machine.self_test import have_tested
 from flows.plan.names import names_of
 from flows.plan.plan import Plan, job_of, model_of, summary_of
 from flows.plan.shards import Piece, ShardParams
@@ -37,7 +37,7 @@ from tasks.pipeline.outcome import (
     is_absent_server,
     is_this_machines,
 )
-from tasks.processes import collect_seldom, handling
+from tasks.processes import WORKER_VARIABLE, collect_seldom, handling
 from tasks.store import quarantine
 from tasks.store.storage import StorageError
 from tasks.types import SequenceRef

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 POLL_S = 0.02
+# Process id of a flow run's worker; workers that somebody else started have none.
+WORKER_VARIABLE = "AUTOLABEL_WORKER"
 REPEATED_WITHIN_S = 10.0
 
 

@@ -16,12 +16,11 @@ from pathlib import Path
 from sam2_core.cache import cache_folder, make_folder
 from sam2_core.machine_errors import first_line
 from sam2_core.types import AutolabelError
+from tasks.processes import WORKER_VARIABLE
 
 LIMIT_S = 180.0
 WRITTEN_BYTES = 16 << 20
 LEAST_MEMORY_BYTES = 512 << 20
-# Process id of a flow run's worker; workers that somebody else started have none.
-WORKER_VARIABLE = "AUTOLABEL_WORKER"
 FAILED = signal.SIGUSR1  # what a worker gets from a flow run under whose hands the machine failed
 
 

@@ -32,7 +32,7 @@ from sam2_core.backend_choice import TESTED_VARIABLE
 from sam2_core.machine import METRICS_PORT, share_of, usable_cores
 from sam2_core.types import AutolabelError
 from tasks.errors import error_text
-from tasks.processes import collect_seldom
+from tasks.processes import WORKER_VARIABLE, collect_seldom
 from tasks.store.private_files import OwnFolder
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def work(worker: Worker, grace_s: float, until_idle_s: float | None = None) -> N
     """
     collect_seldom()
     scratch = OwnFolder("autolabel-worker-")
-    os.environ |= {"TMPDIR": str(scratch.path), self_test.WORKER_VARIABLE: str(os.getpid())}
+    os.environ |= {"TMPDIR": str(scratch.path), WORKER_VARIABLE: str(os.getpid())}
     try:
         offers = _offers(worker.bind())
         os.environ |= SETTINGS | os.environ

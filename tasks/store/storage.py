@@ -24,6 +24,7 @@ from sam2_core import redaction
 from sam2_core.machine import NumberVariable
 from sam2_core.machine_errors import causes
 from sam2_core.types import AutolabelError
+from tasks.processes import WORKER_VARIABLE
 from tasks.store.addresses import web_guard, without_credentials
 from tasks.store.retry import http_status, with_retries
 
@@ -34,19 +35,20 @@ _CLIENTS = {"botocore", "aiobotocore", "aiohttp", "urllib3"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
 _TIMES = ("mtime", "LastModified", "Last-Modified", "updated", "last_modified", "created")
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
-# The shell of whoever submitted may well have them.
-_OF_WORKERS = (
-    "a worker has those of the shell where it was started: `autolabel down`, then `autolabel up` "
-    "in one that has them, or the same with its `autolabel worker`"
-)
 _NEW_ONES = (
     "the credentials have expired (AWS_SESSION_TOKEN): get new ones, as with `aws sso login`, and "
-    f"run again, what is labeled stays; {_OF_WORKERS}"
+    "run again, what is labeled stays"
 )
 _NO_CREDENTIALS = (
-    "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or "
-    f"FSSPEC_S3_ANON=true for a public bucket; {_OF_WORKERS}"
+    "no credentials here: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or "
+    "FSSPEC_S3_ANON=true for a public bucket"
 )
+# What a worker and a command in a shell say: either may have them where the other has none.
+_IN_WORKER = (
+    "; a worker has those of the shell where it was started: `autolabel down`, then `autolabel up` "
+    "in one that has them, or the same with its `autolabel worker`"
+)
+_IN_SHELL = "; workers have those of the shell that started them"
 _WEB_IPV6 = re.compile(r"https?://\[[\da-fA-F:.]*::[\da-fA-F:.]*\]")
 
 redact = redaction.redact
@@ -188,16 +190,21 @@ def explained(action: str, uri: str) -> Iterator[None]:
         raise
     except Exception as error:
         where, status = f"cannot {action} {redact(uri)}", http_status(error)
+        of_workers = _IN_WORKER if WORKER_VARIABLE in os.environ else _IN_SHELL
         ours = [one for one in causes(error) if isinstance(one, StorageError)]
         if ours:  # fsspec has made "not found" of it
             raise ours[0] from error
         if isinstance(error, PermissionError) or status in {401, 403}:
             expired = _told_by_s3(error) & _EXPIRED
-            why = _NEW_ONES if expired else "access denied; check permissions or credentials"
+            why = (
+                _NEW_ONES + of_workers
+                if expired
+                else "access denied; check permissions or credentials"
+            )
         elif type(error).__name__ == "NoCredentialsError":
-            why = _NO_CREDENTIALS
+            why = _NO_CREDENTIALS + of_workers
         elif status == 404 or (isinstance(error, FileNotFoundError) and status is None):
-            missing = "its bucket" if action == "write" and is_s3(uri) else "it"
+            missing = "its bucket" if "NoSuchBucket" in _told_by_s3(error) else "it"
             raise NotFoundError(f"{where}: {missing} does not exist") from error
         elif isinstance(error, OSError) and error.errno in NO_SPACE:
             why = "no space left; free some or use another place"
@@ -362,8 +369,11 @@ def entries(folder_uri: str) -> Iterator[tuple[str, bool, int, float]]:
         Name, whether it is a folder, size in bytes, and when it was written in seconds since 1970;
         0 where storage does not tell. Nothing when there is no folder.
 
+    Raises:
+        StorageError: it cannot be listed, as where there is no such bucket.
+
     """
-    with contextlib.suppress(NotFoundError):
+    with contextlib.suppress(*(() if is_s3(folder_uri) else (NotFoundError,))):
         if is_local(folder_uri):
             for one, status in scan(local_path(folder_uri)):
                 if status:

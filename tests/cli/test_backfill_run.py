@@ -53,7 +53,7 @@ def test_a_night_of_a_bucket_that_is_not_there_is_refused(absent, s3, monkeypatc
     monkeypatch.setattr(deployments, "turn_on", lambda *_: pytest.fail("turned on"))
     places = {"sources": s3, "out": f"{s3}/out"} | {absent: "s3://drivez"}
     done = CliRunner().invoke(cli, ["nightly", places["sources"], "--out", places["out"]])
-    assert str(done.exception) == "cannot list s3://drivez: it does not exist"
+    assert str(done.exception) == "cannot list s3://drivez: its bucket does not exist"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ from click.testing import CliRunner
 from pycocotools import mask as coco_mask
 
 from flows.cli.main import cli
+from flows.params import BackfillParams, LabelParams
+from flows.plan.backfill import plan_backfill
+from flows.plan.plan import make_plan
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import open_dataset, refuse_before_labeling
 from tasks.export.run import Choice, chosen_manifests, export, source_of
@@ -23,6 +26,7 @@ from tasks.review.stats import review_stats
 from tasks.store.roots import Root, write_roots
 from tasks.types import NothingFoundError
 from tests.export.labeled_runs import run_of, truth
+from tests.integration.runs import MICRO, write_image
 from tests.review.reviewed import ask, pick, relabel
 
 
@@ -81,6 +85,16 @@ def test_a_dataset_belongs_to_one_out(name, tmp_path):
     dataset.save()
     with pytest.raises(AutolabelError, match=f"holds the labels of {second}"):
         export(name, "coco", str(tmp_path / "coco"), Choice())
+
+
+def test_a_bucket_that_is_not_there_is_told_before_the_dataset_is_looked_at(name, s3, tmp_path):
+    write_image(tmp_path / "in" / "1.jpg")
+    params = LabelParams(
+        sources=[str(tmp_path / "in")], out="s3://labls/night", dataset=name, model=str(MICRO)
+    )
+    for plan in (lambda: make_plan(params), lambda: plan_backfill(BackfillParams(label=params))):
+        with pytest.raises(AutolabelError, match=r"s3://labls/night.*: its bucket does not exist"):
+            plan()
 
 
 def test_decisions_take_the_place_of_the_labels(name, tmp_path):

@@ -17,6 +17,7 @@ from tasks.frames import download as downloading
 from tasks.frames.discover import discover
 from tasks.frames.download import CacheError, ChangedError, download, fetch
 from tasks.frames.images import NotReadError, read_image
+from tasks.processes import WORKER_VARIABLE
 from tasks.store import addresses, retry, storage
 from tasks.types import FrameFailure, FrameRef, FrameSelection
 from tests.conftest import use_s3_endpoint
@@ -141,8 +142,11 @@ def test_no_credentials_is_a_clear_error(bucket, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     s3fs.S3FileSystem.clear_instance_cache()
-    told = "no credentials: set AWS_ACCESS_KEY_ID.*`autolabel down`, then `autolabel up` in one"
-    with pytest.raises(AutolabelError, match=told):
+    told = "no credentials here: set AWS_ACCESS_KEY_ID.*"
+    with pytest.raises(AutolabelError, match=f"{told}; workers have those of the shell that"):
+        frames_of(bucket)
+    monkeypatch.setenv(WORKER_VARIABLE, "1")
+    with pytest.raises(AutolabelError, match=f"{told}`autolabel down`, then `autolabel up` in one"):
         frames_of(bucket)
 
 

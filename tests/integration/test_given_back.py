@@ -11,7 +11,7 @@ from prefect.flow_engine import run_flow
 from prefect.states import Pending
 
 from flows import pipeline, shard
-from flows.machine.self_test import FAILED, WORKER_VARIABLE
+from flows.machine.self_test import FAILED
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
@@ -20,7 +20,7 @@ from sam2_core.serving.transport import ServerAbsentError
 from sam2_core.types import DeviceLostError
 from tasks.pipeline import sequence as steps
 from tasks.pipeline.device_processes import ProcessDiedError, ProcessKilledError
-from tasks.processes import handling
+from tasks.processes import WORKER_VARIABLE, handling
 from tasks.store import manifests, quarantine, storage
 from tests.integration.cluster import every_frame_once
 from tests.integration.runs import MICRO, no_space_for, write_sequence

@@ -1,11 +1,11 @@
 """Reading and writing through fsspec: few requests, errors that say what to do, no secrets."""
 
-import functools
 import http.server
 import socket
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -62,9 +62,11 @@ def test_no_permission_is_told():
         raise PermissionError(13, "Permission denied")
 
 
-def test_a_missing_bucket_is_an_error_when_written_to(s3):
-    with pytest.raises(AutolabelError, match=r"-here/x: its bucket does not exist"):
-        storage.write_bytes("s3://no-such-bucket-here/x", b"1")
+def test_a_missing_bucket_is_an_error(s3):
+    uri = "s3://no-such-bucket-here/x"
+    for use in (partial(storage.write_bytes, data=b"1"), storage.read_bytes, storage.list_names):
+        with pytest.raises(AutolabelError, match=r"-here/x: its bucket does not exist"):
+            use(uri)
     with pytest.raises(storage.NotFoundError, match="/x: it does not exist"):
         storage.read_bytes(f"{s3}/x")
     assert storage.list_names(s3 + "/nothing") == {}
@@ -89,7 +91,7 @@ def test_web_servers_with_an_ipv6_address_are_reached(tmp_path):
         address_family = socket.AF_INET6
 
     (tmp_path / "x").write_bytes(b"123")
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
     try:
         server = Server(("::1", 0), handler)
     except OSError:
