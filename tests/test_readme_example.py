@@ -15,10 +15,12 @@ from sam2_core.images import open_image
 from sam2_core.types import AutolabelError, Masks
 from tasks.dataset.schema import open_dataset
 from tasks.review.events import read_events
+from tasks.store.manifests import write_manifest
 from tests.conftest import REPOSITORY
+from tests.export.labeled_runs import stored
 from tests.integration.cluster import AUTOLABEL
 from tests.integration.runs import write_boxes, write_image
-from tests.review.labels import labeled_frames
+from tests.review.labels import OTHER_STAMP, STAMP, labeled_frames
 from tests.review.reviewed import load_run
 
 
@@ -62,6 +64,16 @@ def test_the_examples_for_python_run(tmp_path, monkeypatch, capsys, database):
     events = read_events(str(tmp_path / "reviewed"), "python demo")
     assert {label for one in events for label in one.decisions} == small
     assert {one.by for one in events} == {"too small"}
+
+
+def test_the_example_for_files_reads_those_of_one_run(tmp_path, capsys):
+    page = (REPOSITORY / "docs/ARTIFACTS.md").read_text()
+    (code,) = re.findall(r"```python\n(import json\n.*?)```", page, re.S)
+    out = str(tmp_path)
+    for stamp, frames in ((STAMP, 2), (OTHER_STAMP, 3)):
+        write_manifest(out, stored(out, "/drives/one", labeled_frames(frames, 5), stamp))
+    exec(compile(code, "ARTIFACTS.md", "exec"), {"out": out, "run_key": OTHER_STAMP.run_key})
+    assert capsys.readouterr().out == " 15\n"
 
 
 @pytest.mark.ci
