@@ -292,7 +292,11 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
             else ""
         )
         + f"in {counted(summary['sequences'], 'sequence')}"
-        + (f", [yellow]{rejected} without a mask[/]" if summary["rejected"] else "")
+        + (
+            f", [yellow]{rejected} without a mask[/] (why: reports/{summary['run_key']}/)"
+            if summary["rejected"]
+            else ""
+        )
         + (f", {counted(summary['skipped'], 'frame')} labeled before" if summary["skipped"] else "")
         + (f", [red]{len(failed)} failed[/]" if failed else "")
         + f", {summary['seconds']['total']:.1f} s"

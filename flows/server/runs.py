@@ -47,7 +47,7 @@ LONGEST = 1000
 def ending(
     outcomes: Sequence[SequenceOutcome], text: str, given_up: int, dataset: str | None
 ) -> State[Any]:
-    """Return Failed, with the first reason, when some sequence is not complete, else Completed.
+    """Return Failed, with up to three reasons, when some sequence is not complete, else Completed.
 
     Args:
         outcomes: of every sequence of the shard.
@@ -57,16 +57,21 @@ def ending(
 
     """
 
-    def first_of(some: Sequence[SequenceOutcome]) -> str:
-        return f"{some[0].sequence_id}: {(some[0].incomplete or some[0].error)[: LONGEST // 2]}"
+    def reasons_of(some: Sequence[SequenceOutcome]) -> str:
+        return "; ".join(
+            f"{one.sequence_id}: {(one.incomplete or one.error)[: LONGEST // 2 // len(some)]}"
+            for one in some
+        )
 
     failed = [one for one in outcomes if one.partial or (one.error and one.stage != LOAD)]
     if failed:
         gone = f" ({given_up} of them given up)" if given_up else ""
-        text += f", {counted(len(failed), 'sequence')} failed{gone}: {first_of(failed)}"
+        text += f", {counted(len(failed), 'sequence')} failed{gone}: {reasons_of(failed[:3])}"
     if unloaded := [one for one in outcomes if one.error and one.stage == LOAD]:
         of = counted(len(outcomes), "sequence")
-        text += f"; {len(unloaded)} of {of} {NOT_LOADED} {dataset}{_LATER}{first_of(unloaded)}"
+        text += (
+            f"; {len(unloaded)} of {of} {NOT_LOADED} {dataset}{_LATER}{reasons_of(unloaded[:1])}"
+        )
     return Failed(message=text) if failed else Completed(message=text)
 
 

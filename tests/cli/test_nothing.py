@@ -96,7 +96,9 @@ def test_a_run_names_cameras_of_failures_and_counts_boxes_without_a_mask(tmp_pat
         told = " ".join(done.stderr.split())
         assert "in CAM_BACK 1.jpg decode: " in told
         assert "1 frame and 1 mask in 1 sequence" in told
-        assert "1 box without a mask" in told
+        assert f"1 box without a mask (why: reports/{summary['run_key']}/)" in told
+        (report,) = (tmp_path / "out" / "reports" / summary["run_key"]).glob("*.json")
+        assert "finite" in report.read_text()
     planned = CliRunner().invoke(cli, [*given, "--dry-run"])
     assert planned.exit_code == 1
     assert "in CAM_BACK 1.jpg decode: " in " ".join(planned.stderr.split()), "the reason for that"

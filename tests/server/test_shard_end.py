@@ -27,6 +27,12 @@ BAD = SequenceOutcome("bad", error="no disk", stage=CHECK)
             ["failed"],
         ),
         ([GOOD, BAD], "Failed", ["1 sequence failed", "bad: no disk"], [NOT_LOADED]),
+        (
+            [BAD, *(replace(BAD, sequence_id=f"worse{number}") for number in range(3))],
+            "Failed",
+            ["4 sequences failed: bad: no disk; worse0: no disk; worse1: no disk"],
+            ["worse2"],
+        ),
         ([AWAY, BAD], "Failed", [NOT_LOADED, "1 sequence failed", "bad: no disk"], []),
     ],
 )
