@@ -246,7 +246,8 @@ def _show_schedule(schedule: dict[str, Any]) -> None:
     line = f"schedule of {schedule['deployment']}: {schedule['when']}, {state}"
     if schedule["last_run"]:
         moment = _local(schedule["last_run"], schedule)
-        line += f", the last run of {moment} {schedule['last_state'].lower()}"
+        before = " (with other parameters than now)" if schedule["changed"] else ""
+        line += f", the last run of {moment}{before} {schedule['last_state'].lower()}"
         if schedule["last_state"] == "Completed" and schedule["last_message"]:
             line += f": {schedule['last_message']}"
     click.echo(line)

@@ -155,9 +155,9 @@ def collect_schedules() -> list[dict[str, Any]]:
     Returns:
         Of each: the `deployment`, as Prefect's commands take it; `when`, its rule; whether it is
         `on`; what it labels (`sources`) and where to (`out`); its `timezone`, `next_runs`, when the
-        `last_run` that has begun was planned, its `last_state` with its `last_message`, and the
-        `problem`, "" where it does what it should or is off. Times are ISO 8601 in the schedule's
-        time zone.
+        `last_run` that has begun was planned, its `last_state` with its `last_message`, whether its
+        parameters were others (`changed`), and the `problem`, "" where it does what it should or is
+        off. Times are ISO 8601 in the schedule's time zone.
 
     Raises:
         AutolabelError: Prefect is not there.
@@ -188,6 +188,7 @@ def _status_of(
         "next_runs": [_text(one.expected_start_time, zone) for one in planned[:RUNS_TOLD]],
         "last_run": _text(last.expected_start_time, zone) if last else "",
         "last_state": (last.state_name or "") if last else "",
+        "changed": bool(last and last.parameters != deployment.parameters),
         "last_message": (last.state.message or "") if last and last.state else "",
         "problem": _problem(planned, last, deployment.work_pool_name or "", zone) if on else "",
     }

@@ -28,6 +28,7 @@ def test_nights_are_told_with_their_zone(monkeypatch):
         "sources": ["s3://drives"], "out": "s3://labels",
         "timezone": "Europe/Berlin", "next_runs": ["2026-11-23T01:00+01:00"],
         "last_run": "2026-08-01T01:00+02:00", "last_state": "Completed", "problem": "",
+        "changed": True,
         "last_message": "labeled 2 sequences: 4 frames, 6 masks; 5 of 5 sequences labeled",
     }  # fmt: skip
     run = {"name": "label in", "started": "", "out": "out", "continued": False}
@@ -45,8 +46,8 @@ def test_nights_are_told_with_their_zone(monkeypatch):
     assert next(lines).split() == ["labels", "s3://drives", "to", "s3://labels"]
     night = next(lines)
     assert head.endswith(
-        "the last run of Sat 2026-08-01 01:00 CEST completed: labeled 2 sequences: 4 frames, "
-        "6 masks; 5 of 5 sequences labeled"
+        "the last run of Sat 2026-08-01 01:00 CEST (with other parameters than now) completed: "
+        "labeled 2 sequences: 4 frames, 6 masks; 5 of 5 sequences labeled"
     )
     assert shown.count("which and why: ") == shown.count("\n  5 failed, which and why: ") == 1
     assert night.split() == ["planned", "Mon", "2026-11-23", "01:00", "CET"]

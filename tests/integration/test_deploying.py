@@ -293,6 +293,7 @@ def test_a_night_that_runs_is_told_and_the_failure_of_the_one_before_is_past(nig
     again, client = nightly
     deployment = again()
     client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=True)
+    client.update_deployment(deployment.id, DeploymentUpdate(parameters=PARAMETERS))
     deployments.plan_nights(1)
     by_hand = client.create_flow_run_from_deployment(deployment.id)
     client.set_flow_run_state(by_hand.id, Failed(message="no room"), force=True)
@@ -300,6 +301,9 @@ def test_a_night_that_runs_is_told_and_the_failure_of_the_one_before_is_past(nig
     turn_off()
     (told,) = mine()
     assert (told["on"], told["last_message"], told["problem"]) == (False, "no room", "")
+    assert not told["changed"]
+    client.update_deployment(deployment.id, DeploymentUpdate(parameters={}))
+    assert mine()[0]["changed"]
     client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=True)
     next_night = datetime.now(UTC) + timedelta(hours=9)
     planned = FlowRun(flow_id=uuid4(), state=Scheduled(), expected_start_time=next_night)
