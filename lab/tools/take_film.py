@@ -109,7 +109,7 @@ def exported(film: Film, app: App, dataset: Any) -> None:
     page = film.page
     page.once("dialog", lambda question: question.accept())  # undecided labels are left out
     open_view(page, app.link(dataset.name, view="needs-review"))
-    page.locator('img[src*="download.svg"]').first.click()
+    page.get_by_text("Export", exact=True).first.click()
     page.get_by_text("written to").first.wait_for()
     film.take(2000, 300)
 

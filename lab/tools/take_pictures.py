@@ -252,7 +252,7 @@ def exported(camera: Camera, app: App, dataset: Any) -> None:
     page.set_viewport_size(VIEWPORT)
     open_view(page, app.link(dataset.name, view="needs-review"))
     page.once("dialog", lambda question: question.accept())  # frames are partly decided
-    page.locator('img[src*="download.svg"]').first.click()
+    page.get_by_text("Export", exact=True).first.click()
     page.get_by_text("written to").first.wait_for()
     camera.keep("review-export", aside=False, pause_ms=500)  # what is said goes again
 
