@@ -39,6 +39,7 @@ from tasks.review.actions import (
 )
 from tasks.review.events import DELETED, REJECTED, Event, refuse_changed_labels
 from tasks.review.mask_repair import MODEL_VARIABLE, models, picture_of, read_picture
+from tasks.review.queue import ORDER_AGAIN
 from tasks.review.relabel import overrides_of
 from tasks.review.stats import recalibration_of
 from tasks.store.tables import FOLLOWED, LabeledFrame
@@ -117,7 +118,7 @@ class Following:
             return "no other frame: this camera has no more of this sequence"
         why = ", ".join(f"{what} ({count})" for what, count in self.left.items() if count)
         others = f", {self.left.total()} got none: {why}" if why else ""
-        seen = "Nobody has seen these masks: 'Order again' above the grid asks about them first"
+        seen = f"Nobody has seen these masks: {ORDER_AGAIN} asks about them first"
         return (
             f"looked at {self.frames} of {counted(self.of, 'frame')}: {len(events)} got a mask of "
             f"the {self._name}{others}{f'. {seen}' if events else ''}"

@@ -57,6 +57,7 @@ from tasks.review.queue import (
     MOST_LISTED,
     NEEDS_REVIEW,
     ONE_SEQUENCE,
+    ORDER_AGAIN,
     QUEUES,
     SECOND_OPINIONS,
     Share,
@@ -185,9 +186,12 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         stats = review_stats(ctx.dataset)
         ctx.panel.set_state("summary", summary(stats))
         differing = unsettled(stats.opinions)
+        second = queue_standing(ctx.dataset, Share.of_this_process().named(SECOND_OPINIONS))
+        mine = second.left if second.view.startswith(SECOND_OPINIONS) else 0
         views = [
             ("Needs review", stats.queue.view, stats.labels),
             ("Control sample: random labels", CONTROL, stats.control_size),
+            (counted(mine, "second opinion"), second.view, mine),
             (counted(differing, "disagreement"), DISAGREEMENTS, differing),
         ]
         ctx.panel.set_state("views", [[label, view] for label, view, count in views if count])
@@ -712,14 +716,17 @@ def _next_after(dataset: Any) -> str:
     )
     then = next(told, "")  # the views after it are not counted
     if not then and asks_for_more(dataset, share):
-        then = "'Order again' above the grid asks about the next objects"
+        then = f"{ORDER_AGAIN} asks about the next objects"
     finished = (
         "nothing more to ask: every object (track) has a decision; its other labels have it only "
         "where Shift+O was pressed"
     )
     steps = ["the queue is finished", then] if then else [finished]
     if sample_collection(dataset).find_one({"review_status": OPEN}, {"_id": 1}):
-        steps.append("Shift+E on a frame ends its drive: what nobody touched in it counts as right")
+        steps.append(
+            "Shift+E on a frame of a drive ('Open a sequence' shows them) ends it: what nobody "
+            "touched in it counts as right"
+        )
     return "; ".join([*steps, f"{EXPORT} writes the decisions as files"])
 
 

@@ -365,6 +365,7 @@ SECOND_TOLD = "labels that another reviewer has decided on, which is not shown"
 CHANGED_FRAMES, CHANGED_LABELS = "changed by a new model", "changed by a new model, label by label"
 NO_LABELS = "no labels"
 ONE_SEQUENCE = "one sequence"
+ORDER_AGAIN = "'Order again' above the grid (in a narrow window behind the orange arrow there)"
 DEFAULT_BUDGET = 200
 UNCHANGED = 0.02  # a pixel here or there is no difference
 CONTROL_SIZE = 60
@@ -394,10 +395,12 @@ class Queue:
         more = f"; {counted(self.second, 'second opinion')}" if self.second else ""
         if not self.decisions:
             return f"nothing more to ask: every object (track) has a decision{more}"
+        # Masks of `follow from here`, which nobody has seen, are asked about whatever their risk.
+        risk = f", all with a risk of at least {self.threshold:.0%}" if self.threshold < 1 else ""
         return (
             f"{counted(self.decisions, 'decision')} on {counted(self.frames, 'frame')}, one label "
-            f"of each object, all with a risk of at least {self.threshold:.0%}; a decision is "
-            f"about that label alone, Shift+O makes it for its whole object{more}"
+            f"of each object{risk}; a decision is about that label alone, Shift+O makes it for its "
+            f"whole object{more}"
         )
 
 
