@@ -109,7 +109,8 @@ def test_a_mask_is_carried_on_and_decisions_of_people_stay(drive, tmp_path, monk
     assert done["message"] == (
         "looked at 6 of 6 frames: 3 got a mask of the tram, 3 got none: the object is not seen "
         "(1), its label agrees (1), somebody has decided (1). Nobody has seen these masks: 'Order "
-        "again' above the grid asks about them first"
+        "again' above the grid (in a narrow window behind the orange arrow there) asks about them "
+        "first"
     )
     assert len(done["samples"]) == 3
     acts = [event.action for event in read_events(out, drive)]
