@@ -482,6 +482,9 @@ def test_no_view_tells_a_second_reviewer_what_the_first_has_decided(
             page.get_by_text("Review progress").first.click()
             page.get_by_text("6 second opinions", exact=True).click()
             page.get_by_text("6 of 6 decisions left in 'second opinions'").wait_for()
+            page.wait_for_timeout(1000)
+            tile = page.locator("[data-cy=looker]").first
+            assert coloured(page, tile, GREEN) < 50, "ana has marked it as done, tester's is due"
             open_first_sample(page)
             wait_for(lambda: page.evaluate(DECISIONS), ["", ""])
             a_disagreement_is_settled_on_the_page_of_the_second_opinion(page, name)
@@ -620,6 +623,16 @@ def test_a_colleagues_decision_counts_when_its_frame_is_opened(
         save_picture(page, tmp_path, "rejected-by-ana")
         page.keyboard.press("Escape")
         page.get_by_text("3 of 4 decisions left").wait_for()
+        page.get_by_test_id("saved-views-selection").click()
+        page.get_by_test_id("saved-views-label-by-label-selection-option").click()
+        page.get_by_text("decisions left in 'label by label'").wait_for()
+        open_first_sample(page)
+        assert not page.get_by_test_id("strip-hidden").is_visible()
+        layer = page.locator("canvas.autolabel-layer")
+        before = pixels(layer)
+        page.evaluate("() => window.autolabelReview.showHidden()")
+        page.wait_for_timeout(500)
+        assert np.any(pixels(layer) != before, -1).sum() < 50, "no outlines stay without a button"
 
 
 def test_the_strip_says_whom_a_decision_overrules_and_of_which_objects_more_are_left(
@@ -786,6 +799,7 @@ def test_a_disagreement_is_settled_by_taking_what_one_has_decided_with_the_mask(
     decide(dataset, chosen, [confirming(chosen[0], "repair", CORRECTED, lambda _: mask)])
     sample.reload()
     fix_class(dataset, choose(dataset, [sample.id], [sample.reviewed.detections[0].id]), "truck")
+    fix_class(dataset, choose(dataset, [sample.id], [sample.detections.detections[1].id]), "van")
     monkeypatch.setenv(REVIEWER_VARIABLE, "ben")
     accept(dataset, [replace(one, blind=True) for one in choose(dataset, *ids)])
     monkeypatch.setenv(REVIEWER_VARIABLE, "tester")
@@ -814,13 +828,20 @@ def test_a_disagreement_is_settled_by_taking_what_one_has_decided_with_the_mask(
         wait_for(lambda: part(page, "last"), "class corrected: car → truck")
         page.wait_for_function(READY)
         sample.reload()
-        (kept,) = sample.reviewed.detections
+        (kept,) = (one for one in sample.reviewed.detections if ids[1][0] in one.sources)
         assert (kept.label, kept.area_px, kept.reviewer) == ("truck", mask["area_px"], "tester")
         assert not page.get_by_role("button", name="ana: ").count(), "it is settled"
+        told = set()
+        for _ in range(2):
+            press(page, "Shift+N")
+            told.add(part(page, "reasons"))
+        (disputed,) = (one for one in told if ", which settles it" in one)
+        (other,) = told - {disputed}
+        assert other.startswith("✎ ana corrected this")
         press(page, "Shift+Z")
         page.get_by_role("button", name="ana: class is truck").wait_for()
         sample.reload()
-        (kept,) = sample.reviewed.detections
+        (kept,) = (one for one in sample.reviewed.detections if ids[1][0] in one.sources)
         assert (kept.label, kept.area_px, kept.reviewer) == ("truck", mask["area_px"], "ana"), (
             "it stood before"
         )

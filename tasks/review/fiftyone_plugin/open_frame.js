@@ -141,7 +141,7 @@
     if (!decision && label.changed) return review.unseen(label);
     const told = review.markOf(decision), ids = [label.id, ...(label.sources ?? [])];
     const by = ids.map((id) => open.by[id]).find(Boolean); // before what this page decides
-    if (decision && review.strip.viewNow() === DISAGREEMENTS) return `${told}, which settles it`;
+    if (decision && review.strip.viewNow() === DISAGREEMENTS && ids.some(review.strip.isQueued)) return `${told}, which settles it`;
     if (!decision || !by || by === review.strip.who() || isBlind(label)) return told;
     const before = open.others.find(({ id }) => ids.includes(id))?.decision;
     if (decision !== before) return `${told}: you overruled ${by}`;
@@ -150,17 +150,17 @@
     return `${told.replace(" ", ` ${by} `)} this`; // "✓ ana accepted this"
   }
 
-  // Labels that the view leaves out: all if somebody asks for them, else what the label with the focus covers, or seems
-  // to be once more.
+  // Labels that the view leaves out: all if somebody asks for them, which a patch has no button for, else what the label with
+  // the focus covers, or seems to be once more.
   function paintOthers(pen, focus) {
-    const isAboutTwo = focus?.reasons?.some((one) => ABOUT_TWO.includes(one));
+    const isAboutTwo = focus?.reasons?.some((one) => ABOUT_TWO.includes(one)), showsAll = open.showsHidden && !isPatch();
     const [x, y, w, h] = isAboutTwo ? focus.bounding_box : [0, 0, 0, 0], drawn = new Set(labels().map(({ id }) => id));
     for (const one of open.others) {
       const [left, top, width, height] = one.bounding_box;
       const isNear = left < x + w && x < left + width && top < y + h && y < top + height;
-      if (drawn.has(one.id) || !(open.showsHidden || (isAboutTwo && isNear))) continue;
+      if (drawn.has(one.id) || !(showsAll || (isAboutTwo && isNear))) continue;
       const decision = decisionOf(one), by = decision === one.decision && !isBlind(one) && open.by[one.id];
-      const what = decision ? `${decision.replace("relabel", "sent back")}${by ? ` by ${by}` : ""}` : open.showsHidden ? "hidden" : "the other";
+      const what = decision ? `${decision.replace("relabel", "sent back")}${by ? ` by ${by}` : ""}` : showsAll ? "hidden" : "the other";
       review.paintOther(pen, boxOnPage(one), `${what}: ${one.label}`);
     }
   }
@@ -283,7 +283,9 @@
       fiftyone.boxOnCanvas(looker, one),
       isHeldBack(one) ? decisionOf(one) : decided.get(one.id) ?? one.decision ?? "",
     ]);
-    const isDone = review_status === "done", isEmpty = isDone && instances === 0 && !reviewed?.detections?.length;
+    // Somebody may have marked the frame as done before this reviewer has said anything.
+    const isDue = drawn.some((one) => isHeldBack(one) && !decisionOf(one)), isDone = review_status === "done" && !isDue,
+      isEmpty = isDone && instances === 0 && !reviewed?.detections?.length;
     const isAll = isDone || (marked.length > 0 && !(instances > marked.length) && marked.every(([, decision]) => decision && decision !== "relabel"));
     looker.canvas.title = !isLabel && marked.some(([, one]) => one) ? "labels that this view shows, and how many are decided; ? tells the marks" : "";
     review.paintTile(looker.ctx, looker.canvas.width / (window.devicePixelRatio || 1), marked, made, isLabel, isEmpty, isAll);
