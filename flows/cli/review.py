@@ -37,6 +37,7 @@ from tasks.review.queue import (
     DOUBLE_VARIABLE,
     LABEL_BY_LABEL,
     NEEDS_REVIEW,
+    ORDER_AGAIN,
     SECOND_OPINIONS,
     SHARE_VARIABLE,
     Queue,
@@ -96,7 +97,7 @@ def _advice(dataset: Any, share: Share, queue: Queue) -> Iterator[str]:
         yield (
             f"you decide once more, without seeing what was said, on {share.double:.0%} of the "
             f"frames of share {share.seconds}/{share.of} (--double {share.double:g}): once "
-            "decided there, 'Order again' above the grid puts their labels "
+            f"decided there, {ORDER_AGAIN} puts their labels "
             f"into the view '{share.named(SECOND_OPINIONS)}'"
         )
     elif others and not share.double:

@@ -105,13 +105,13 @@ def _decided(sample: Mapping[str, Any], run_key: str, choice: Choice) -> Decided
     rows, done, last = list(rows_of(sample)), finishing(sample), last_decisions(sample)
     empty, reviewed = is_empty(sample, rows), is_decided(sample)
     wanted = choice.decisions
-    kept: tuple[Instance, ...] = ()
+    kept: list[Instance] = []
     sent = sum(what == RELABEL for what, _ in last.values())
     left_out = Counter({"label sent back to a model": sent})
     for row in rows:
         what, is_theirs = row["decision"], choice.is_by(row["reviewer"])
         if is_theirs and (what in wanted if wanted else what not in NOT_RIGHT):
-            kept += (_instance(row),)
+            kept.append(_instance(row))
             left_out["label merged into another"] += max(0, len(row["sources"]) - 1)
         else:
             left_out[f"{what} label{'' if is_theirs else ' of another reviewer'}"] += 1
@@ -120,7 +120,7 @@ def _decided(sample: Mapping[str, Any], run_key: str, choice: Choice) -> Decided
     elif choice.reviewers:
         reviewed = any(choice.is_by(who) for who in (done.get("by"), *_people(sample)))
     # Nothing was there, or decided on another run's labels: those alone count.
-    alone = Decided(kept, (), _ALL_BOXES, reviewed, empty, left_out)
+    alone = Decided(tuple(kept), (), _ALL_BOXES, reviewed, empty, left_out)
     if empty and done.get("action") == "nothing_here":
         return alone
     if sample.get("run_key") != run_key:

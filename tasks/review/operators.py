@@ -357,8 +357,8 @@ def _by_sight(ctx: Any, chosen: Sequence[Chosen]) -> list[Chosen]:
     wanted = {"_id": {"$in": [sample_id(frame.frame_key) for frame in chosen]}}
     found = sample_collection(ctx.dataset).find(wanted, _OF_SIGHT)
     samples = {one["frame_key"]: one for one in found}
-    differing = second_opinions_given(ctx.dataset, wanted)
-    settled = {one.label_id for one in differing if one.is_open and view == DISAGREEMENTS}
+    differing = second_opinions_given(ctx.dataset, wanted) if view == DISAGREEMENTS else ()
+    settled = {one.label_id for one in differing if one.is_open}
     parts: list[Chosen] = []
     for frame in chosen:
         sample = samples.get(frame.frame_key, {})

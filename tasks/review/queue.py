@@ -492,7 +492,7 @@ def build_queue(
     decided = decided_objects(dataset)
     parts = deal(dataset, riskiest_objects(dataset, decided, budget * share.of), share)
     queues = {number: few_of_each_place(found, budget) for number, found in parts.items()}
-    doubts = queues[share.number][: max(0, budget - goes_on * len(made))]
+    doubts = queues[share.number][: max(0, budget - (len(made) if goes_on else 0))]
     threshold = min(1.0, doubts[-1].risk) if doubts else 1.0
     wanted = (made if goes_on or not doubts else {}) | _in_order(doubts)
     # Of all reviewers: the control sample is of what nobody looks at.
