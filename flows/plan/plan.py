@@ -9,11 +9,11 @@ from typing import Any
 from flows.params import LabelParams
 from flows.plan.names import Stored, keep_names, names_of
 from sam2_core.backend_choice import refuse_unless_usable
+from sam2_core.labels_version import LABELS_VERSION
 from sam2_core.types import AutolabelError
 from tasks.boxes.detectors import resolve_detector
 from tasks.boxes.imported import Matching
 from tasks.dataset.schema import refuse_before_labeling
-from tasks.frames.decisive_code import box_code
 from tasks.frames.discover import Discovered, discover, refuse_output_inside
 from tasks.frames.naming import Names
 from tasks.masks.model import ModelChoice, choose_model, library_versions, verdict_on
@@ -199,8 +199,7 @@ def job_of(
         from tasks.masks.follow import following_parameters
 
         parameters |= following_parameters(model, params.chunk_frames)
-    code = box_code(imported=not detects)
-    stamp = RunStamp(boxes, model.stamp, parameters, code, versions=versions)
+    stamp = RunStamp(boxes, model.stamp, parameters, LABELS_VERSION, versions=versions)
     return Job(params, stamp, model, version, context=context)
 
 

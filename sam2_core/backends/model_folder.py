@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sam2_core.cache import FileIdentity, cache_folder, file_identity, file_sha256
-from sam2_core.decisive_code import mask_code
+from sam2_core.labels_version import LABELS_VERSION
 from sam2_core.presets import MICRO, PRESETS, Preset, preset_named
 from sam2_core.types import CLOSE_UP, FORMAT_VERSION, AutolabelError, ModelStamp
 
@@ -286,5 +286,5 @@ class ModelFolder:
             engine_sha256=self.engine_sha256(),
             backend=backend,
             precision=str(self.facts["precision"]),
-            code_version=mask_code(backend),
+            code_version=LABELS_VERSION,
         )

@@ -34,7 +34,7 @@ from sam2_core.backends.torch_compiled import (
 )
 from sam2_core.batching import bucket_for
 from sam2_core.cache import cache_folder
-from sam2_core.decisive_code import mask_code
+from sam2_core.labels_version import LABELS_VERSION
 from sam2_core.load import Wanted, Weights
 from sam2_core.preprocess import StagedFrame, View, checked_image, planes_of, resize_square
 from sam2_core.types import (
@@ -194,7 +194,7 @@ class TorchBackend(Backend):
                 engine_sha256=weights.sha256,
                 backend=f"torch-{how}-{torch.__version__}",
                 precision=wanted.precision,
-                code_version=mask_code("torch"),
+                code_version=LABELS_VERSION,
             ),
             image_size=preset.image_size,
             device=torch.cuda.get_device_name(self._device) if on_gpu else "cpu",

@@ -38,7 +38,7 @@ from sam2_core.backends.device_owner import DEVICE_OWNER, is_sticky
 from sam2_core.backends.model_folder import close_up_size
 from sam2_core.batching import bucket_for
 from sam2_core.cache import make_folder, only_one
-from sam2_core.decisive_code import mask_code
+from sam2_core.labels_version import LABELS_VERSION
 from sam2_core.machine_errors import causes, first_line
 from sam2_core.types import (
     BOX_BOTTOM_RIGHT,
@@ -235,7 +235,7 @@ class Graphs:
     ) -> None:  # fmt: skip
         self._device, self._folder = device, folder
         self._stream, self._pool = stream, torch.cuda.graph_pool_handle()
-        facts = [torch.__version__, torch.version.cuda, mask_code("torch"), sorted(about.items())]
+        facts = [torch.__version__, torch.version.cuda, LABELS_VERSION, sorted(about.items())]
         facts.append(torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu")
         self._facts = hashlib.sha256(repr(facts).encode()).hexdigest()[:20]
         self.captured: dict[tuple[str, int, int], Captured] = {}

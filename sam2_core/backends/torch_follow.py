@@ -21,7 +21,6 @@ from sam2_core.backends.torch_backend import TorchPixels
 from sam2_core.backends.torch_compiled import Bucket, Graphs, Tensors, out_of_memory
 from sam2_core.batching import bucket_for
 from sam2_core.cache import cache_folder
-from sam2_core.decisive_code import following_modules, source_digest
 from sam2_core.types import FEATURES, FloatArray, ImageArray
 
 OBJECT_BUCKETS = (2, *range(4, 33, 4))
@@ -76,10 +75,7 @@ class TorchFollowBackend(FollowBackend):
         )
         self._pixels = TorchPixels(torch.device(device))
         if device == "cuda":
-            about = {
-                "preset": repr(model.preset), "precision": precision,
-                "code": source_digest(following_modules()),
-            }  # fmt: skip
+            about = {"preset": repr(model.preset), "precision": precision}
             folder = cache_folder() / "torch"
             self._graphs = self.together(
                 lambda: Graphs(torch.device(device), folder, about, torch.cuda.Stream())

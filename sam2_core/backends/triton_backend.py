@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sam2_core.backends.protocol import Backend, BackendInfo
-from sam2_core.decisive_code import mask_code
+from sam2_core.labels_version import LABELS_VERSION
 from sam2_core.postprocess import finish
 from sam2_core.preprocess import PreparedFrame, StagedFrame, checked_image
 from sam2_core.serving.client import MASKS, masks_in
@@ -103,10 +103,10 @@ def _refuse_other(served: ServedModel, precision: str) -> None:
             f"the server runs {stamp.name} in {stamp.precision}, not in {precision}: leave "
             "--precision out, or `autolabel serve` with it"
         )
-    if stamp.code_version != mask_code(stamp.backend):
+    if stamp.code_version != LABELS_VERSION:
         raise AutolabelError(
             f"the server runs another version of sam2-autolabel ({stamp.code_version}, here "
-            f"{mask_code(stamp.backend)}): install the same one on both sides"
+            f"{LABELS_VERSION}): install the same one on both sides"
         )
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sam2_core.backends.follow_backends import RECENT_MEMORIES, FollowBackend
-from sam2_core.decisive_code import following_modules, source_digest
 from sam2_core.follow import Follower
 from sam2_core.postprocess import finish
 from sam2_core.prompts import box_prompts
@@ -108,16 +107,11 @@ def torch_follows(model: Sam2, memory: Memory, checkpoint_sha256: str) -> Answer
     return Answers(checkpoint_sha256, False, frames.digest, made_by, tuple(images))
 
 
-def memory_identity(sha256: str) -> dict[str, str]:
-    """Return what tells a memory from others: `memory_sha256`, and the code that follows."""
-    return {"sha256": sha256, "code": source_digest(following_modules())}
-
-
 def memory_facts(stamp: ModelStamp, backend: FollowBackend) -> dict[str, Any]:
     """Return what makes an engine's memory the one that it is."""
     return {
         **asdict(stamp), "name": f"{stamp.name.partition('/')[0]}/memory", "close_ups": False,
-        "memory": memory_identity(backend.memory_sha256),
+        "memory": backend.memory_sha256,
         "device": backend.device, "machine": platform.machine(),
         "versions": versions_of(stamp.backend),
     }  # fmt: skip

@@ -27,7 +27,7 @@ from fsspec.callbacks import Callback
 
 from sam2_core.cache import cache_folder
 from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
-from tasks.frames.decisive_code import decoding_digest
+from tasks.frames.decoding import decoding_digest
 from tasks.frames.identity import CHANGED_SINCE_LISTED, Part, part_of, server_version, stat_version
 from tasks.frames.listing import stat_file
 from tasks.store import storage

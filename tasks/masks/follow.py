@@ -19,7 +19,6 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.backends.follow_backends import FollowBackend
-from sam2_core.decisive_code import following_modules, source_digest
 from sam2_core.follow import Followed, Follower, FollowRules
 from sam2_core.load import memory_sha256
 from sam2_core.machine_errors import as_machine_error, is_machine_error
@@ -47,7 +46,6 @@ MOST_COVERED = 0.5
 # Share of a mask's largest piece below which others are dropped: specks on other objects, of which
 # half of the boxes were a third too wide.
 SPECKS = 0.05
-_CODE = ("tasks.masks.follow", "tasks.masks.crops", "tasks.masks.rules")
 
 
 def following_parameters(model: ModelChoice, chunk_frames: int) -> dict[str, Any]:
@@ -61,9 +59,8 @@ def following_parameters(model: ModelChoice, chunk_frames: int) -> dict[str, Any
         AutolabelError: the model, or what runs it, cannot follow objects.
 
     """
-    code = source_digest((*_CODE, *following_modules()))
     memory = memory_sha256(model.source, model.backend, model.precision)
-    return {"follow": {"code": code, "memory": memory, "chunk_frames": chunk_frames}}
+    return {"follow": {"memory": memory, "chunk_frames": chunk_frames}}
 
 
 def follow_objects(

@@ -23,7 +23,7 @@ from sam2_core.trust.certify import (
     certificates,
     versions_of,
 )
-from sam2_core.trust.following import ensure_memory_certified, memory_identity
+from sam2_core.trust.following import ensure_memory_certified
 from sam2_core.types import AutolabelError, ModelStamp
 
 ONNXRUNTIME = "onnxruntime"
@@ -126,14 +126,14 @@ def asked_for(model: str, backend: str) -> str:
 
 def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | None) -> ModelChoice:
     from sam2_core.backends.model_folder import CLOSE_UPS, close_up_size
-    from sam2_core.decisive_code import mask_code
+    from sam2_core.labels_version import LABELS_VERSION
 
     weights = resolve_weights(model, wanted)
     name = Path(model).name if weights.preset == "*" else weights.preset
     if weights.preset != "*":
         size = close_ups is not False and close_up_size(preset_named(name), wanted.graph)
         name = f"{name}/{CLOSE_UPS if size else wanted.graph}"
-    stamp = ModelStamp(name, weights.sha256, "", "torch", wanted.precision, mask_code("torch"))
+    stamp = ModelStamp(name, weights.sha256, "", "torch", wanted.precision, LABELS_VERSION)
     return ModelChoice(model, "torch", wanted.precision, stamp, reason, close_ups)
 
 
@@ -155,7 +155,7 @@ def library_versions(backend: str, *, detects: bool) -> dict[str, str]:
         detects: whether boxes come from a detector, which ONNX Runtime runs.
 
     """
-    from tasks.frames.decisive_code import decoding_versions
+    from tasks.frames.decoding import decoding_versions
 
     found = decoding_versions()
     for name in {backend} - {TRITON} | ({ONNXRUNTIME} if detects else set()):
@@ -294,8 +294,8 @@ def is_of_now(certificate: Certificate) -> bool:
         close_ups = None if engine["close_ups"] else False
         choice = choose_model(source, engine["backend"], engine["precision"], close_ups=close_ups)
         if "memory" in engine:
-            memory = memory_sha256(choice.source, choice.backend, choice.precision)
-            if engine["memory"] != memory_identity(memory):
+            sha256 = memory_sha256(choice.source, choice.backend, choice.precision)
+            if engine["memory"] != sha256:
                 return False
     except (AutolabelError, OSError):
         return False

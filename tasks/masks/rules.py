@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.decisive_code import source_digest
 from sam2_core.postprocess import EMPTY, cancel_pairs, encode_toggles
 from sam2_core.types import Boxes, IntArray, Masks
 from tasks.masks.crops import BoolArray, Segments, paint, segments_of
@@ -17,7 +16,6 @@ Overlap = Literal["keep", "score", "depth"]
 # Of a mask that keeps less than this share of itself only shreds are left, along its border.
 _LEAST_KEPT = 0.1
 TAKEN = "nearly all of the mask belongs to other labels"
-_CODE = ("tasks.masks.rules",)
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,7 @@ class MaskRules:
     def as_parameters(self) -> dict[str, Any]:
         """Return what differs from the model's own masks, for the stamp."""
         clean = {"clean_masks": self.clean} if self.clean else {}
-        chosen = clean | ({"overlap": self.overlap} if self.overlap != "keep" else {})
-        return chosen | ({"mask_rules": source_digest(_CODE)} if chosen else {})
+        return clean | ({"overlap": self.overlap} if self.overlap != "keep" else {})
 
     def __bool__(self) -> bool:
         """Whether masks are changed at all."""

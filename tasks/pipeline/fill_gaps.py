@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from sam2_core.decisive_code import source_digest
 from sam2_core.types import Boxes, Masks
 from tasks.frames.identity import is_file_here
 from tasks.masks.rules import tidied
@@ -19,16 +18,11 @@ from tasks.tracks.linking import Gap, settings, shapes_of
 from tasks.types import FrameRef
 
 INTERPOLATED = "interpolated"
-_CODE = (
-    "tasks.pipeline.fill_gaps", "tasks.masks.segment", "tasks.masks.crops", "tasks.risk.geometry",
-    "tasks.tracks.linking",
-)  # fmt: skip
 
 
 def filling_parameters(gap_frames: int) -> dict[str, Any]:
     """Return what decides which labels are interpolated, for the stamp; the model's is its own."""
-    made_by = {"code": source_digest(_CODE), **settings()}
-    return {"fill_gaps": gap_frames, "tracks": made_by}
+    return {"fill_gaps": gap_frames, "tracks": settings()}
 
 
 @dataclass(frozen=True, eq=False)

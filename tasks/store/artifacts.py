@@ -37,7 +37,8 @@ class RunStamp:
         detector: name and sha256 of the detector, or of the imported boxes.
         model: what makes the masks; None for a run that makes boxes only.
         parameters: every other setting that changes the result, as plain JSON values.
-        code: digest of the code that decides pixels and boxes; that of masks is the model's.
+        code: the labels' version of the code that decides pixels and boxes; that of masks is the
+            model's.
         boxes: digest of the imported boxes of the one sequence that these labels are of; "" for
             the run as a whole, and where a detector finds boxes.
         versions: of this machine's libraries that decide pixels, boxes and masks, by name. They

@@ -7,11 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
-from sam2_core.decisive_code import ROOT
 from sam2_core.types import AutolabelError
 from tasks.boxes.detectors import Detectors, load_detector, resolve_detector
 from tasks.boxes.import_files import import_boxes
-from tasks.frames.decisive_code import box_code, decisive_modules
 from tasks.masks.model import Segmenters, choose_model
 from tasks.store import storage
 from tests.boxes.test_detect import NAMES, ROWS
@@ -23,41 +21,6 @@ from tests.sam2_core.test_stamps import MICRO, rewrite
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-
-
-# In these rooms, and no pixel or box depends on them. Why:
-NOT_DECISIVE = {
-    "tasks.frames.decisive_code": "the list itself",
-    "tasks.boxes.detectors": "finds files and loads them; their content is in the stamp",
-    "tasks.frames.discover": "names of frames; they are in every key",
-    "tasks.frames.download": "bytes as they are; their etags are in every key",
-    "tasks.frames.listing": "names and etags of frames; they are in every key",
-    "tasks.frames.naming": "names of sequences; they are in every key",
-    "tasks.frames.identity": "names of sequences and cameras; they are in every key",
-    "tasks.masks.model": "what certificates say of a model; refuses it or not",
-    "tasks.masks.follow": "its code is among the parameters of the runs that follow",
-    "tasks.masks.crops": "masks as FiftyOne holds them; labels hold their runs",
-    "tasks.masks.rules": "its digest is among the parameters of the runs that it changes",
-    "tasks.masks.segment": "order and threads; masks are sam2_core's",
-}
-
-
-def test_every_module_of_frames_boxes_and_masks_decides_labels_or_says_why_not():
-    there = {
-        f"tasks.{room}.{path.stem}"
-        for room in ("frames", "boxes", "masks")
-        for path in (ROOT / "tasks" / room).glob("*.py")
-        if path.name != "__init__.py"
-    }
-    listed = {name for imported in (True, False) for name in decisive_modules(imported=imported)}
-    assert not listed & set(NOT_DECISIVE)
-    assert there - listed - set(NOT_DECISIVE) == set(), (
-        "new modules: list them in tasks/frames/decisive_code.py, or here with the reason why no "
-        "label depends on them"
-    )
-    here = {name for name in listed | set(NOT_DECISIVE) if name.startswith("tasks.")}
-    assert here - there == {"tasks.pipeline.open_boxes"}, "no longer there"
-    assert box_code(imported=True) != box_code(imported=False)
 
 
 @pytest.fixture(params=["local", "s3"])

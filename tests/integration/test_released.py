@@ -40,8 +40,8 @@ def labels(s3, monkeypatch, terminal):
     released.restore_database()
     stamp = json.loads(next(released.FOLDER.glob("labels/manifests/*/*")).read_text())["stamp"]
     # Code that decides labels may change, and labels anew (DECISIONS.md, 2). Formats may not.
-    monkeypatch.setattr(plan, "box_code", lambda **_: stamp["code"])
-    monkeypatch.setattr(model_folder, "mask_code", lambda _: stamp["model"]["code_version"])
+    monkeypatch.setattr(plan, "LABELS_VERSION", stamp["code"])
+    monkeypatch.setattr(model_folder, "LABELS_VERSION", stamp["model"]["code_version"])
     yield f"{released.BUCKET}/labels"
     open_dataset(released.DATASET).delete()
     s3fs.S3FileSystem().rm(released.BUCKET, recursive=True)

@@ -12,7 +12,7 @@ from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.server.status import look_at_storage
 from tasks.evaluate.run_diff import Side, diff_runs, uncertified
-from tasks.frames.decisive_code import decoding_versions
+from tasks.frames.decoding import decoding_versions
 from tests.integration.runs import MICRO, write_sequence
 
 
