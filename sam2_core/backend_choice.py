@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import ctypes
 import functools
 import importlib.util
 import io
@@ -10,11 +9,12 @@ import logging
 import os
 from pathlib import Path
 
+from sam2_core import devices
 from sam2_core.checkpoints import need_torch
 from sam2_core.machine import how_to_install
 from sam2_core.machine_errors import first_line
 from sam2_core.presets import PRESETS
-from sam2_core.types import AutolabelError, DeviceLostError
+from sam2_core.types import AutolabelError
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,6 @@ BEST_FIRST = ("torch", "onnxruntime-cuda", "tensorrt", "onnxruntime-cpu")
 # The extra of this package that brings what a backend needs.
 EXTRAS = {"torch": "torch", "tensorrt": "tensorrt", "onnxruntime-cuda": "gpu"}
 PRECISIONS = ("auto", "fp32", "fp16")
-# Backends that whoever started this process has seen working on its device, with commas between.
-TESTED_VARIABLE = "AUTOLABEL_TESTED_BACKENDS"
 # An ONNX graph of one Relu, to see whether a provider works.
 _PROBE = base64.b64decode(
     "CAgSADo3CgwKAXgSAXkiBFJlbHUSBXByb2JlWg8KAXgSCgoICAESBAoCCAFiDwoBeRIKCggIARIECgIIAUIECgAQEQ=="
@@ -62,68 +60,6 @@ def preload_cuda() -> None:
         onnxruntime.preload_dlls()
 
 
-def cuda_devices() -> int:
-    """Return the number of NVIDIA GPUs that the driver shows to this process."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return 0
-    return count.value
-
-
-def refuse_if_gone(devices: int | None = None) -> None:
-    """Refuse to go on without the GPU that worked when whoever started this process tested it.
-
-    Args:
-        devices: how many can be used now; None: the driver is asked.
-
-    Raises:
-        DeviceLostError: none, and there was one.
-
-    """
-    if not os.environ.get(TESTED_VARIABLE):
-        return
-    if not (cuda_devices() if devices is None else devices):
-        raise DeviceLostError(
-            "the GPU that worked when it was tested is gone: this process can use none. "
-            "`nvidia-smi -L` and the kernel's log (dmesg, Xid) say more"
-        )
-
-
-def no_gpu() -> str:
-    """Say that CUDA_VISIBLE_DEVICES names no GPU of this machine; "" where that is not so.
-
-    Empty and -1 hide every GPU, which is what whoever writes them wants.
-    """
-    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if not named.strip() or named.strip() == "-1" or cuda_devices():
-        return ""
-    return f"CUDA_VISIBLE_DEVICES={named} names no GPU here, so the processor is used"
-
-
-def device_memory_bytes() -> int:
-    """Return the memory of the first GPU that this process sees; 0 where it sees none."""
-    if not cuda_devices():
-        return 0
-    driver = ctypes.CDLL("libcuda.so.1")
-    device, size = ctypes.c_int(0), ctypes.c_size_t(0)
-    failed = driver.cuDeviceGet(ctypes.byref(device), 0)
-    return 0 if failed or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) else size.value
-
-
-def compute_capability() -> str:
-    """Return the compute capability of the first GPU, such as sm89; "" where there is none."""
-    if not cuda_devices():
-        return ""
-    driver, numbers = ctypes.CDLL("libcuda.so.1"), (ctypes.c_int(0), ctypes.c_int(0))
-    for attribute, number in zip((75, 76), numbers, strict=True):  # major, minor
-        driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, 0)
-    return "sm" + "".join(str(number.value) for number in numbers)
-
-
 def _has(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
@@ -139,14 +75,14 @@ def choose_backend(backend: str) -> tuple[str, str]:
     if backend not in BACKENDS:
         raise AutolabelError(f"unknown backend {backend!r}: one of {', '.join(BACKENDS)}")
     if backend not in ("auto", "onnxruntime"):
-        wrong = no_gpu() if backend == "torch" else ""
+        wrong = devices.no_gpu() if backend == "torch" else ""
         return backend, wrong or "as asked"
-    devices = cuda_devices()
-    if not devices:
-        return "onnxruntime-cpu", no_gpu() or "no NVIDIA GPU here"
+    gpus = devices.cuda_devices()
+    if not gpus:
+        return "onnxruntime-cpu", devices.no_gpu() or "no NVIDIA GPU here"
     for name, what in ON_GPU.items():
         if fits(name, backend) and _usable(name):
-            return name, f"{devices} NVIDIA GPU(s) and {what} are here{_passed_over(name, backend)}"
+            return name, f"{gpus} NVIDIA GPU(s) and {what} are here{_passed_over(name, backend)}"
     problem = cuda_provider_problem()
     reason = f"a GPU is here, but {problem}. To use it: {how_to_install('gpu')}"
     logger.warning("%s", reason)
@@ -188,7 +124,7 @@ def needs_gpu(backend: str, precision: str) -> bool:
 
 def offered_backends() -> tuple[str, ...]:
     """Return the backends that can run on this machine, best first."""
-    on_gpu = [name for name in ON_GPU if cuda_devices() and _usable(name)]
+    on_gpu = [name for name in ON_GPU if devices.cuda_devices() and _usable(name)]
     return (*on_gpu, "onnxruntime-cpu")
 
 
@@ -206,7 +142,7 @@ def refuse_unless_usable(name: str) -> None:
         need_torch("the torch backend")
     if name not in ON_GPU or name == "torch":
         return
-    if not cuda_devices():
+    if not devices.cuda_devices():
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         seen = "" if named is None else f" (CUDA_VISIBLE_DEVICES={named})"
         raise AutolabelError(
@@ -223,7 +159,7 @@ def refuse_unless_usable(name: str) -> None:
 
 
 def _tested(name: str) -> bool:
-    return name in os.environ.get(TESTED_VARIABLE, "").split(",")
+    return name in os.environ.get(devices.TESTED_VARIABLE, "").split(",")
 
 
 def tested_backends() -> tuple[str, ...]:
@@ -284,7 +220,7 @@ def tensorrt_problem() -> str:
     """Say why TensorRT cannot run on the GPU; "" when it can."""
     if not (has_tensorrt() and _has("cuda")):
         return "TensorRT or cuda-bindings are not installed"
-    return runtime_problem(compute_capability())
+    return runtime_problem(devices.compute_capability())
 
 
 def precision_of(backend: str) -> str:
@@ -342,7 +278,7 @@ def precision_for(
         raise AutolabelError(f"unknown precision {precision!r}: one of {', '.join(PRECISIONS)}")
     if precision != "auto":
         return precision
-    on_cpu = backend == "onnxruntime-cpu" or (backend == "torch" and not cuda_devices())
+    on_cpu = backend == "onnxruntime-cpu" or (backend == "torch" and not devices.cuda_devices())
     preset = PRESETS.get(str(model))
     undecided = close_ups is False and preset is not None and preset.close_up_size > 0
     return "fp32" if on_cpu or undecided else "fp16"

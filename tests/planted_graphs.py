@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from sam2_core.load import BUNDLED_GRAPHS
+from sam2_core.find_weights import BUNDLED_GRAPHS
 
 ROOT = Path(__file__).parents[1]
 COMPACT = ROOT / "sam2_core" / "weights" / "compact" / BUNDLED_GRAPHS

@@ -17,7 +17,7 @@ import numpy as np
 from flows.cli.common_options import FILE, check_writable, json_option, precision_option, print_json
 from flows.cli.display import print_table, stderr_console
 from flows.machine.programs import UnlistedError, gpu_ids
-from sam2_core.backend_choice import no_gpu
+from sam2_core.devices import no_gpu
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener
 from tasks.store.private_files import OwnFolder

@@ -15,15 +15,9 @@ import click
 from flows.cli.common_options import check_writable, json_option, print_json
 from flows.machine.services import running_api
 from flows.server.api import configured_api
-from sam2_core.backend_choice import (
-    compute_capability,
-    cuda_devices,
-    cuda_provider_problem,
-    has_tensorrt,
-    no_gpu,
-    tensorrt_problem,
-)
+from sam2_core.backend_choice import cuda_provider_problem, has_tensorrt, tensorrt_problem
 from sam2_core.cache import cache_folder
+from sam2_core.devices import compute_capability, cuda_devices, no_gpu
 from sam2_core.machine import gpu_names, how_to_install, usable_cores
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError

@@ -24,7 +24,7 @@ from sam2_core.backend_choice import precision_for
 from sam2_core.backends.model_folder import exported_folder, is_current
 from sam2_core.cache import cache_folder
 from sam2_core.checkpoints import EXPORTING, load_checkpoint, load_memory, need_torch
-from sam2_core.load import bundled_checkpoint
+from sam2_core.find_weights import bundled_checkpoint
 from sam2_core.model_download import SOURCES, checkpoint_path, fetch_checkpoint, record, verify
 from sam2_core.presets import PRESETS, Preset, preset_named
 from sam2_core.serving.repository import RepositoryOptions, write_repository

@@ -18,11 +18,13 @@ from flows.cli.common_options import (
     print_json,
 )
 from flows.cli.display import print_table, results_console, spinning, stderr_console
-from sam2_core.backend_choice import cuda_devices, require_tensorrt
+from sam2_core.backend_choice import require_tensorrt
 from sam2_core.backends.gpu import CudaDevice
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.checkpoints import NoMemoryError
-from sam2_core.load import Wanted, load_follow_backend, resolve_model
+from sam2_core.devices import cuda_devices
+from sam2_core.find_weights import Wanted
+from sam2_core.load import load_follow_backend, resolve_model
 from sam2_core.machine_errors import first_line
 from sam2_core.trust.calibration import Calibration, CalibrationImage, bundled_calibration
 from sam2_core.trust.certify import (

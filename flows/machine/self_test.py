@@ -37,7 +37,8 @@ def device_offers() -> tuple[str, ...]:
         AutolabelError: the device is not there, does not work, or nothing can use it.
 
     """
-    from sam2_core.backend_choice import cuda_devices, cuda_provider_problem, offered_backends
+    from sam2_core.backend_choice import cuda_provider_problem, offered_backends
+    from sam2_core.devices import cuda_devices
 
     gpu = os.environ["CUDA_VISIBLE_DEVICES"]
     if not cuda_devices():

@@ -35,8 +35,8 @@ from sam2_core.backend_choice import (
     needs_gpu,
     offered_backends,
     precision_of,
-    refuse_if_gone,
 )
+from sam2_core.devices import refuse_if_gone
 from sam2_core.types import AutolabelError
 from tasks.masks.model import TRITON, asked_for
 

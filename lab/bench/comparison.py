@@ -15,7 +15,7 @@ from lab.bench.session import Session
 from lab.bench.timing import interleaved, ratio, timings_as_dict
 from lab.bench.whole_frame import segment_frame
 from sam2_core.cache import cache_folder, file_sha256
-from sam2_core.load import CHECKPOINT_SUFFIXES
+from sam2_core.find_weights import CHECKPOINT_SUFFIXES
 from sam2_core.presets import preset_named
 from sam2_core.types import AutolabelError, Masks
 

@@ -15,7 +15,8 @@ from lab.bench.timing import Note
 from sam2_core.backend_choice import choose_backend, precision_for
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.protocol import Backend
-from sam2_core.load import Wanted, load_backend, resolve_model
+from sam2_core.find_weights import Wanted
+from sam2_core.load import load_backend, resolve_model
 from sam2_core.presets import preset_named
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import AutolabelError

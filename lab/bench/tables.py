@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sam2_core.backend_choice import no_gpu
+from sam2_core.devices import no_gpu
 
 NAMES = {
     "prototype": "prototype: one box per call",

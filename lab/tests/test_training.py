@@ -324,7 +324,7 @@ def test_emphasis_chooses_some_kinds_more_often_and_only_what_may_be_asked_for()
 def test_training_goes_on_from_the_bundled_weights_with_the_logits_they_were_trained_with():
     torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
     from lab.training.train import load_weights, start_weights, steeper
-    from sam2_core.load import bundled_checkpoint
+    from sam2_core.find_weights import bundled_checkpoint
     from sam2_core.presets import preset_named
 
     section = load_config(CONFIGS / "compact_close.toml").mask

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from sam2_core.load import Wanted, load_backend, resolve_weights
+from sam2_core.find_weights import Wanted, resolve_weights
+from sam2_core.load import load_backend
 from sam2_core.presets import PRESETS, Preset
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes

@@ -31,8 +31,8 @@ from sam2_core.architecture.memory_graphs import ABSENT_LOGIT, OF_FEATURES
 from sam2_core.backends.follow_backends import FollowBackend, OnnxFollowBackend
 from sam2_core.backends.torch_follow import TorchFollowBackend
 from sam2_core.export import export_memory, export_model
+from sam2_core.find_weights import resolve_weights
 from sam2_core.follow import Follower
-from sam2_core.load import resolve_weights
 from sam2_core.presets import Preset, preset_named
 
 Masks = dict[tuple[int, int], np.ndarray]  # logits (G, G) by frame and object

@@ -13,7 +13,8 @@ from gpu_common import CACHE, PRESET, TRAINED, Frame, mask_iou, median_ms, profi
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
-from sam2_core.load import Wanted, resolve_model
+from sam2_core.find_weights import Wanted
+from sam2_core.load import resolve_model
 from sam2_core.types import FEATURES
 
 

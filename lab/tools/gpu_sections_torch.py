@@ -22,8 +22,8 @@ from gpu_common import (
 
 from lab.bench.outlines import outlined
 from sam2_core.backends.torch_backend import TorchBackend
+from sam2_core.find_weights import Wanted, resolve_weights
 from sam2_core.frame_loop import FrameJob, FrameLoop
-from sam2_core.load import Wanted, resolve_weights
 from sam2_core.segmenter import Segmenter
 
 FIDELITY_FRAMES = ("street", *(f"scene{number}" for number in range(8)))

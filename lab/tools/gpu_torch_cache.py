@@ -22,7 +22,7 @@ def first_and_steady(model: str, boxes: int, cache: Path) -> dict[str, float]:
     import numpy as np
 
     from sam2_core.backends.torch_backend import TorchBackend
-    from sam2_core.load import Wanted, resolve_weights
+    from sam2_core.find_weights import Wanted, resolve_weights
     from tests.sam2_core.small_graphs import sample_prompts
 
     wanted = Wanted("fp16", "restructured", cache)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sam2_core.load import BUNDLED_GRAPHS, resolve_weights
+from sam2_core.find_weights import BUNDLED_GRAPHS, resolve_weights
 from sam2_core.mask_geometry import size_class
 from sam2_core.trust.calibration import bundled_calibration, file_name
 from sam2_core.trust.torch_judge import torch_answers

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from sam2_core.backends.tensorrt_backend import build_all, network_engine
 from sam2_core.cache import cache_folder
-from sam2_core.load import Wanted, resolve_model
+from sam2_core.find_weights import Wanted
+from sam2_core.load import resolve_model
 from tasks.boxes.detectors import resolve_detector
 
 KINDS = {

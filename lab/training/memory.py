@@ -37,7 +37,7 @@ from sam2_core.architecture.memory_graphs import (
     Recall,
     Remember,
 )
-from sam2_core.load import bundled_checkpoint
+from sam2_core.find_weights import bundled_checkpoint
 from sam2_core.presets import preset_named
 from sam2_core.types import BOX_BOTTOM_RIGHT, BOX_TOP_LEFT, POINT_PADDING
 

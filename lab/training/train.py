@@ -18,7 +18,7 @@ from lab.training.mask_job import MaskJob
 from lab.training.peers import Peers, run_on
 from lab.training.pool import PicturePool
 from lab.training.rendering import RenderWorkers, render
-from sam2_core.load import bundled_checkpoint
+from sam2_core.find_weights import bundled_checkpoint
 from sam2_core.presets import preset_named
 from sam2_core.types import AutolabelError
 

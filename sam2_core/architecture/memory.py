@@ -95,9 +95,9 @@ def has_kernels(weight: Tensor) -> bool:
 def turned(projection: nn.Linear, x: Tensor, turns: Turns, cells: Tensor | None = None) -> Tensor:
     """Project (..., N, w) and turn by the angles of N cells, of all in order if None."""
     if has_kernels(projection.weight):
-        from sam2_core.architecture import memory_kernels
+        from sam2_core.architecture.memory_kernels import turned as turned_by_kernel
 
-        return memory_kernels.turned(projection, x, *turns, cells)
+        return turned_by_kernel(projection, x, *turns, cells)
     return rotated(projection(x), *(turns if cells is None else (one[cells] for one in turns)))
 
 
@@ -192,9 +192,9 @@ def attend_packed(q: Tensor, k: Tensor, remembered: Packed) -> Tensor:
     """Let queries (1 or O, N, d) of O objects attend to keys (K, d): values (O, N, w / 4)."""
     values, ends = remembered.values, remembered.ends
     if has_kernels(values):
-        from sam2_core.architecture import memory_kernels
+        from sam2_core.architecture.memory_kernels import attended
 
-        return memory_kernels.attended(q, k, values, ends)
+        return attended(q, k, values, ends)
     lengths = ends.diff().tolist()
     parts = q.expand(len(lengths), -1, -1), k.split(lengths), values.split(lengths)
     return torch.stack(

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from sam2_core.backends.device_owner import DEVICE_OWNER, DeviceOwner
 from sam2_core.backends.pixel_kernels import SOURCE
+from sam2_core.devices import refuse_if_gone
 from sam2_core.machine import how_to_install
 from sam2_core.preprocess import StagedFrame, View, checked_image
 from sam2_core.types import BOX_POINTS, AutolabelError, DeviceMemoryError, ImageArray, MachineError
@@ -214,8 +215,6 @@ def _cuda_runtime() -> Any:
         ) from error
     status, count = runtime.cudaGetDeviceCount()
     if status != runtime.cudaError_t.cudaSuccess or not count:
-        from sam2_core.backend_choice import refuse_if_gone
-
         refuse_if_gone(0)
         raise AutolabelError(
             f"no NVIDIA GPU is usable here ({status.name}): run `autolabel doctor`, or choose "

@@ -34,8 +34,8 @@ from sam2_core.backends.torch_compiled import (
 )
 from sam2_core.batching import bucket_for
 from sam2_core.cache import cache_folder
+from sam2_core.find_weights import Wanted, Weights
 from sam2_core.labels_version import LABELS_VERSION
-from sam2_core.load import Wanted, Weights
 from sam2_core.preprocess import StagedFrame, View, checked_image, planes_of, resize_square
 from sam2_core.types import (
     EncoderImage,

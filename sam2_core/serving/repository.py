@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from sam2_core.cache import write_whole
-from sam2_core.load import Wanted, resolve_model
+from sam2_core.find_weights import Wanted
+from sam2_core.load import resolve_model
 from sam2_core.serving.contract import WHOLE_FRAMES, served_as
 from sam2_core.serving.server_model import IN_REPOSITORY, ModelSettings
 from sam2_core.types import AutolabelError

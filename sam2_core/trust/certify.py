@@ -22,7 +22,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.backends.protocol import BackendInfo
 from sam2_core.cache import cache_folder, write_whole
-from sam2_core.load import RANDOM, Weights, bundled_checkpoint, resolve_weights
+from sam2_core.find_weights import RANDOM, Weights, bundled_checkpoint, resolve_weights
 from sam2_core.machine import installed_versions
 from sam2_core.machine_errors import as_machine_error
 from sam2_core.mask_geometry import (

@@ -7,13 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sam2_core.backends.follow_backends import FollowBackend
-from sam2_core.load import (
-    Wanted,
-    load_follow_backend,
-    memory_sha256,
-    resolve_model,
-    resolve_weights,
-)
+from sam2_core.find_weights import Wanted, resolve_weights
+from sam2_core.load import load_follow_backend, memory_sha256, resolve_model
 from sam2_core.model_download import checkpoint_path
 from sam2_core.presets import PRESETS, preset_named
 from sam2_core.segmenter import Segmenter

@@ -29,7 +29,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar, cast
 
 from sam2_core import redaction
-from sam2_core.backend_choice import TESTED_VARIABLE, tested_backends
+from sam2_core.backend_choice import tested_backends
+from sam2_core.devices import TESTED_VARIABLE
 from sam2_core.machine import DEVICE_PROCESSES, share_of, usable_cores
 from sam2_core.machine_errors import causes, is_machine_error
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
@@ -119,7 +120,7 @@ def wanted_processes(backend: str) -> int:
         return chosen
     if backend == "onnxruntime-cpu":
         return 0
-    from sam2_core.backend_choice import device_memory_bytes
+    from sam2_core.devices import device_memory_bytes
 
     count = min(MOST, usable_cores() // CORES_EACH, device_memory_bytes() // MEMORY_EACH)
     return count if count > 1 else 0

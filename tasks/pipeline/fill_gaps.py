@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -14,15 +13,10 @@ from tasks.pipeline.outcome import NotFetchedError
 from tasks.pipeline.run_context import DeviceTurn, Job
 from tasks.store import storage
 from tasks.store.tables import LabeledFrame
-from tasks.tracks.linking import Gap, settings, shapes_of
+from tasks.tracks.linking import Gap, shapes_of
 from tasks.types import FrameRef
 
 INTERPOLATED = "interpolated"
-
-
-def filling_parameters(gap_frames: int) -> dict[str, Any]:
-    """Return what decides which labels are interpolated, for the stamp; the model's is its own."""
-    return {"fill_gaps": gap_frames, "tracks": settings()}
 
 
 @dataclass(frozen=True, eq=False)

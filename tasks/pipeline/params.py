@@ -301,7 +301,7 @@ class LabelParams(BaseModel):
         size is, where it is another than usual: it decides which frames have labels.
         """
         from tasks.frames.images import DEFAULT_MEGAPIXELS, max_megapixels
-        from tasks.pipeline.fill_gaps import filling_parameters
+        from tasks.tracks.linking import settings
 
         limit = max_megapixels()
         return {
@@ -311,5 +311,5 @@ class LabelParams(BaseModel):
             **({"tiles": self.tiles} if self.tiles > 1 else {}),
             **({"allow_uncertified": True} if self.allow_uncertified else {}),
             **self.mask_rules.as_parameters(),
-            **(filling_parameters(self.fill_gaps) if self.fill_gaps else {}),
+            **({"fill_gaps": self.fill_gaps, "tracks": settings()} if self.fill_gaps else {}),
         }

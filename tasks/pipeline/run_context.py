@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sam2_core.backend_choice import cuda_devices
 from sam2_core.backends.device_owner import DEVICE_OWNER
 from sam2_core.backends.gpu import KeptFrames
+from sam2_core.devices import cuda_devices
 from sam2_core.machine import MANY_CORES, usable_cores
 from sam2_core.types import AutolabelError, DeviceLostError
 from tasks.boxes.detectors import Detectors

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from flows.cli import doctor
 from flows.cli.main import cli
 from flows.server.client import asked_once
-from sam2_core import backend_choice
+from sam2_core import devices
 from sam2_core.cache import file_sha256
 from sam2_core.model_download import record
 from tasks.boxes import detectors
@@ -46,7 +46,7 @@ def test_addresses_are_shown_without_their_credentials(monkeypatch):
 
 def test_a_variable_that_names_no_gpu_and_the_server_of_up_are_told(monkeypatch, database):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 0)
     monkeypatch.setattr(doctor, "running_api", lambda: "http://127.0.0.1:1/api")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "9")
     findings, _ = found()

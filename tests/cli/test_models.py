@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from flows.cli.main import cli
 from flows.cli.models import command
-from sam2_core.load import Wanted, resolve_model
+from sam2_core.find_weights import Wanted
+from sam2_core.load import resolve_model
 from sam2_core.presets import PRESETS
 from sam2_core.types import AutolabelError
 from tasks.boxes import detectors
@@ -122,7 +123,7 @@ def test_without_pytorch_the_other_precision_is_offered(tmp_path, monkeypatch):
     folder = tmp_path / "models" / "tiny" / "0123456789ab" / "restructured-fp32"
     folder.mkdir(parents=True)
     (folder / "model.json").write_text("{}")
-    monkeypatch.setattr("sam2_core.load.is_current", lambda _: True)
+    monkeypatch.setattr("sam2_core.find_weights.is_current", lambda _: True)
     monkeypatch.setattr("sam2_core.checkpoints.importlib.util.find_spec", lambda _: None)
     for model, message in (
         ("tiny", r"in fp16 \(there is fp32 here: --precision fp32"),

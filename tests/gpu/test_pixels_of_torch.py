@@ -14,7 +14,7 @@ from sam2_core.backends.torch_backend import (  # noqa: E402
     TorchBackend,
     TorchPixels,
 )
-from sam2_core.load import Wanted, resolve_weights  # noqa: E402
+from sam2_core.find_weights import Wanted, resolve_weights  # noqa: E402
 from sam2_core.preprocess import View, resize_square  # noqa: E402
 from sam2_core.segmenter import Segmenter  # noqa: E402
 from sam2_core.types import Boxes  # noqa: E402

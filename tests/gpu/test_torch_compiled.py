@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
 from sam2_core.backends.torch_backend import TorchBackend  # noqa: E402
-from sam2_core.load import Wanted, resolve_weights  # noqa: E402
+from sam2_core.find_weights import Wanted, resolve_weights  # noqa: E402
 from tests.sam2_core.small_graphs import sample_prompts  # noqa: E402
 
 pytestmark = pytest.mark.gpu

@@ -15,7 +15,7 @@ from flows.machine.self_test import FAILED
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
-from sam2_core import backend_choice
+from sam2_core import devices
 from sam2_core.serving.transport import ServerAbsentError
 from sam2_core.types import DeviceLostError
 from tasks.pipeline import sequence as steps
@@ -131,8 +131,8 @@ def test_a_lost_device_ends_the_shard_and_its_worker(shards, monkeypatch, told):
     assert told == ["failed"]
     assert len(opened) < len(DRIVES)  # what nobody can label now is neither listed nor fetched
     with monkeypatch.context() as patch:
-        patch.setattr(shard, "refuse_unless_offered", lambda *_: backend_choice.refuse_if_gone(0))
-        patch.setenv(backend_choice.TESTED_VARIABLE, "onnxruntime-cuda")
+        patch.setattr(shard, "refuse_unless_offered", lambda *_: devices.refuse_if_gone(0))
+        patch.setenv(devices.TESTED_VARIABLE, "onnxruntime-cuda")
         assert "is gone" in shards.begin().message
     assert told == ["failed"] * 2
     assert shards.begin().is_completed()

@@ -10,7 +10,7 @@ import pytest
 
 from flows.machine import self_test
 from flows.machine.self_test import check_host, device_offers
-from sam2_core import backend_choice
+from sam2_core import backend_choice, devices
 from sam2_core.types import AutolabelError
 
 
@@ -65,7 +65,7 @@ def test_the_test_says_what_is_missing(monkeypatch):
     absent = subprocess.run(TEST, capture_output=True, text=True, check=False)
     assert (absent.returncode, absent.stdout) == (1, "")
     assert "the driver shows no GPU 0" in absent.stderr.splitlines()[-1]
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
     with pytest.raises(AutolabelError, match="GPU 0 is there, but"):
         device_offers()
 
@@ -75,7 +75,7 @@ def test_a_device_without_nvrtc_cuts_no_frames_and_is_refused(monkeypatch):
         raise AutolabelError("NVRTC cannot be used: make extra-gpu brings it")
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
     offered = ("torch", "onnxruntime-cuda", "onnxruntime-cpu")
     monkeypatch.setattr(backend_choice, "offered_backends", lambda: offered)
     monkeypatch.setattr("sam2_core.backends.gpu.process_gpu", without_nvrtc)

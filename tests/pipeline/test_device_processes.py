@@ -210,9 +210,7 @@ def test_several_processes_are_for_gpus_with_cores_and_memory(monkeypatch):
     module = "tasks.pipeline.device_processes"
     for cores, gib, count in ((16, 139, 4), (16, 24, 3), (16, 8, 0), (8, 139, 2), (4, 139, 0)):
         monkeypatch.setattr(f"{module}.usable_cores", lambda cores=cores: cores)
-        monkeypatch.setattr(
-            "sam2_core.backend_choice.device_memory_bytes", lambda gib=gib: gib << 30
-        )
+        monkeypatch.setattr("sam2_core.devices.device_memory_bytes", lambda gib=gib: gib << 30)
         assert wanted_processes("onnxruntime-cuda") == count
     monkeypatch.setenv(DEVICE_PROCESSES.name, "1.5")
     with pytest.raises(AutolabelError, match=f"{DEVICE_PROCESSES.name}=1.5: expected how many"):

@@ -157,7 +157,7 @@ def test_a_folder_of_boxes_is_listed_once_for_a_run(params, monkeypatch):
 def test_where_there_is_no_gpu_a_run_on_one_is_refused_and_a_backfill_is_planned(
     params, monkeypatch
 ):
-    monkeypatch.setattr("sam2_core.backend_choice.cuda_devices", lambda: 0)
+    monkeypatch.setattr("sam2_core.devices.cuda_devices", lambda: 0)
     label = params().label.model_copy(
         update={"backend": "onnxruntime-cuda", "precision": "fp32", "allow_uncertified": True}
     )

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sam2_core import backend_choice
+from sam2_core import backend_choice, devices
 from sam2_core.backend_choice import choose_backend, precision_for, runtime_problem
 from sam2_core.backends.gpu import CudaDevice
 from sam2_core.load import load_backend
@@ -26,7 +26,7 @@ def nothing_tried_before():
 
 
 def test_without_a_gpu_auto_is_the_cpu_and_says_why(monkeypatch):
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 0)
     for hidden in ("", "-1"):  # on purpose
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
         assert choose_backend("auto") == ("onnxruntime-cpu", "no NVIDIA GPU here")
@@ -57,19 +57,19 @@ def test_whole_frames_of_a_model_for_close_ups_are_exact_unless_half_precision_i
 
 @pytest.mark.parametrize("named", ["9", "MIG-abc", "banana"])
 def test_a_variable_that_names_no_gpu_is_said_where_the_processor_is_taken(named, monkeypatch):
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     told = f"CUDA_VISIBLE_DEVICES={named} names no GPU here, so the processor is used"
     assert choose_backend("auto") == ("onnxruntime-cpu", told)
     assert choose_backend("torch") == ("torch", told)
     with pytest.raises(AutolabelError, match=rf"to this process \(CUDA_VISIBLE_DEVICES={named}\)"):
         backend_choice.refuse_unless_usable("onnxruntime-cuda")
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
-    assert backend_choice.no_gpu() == ""
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
+    assert devices.no_gpu() == ""
 
 
 def test_a_gpu_without_its_libraries_falls_back_to_the_cpu_and_says_why(monkeypatch):
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
     chosen, reason = choose_backend("onnxruntime")
     assert chosen == "onnxruntime-cpu"  # no machine that runs this test has CUDA's libraries
     assert "a GPU is here, but" in reason
@@ -78,7 +78,7 @@ def test_a_gpu_without_its_libraries_falls_back_to_the_cpu_and_says_why(monkeypa
 
 @pytest.mark.parametrize(("name", "extra"), [("onnxruntime-cuda", "gpu"), ("tensorrt", "tensorrt")])
 def test_a_backend_whose_libraries_are_missing_beside_a_gpu_says_which(name, extra, monkeypatch):
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
     monkeypatch.setattr(backend_choice, "_has", lambda module: False)
     with pytest.raises(AutolabelError, match=f"{name} cannot run here.*make extra-{extra}"):
         backend_choice.refuse_unless_usable(name)
@@ -91,8 +91,8 @@ def test_tensorrt_is_offered_only_where_it_can_run(opens, capability, monkeypatc
     stand_in = fake_tensorrt.install(monkeypatch, tmp_path)
     if not opens:  # as pybind does where the library returns nothing
         monkeypatch.setattr(stand_in, "Runtime", lambda _: (_ for _ in ()).throw(TypeError("none")))
-    monkeypatch.setattr(backend_choice, "compute_capability", lambda: capability)
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(devices, "compute_capability", lambda: capability)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
     monkeypatch.setattr(backend_choice, "_has", lambda module: module == "cuda")
     monkeypatch.setattr(backend_choice, "cuda_provider_problem", lambda: "")
     found, (taken, why) = backend_choice.offered_backends(), choose_backend("auto")
@@ -110,20 +110,20 @@ def test_tensorrt_is_offered_only_where_it_can_run(opens, capability, monkeypatc
 
 
 def test_what_a_worker_has_tested_is_not_tested_again(monkeypatch):
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
     monkeypatch.setattr(backend_choice, "tensorrt_problem", lambda: "not for this GPU")
-    monkeypatch.setenv(backend_choice.TESTED_VARIABLE, "torch,onnxruntime-cuda")
+    monkeypatch.setenv(devices.TESTED_VARIABLE, "torch,onnxruntime-cuda")
     assert choose_backend("onnxruntime")[0] == "onnxruntime-cuda"  # no GPU is here to try it on
     assert backend_choice.offered_backends() == ("torch", "onnxruntime-cuda", "onnxruntime-cpu")
     assert backend_choice.tested_backends() == ("torch", "onnxruntime-cuda")
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 0)
     assert choose_backend("onnxruntime")[0] == "onnxruntime-cpu"
-    monkeypatch.delenv(backend_choice.TESTED_VARIABLE)
+    monkeypatch.delenv(devices.TESTED_VARIABLE)
     assert backend_choice.tested_backends() == ()
 
 
 def test_a_gpu_that_worked_and_is_gone_is_a_lost_device(monkeypatch, tmp_path):
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 0)
     runtime = SimpleNamespace(
         cudaGetDeviceCount=lambda: (SimpleNamespace(name="cudaErrorNoDevice"), 0),
         cudaError_t=SimpleNamespace(cudaSuccess=0),
@@ -133,9 +133,9 @@ def test_a_gpu_that_worked_and_is_gone_is_a_lost_device(monkeypatch, tmp_path):
     with pytest.raises(AutolabelError, match="no NVIDIA GPU is usable here") as refused:
         CudaDevice()
     assert not isinstance(refused.value, DeviceLostError)  # there was none
-    backend_choice.refuse_if_gone(0)
-    monkeypatch.setenv(backend_choice.TESTED_VARIABLE, "torch,onnxruntime-cuda")
-    backend_choice.refuse_if_gone(1)
+    devices.refuse_if_gone(0)
+    monkeypatch.setenv(devices.TESTED_VARIABLE, "torch,onnxruntime-cuda")
+    devices.refuse_if_gone(1)
     for backend in ("onnxruntime-cuda", "torch"):  # which would go on on the processor
         with pytest.raises(DeviceLostError, match="is gone"):
             load_backend("compact", backend, cache=tmp_path)
@@ -153,7 +153,7 @@ def test_pytorch_is_not_asked_about_a_model_that_comes_as_graphs(model, monkeypa
         return name != "tensorrt"
 
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
     monkeypatch.setattr(backend_choice, "_usable", usable)
     choice = choose_model(model, "auto")
     assert (choice.backend, choice.precision) == ("onnxruntime-cuda", "fp16")

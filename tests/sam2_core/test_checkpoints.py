@@ -26,7 +26,7 @@ from sam2_core.checkpoints import (  # noqa: E402
     load_checkpoint,
     load_memory,
 )
-from sam2_core.load import Wanted, resolve_weights  # noqa: E402
+from sam2_core.find_weights import Wanted, resolve_weights  # noqa: E402
 from sam2_core.presets import BASE_PLUS, COMPACT, LARGE, MICRO, SMALL, TINY  # noqa: E402
 from sam2_core.types import AutolabelError  # noqa: E402
 from tests.sam2_core.test_architecture import paired  # noqa: E402

@@ -10,7 +10,8 @@ import pytest
 from sam2_core import backend_choice
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.cache import cache_folder, file_sha256
-from sam2_core.load import Wanted, load_backend, resolve_model
+from sam2_core.find_weights import Wanted
+from sam2_core.load import load_backend, resolve_model
 from sam2_core.types import AutolabelError
 from tests.planted_graphs import as_exported
 

@@ -32,8 +32,9 @@ from sam2_core.backends import torch_compiled  # noqa: E402
 from sam2_core.backends.follow_backends import OnnxFollowBackend  # noqa: E402
 from sam2_core.backends.torch_compiled import Graphs  # noqa: E402
 from sam2_core.backends.torch_follow import TorchFollowBackend  # noqa: E402
+from sam2_core.find_weights import resolve_weights  # noqa: E402
 from sam2_core.follow import Follower, FollowRules  # noqa: E402
-from sam2_core.load import load_follow_backend, memory_sha256, resolve_weights  # noqa: E402
+from sam2_core.load import load_follow_backend, memory_sha256  # noqa: E402
 from sam2_core.presets import MICRO, PRESETS  # noqa: E402
 from sam2_core.trust import following  # noqa: E402
 from sam2_core.trust.certify import UncertifiedEngineError  # noqa: E402

@@ -52,11 +52,11 @@ def test_a_file_that_is_replaced_by_one_of_its_size_and_time_is_hashed_anew(micr
 
 def test_a_checkpoint_that_is_replaced_while_it_is_read_makes_no_labels(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    from sam2_core.load import resolve_weights
+    from sam2_core.find_weights import resolve_weights
 
     path = tmp_path / "weights.pt"
     path.write_bytes(np.zeros(9).tobytes())
-    monkeypatch.setattr("sam2_core.load.load_checkpoint", rewrite)
+    monkeypatch.setattr("sam2_core.find_weights.load_checkpoint", rewrite)
     weights = resolve_weights(path)
     with pytest.raises(AutolabelError, match=r"checkpoint .* was replaced"):
         weights.load()

@@ -10,7 +10,8 @@ import json
 import onnx
 import pytest
 
-from sam2_core.load import Wanted, resolve_model
+from sam2_core.find_weights import Wanted
+from sam2_core.load import resolve_model
 from sam2_core.types import AutolabelError
 
 pytest.importorskip("tensorrt_rtx_bindings", exc_type=ImportError)

@@ -9,7 +9,7 @@ import pytest
 from flows.params import LabelParams
 from flows.server import fleet
 from flows.server.fleet import FleetError, as_here, decided
-from sam2_core.backend_choice import TESTED_VARIABLE
+from sam2_core.devices import TESTED_VARIABLE
 from sam2_core.types import DeviceLostError
 
 GPU, CPU, TORCH = "onnxruntime-cuda", "onnxruntime-cpu", "torch+onnxruntime-cuda"

@@ -71,7 +71,8 @@ def wait(server, version, ready):
 
 
 def test_a_new_version_takes_over_without_an_error_and_runs_keep_the_one_they_began_with(tmp_path):
-    from sam2_core.load import Wanted, resolve_model
+    from sam2_core.find_weights import Wanted
+    from sam2_core.load import resolve_model
 
     repository, compact = tmp_path / "models", resolve_model("compact", Wanted("auto")).path
     write(repository, tmp_path / "one", MICRO, 1)
