@@ -135,19 +135,12 @@ def _models() -> Finding:
 def _database() -> Finding:
     from pymongo.errors import PyMongoError
 
-    from tasks.dataset.database import (
-        URI_VARIABLE,
-        database_folder,
-        ensure_database,
-        find_mongod,
-        version_of,
-    )
+    from tasks.dataset.database import URI_VARIABLE, ensure_database, version_of
 
-    found = f"{URI_VARIABLE}={os.environ.get(URI_VARIABLE)}"
     try:
-        if not os.environ.get(URI_VARIABLE):
-            found = f"{find_mongod()}, data in {database_folder()}"
-        server = version_of(ensure_database(), 3000)
+        uri = ensure_database()
+        found = f"{URI_VARIABLE}={uri}"
+        server = version_of(uri, 3000)
     except AutolabelError as error:
         return Finding("database", "missing", str(error), f"or set {URI_VARIABLE}")
     except (PyMongoError, ValueError) as error:

@@ -22,7 +22,7 @@ from tasks.types import NothingFoundError
 MOST_FILES, LEAST_FILES = 65_536, 1024
 LEAST_ADDRESSES = 8 * 2**30  # a run on a CPU was measured to have 3 on two cores, each core adds
 # Commands for repairs: they work with any environment.
-MENDING = {"doctor", "down", "env"}
+MENDING = {"doctor", "down"}
 INTERRUPTED = 128 + 2  # SIGINT
 STOPPED = "stopped by Ctrl-C; run the same command again to continue"
 # The click command of each is `command` in a module of flows.cli that has its name.
@@ -36,13 +36,11 @@ COMMANDS = {
     "status": "Show the state of runs and shards, and what to do.",
     "up": "Start what a workstation needs: server, database, workers.",
     "down": "Stop what `up` started.",
-    "env": "Print variables for Prefect's and FiftyOne's own commands.",
     "serve": "Serve models on a Triton server.",
     "worker": "Run workers, one per GPU.",
     "models": "Download, export, build and certify models.",
     "bench": "Time every stage of a labeling run.",
     "cache": "List and clear the cache.",
-    "simulate": "Estimate time, limits and cost of a backfill on many GPUs.",
     "doctor": "Check what this machine has and lacks.",
     "docs": "Open the pages of this version in a browser.",
     "evaluate": "Measure masks and boxes against ground truth.",

@@ -8,7 +8,6 @@ from zoneinfo import ZoneInfo
 import click
 
 from flows.cli.common_options import json_option, print_json
-from flows.cli.display import as_typed
 from flows.cli.options import backfill_params, label_options
 from flows.params import LabelParams
 from flows.server.api import use_api
@@ -98,8 +97,7 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     click.echo(f"every night at {when} {zone}, the next:")
     for moment in nights:
         click.echo(f"  {moment:%a %Y-%m-%d %H:%M %Z}")
-    env, prefect = as_typed("env"), as_typed().removesuffix("autolabel") + "prefect"
-    click.echo(f'one now: eval "$({env})"; {prefect} deployment run {NIGHTLY}')
+    click.echo(f"one now: 'Quick run' of {NIGHTLY} on Prefect's page")
 
 
 def replaced(before: Mapping[str, Any], now: LabelParams) -> str:

@@ -254,7 +254,7 @@ def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, da
     first, *nights, now = [line for line in told.stdout.splitlines() if "autolabel up" not in line]
     assert first == "every night at 01:30 America/New_York, the next:"
     assert len(nights) == 5
-    assert now.endswith("prefect deployment run nightly/nightly")
+    assert now == "one now: 'Quick run' of nightly/nightly on Prefect's page"
     days = [datetime.strptime(night.strip()[:20], "%a %Y-%m-%d %H:%M") for night in nights]
     assert {(day.hour, day.minute) for day in days} == {(1, 30)}
     assert [(day - days[0]).days for day in days] == [0, 1, 2, 3, 4]

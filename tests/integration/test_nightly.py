@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,8 +51,11 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     assert all(one.endswith("T01:00+00:00") for one in nights)
     told = said(workstation, "nightly", *arguments)[0]
     assert told.count(" 01:00 UTC") == 6
-    now_command = told.splitlines()[-1].removeprefix("one now: ")
-    subprocess.run(["sh", "-c", now_command], env=workstation.environment, check=True)
+    in_python(
+        workstation,
+        "from prefect.deployments import run_deployment",
+        "run_deployment('nightly/nightly', timeout=0)",
+    )
     wait_for(lambda: "drive0" in labeled(out), 400, every=2)
     (night,) = completed(workstation)
     assert night["last_message"] == "labeled 1 sequence: 2 frames, 4 masks; 1 of 1 sequence labeled"
@@ -126,18 +130,19 @@ def runs(process):
 
 
 def foreign_commands(home):
-    """Prefect's and FiftyOne's own commands, in a shell that has evaluated `autolabel env`."""
+    """Prefect's and FiftyOne's own commands, with the addresses that `autolabel doctor` says."""
     program = Path(sys.executable).parent
-    printed, _ = said(home, "env")
-    password = (home.folder / "cache/services/prefect-password").read_text()
-    assert password.rpartition(":")[2] not in printed
-    script = (
-        f'set -e; eval "$({program}/autolabel env)"; {program}/prefect work-pool ls; '
-        f"{program}/fiftyone datasets list"
-    )
+    findings = json.loads(said(home, "doctor", "--json")[0])["findings"]
+    told = f"{findings['prefect']['found']} {findings['database']['found']}"
+    addresses = {
+        "PREFECT_API_URL": re.search(r"http://\S+/api", told)[0],
+        "PREFECT_API_AUTH_STRING": (home.folder / "cache/services/prefect-password").read_text(),
+        "FIFTYONE_DATABASE_URI": re.search(r"mongodb://\S+", told)[0],
+        "FIFTYONE_DATABASE_VALIDATION": "false",
+    }
     done = subprocess.run(
-        ["sh", "-c", script], env=home.environment, text=True, capture_output=True, timeout=400,
-        check=False,
+        ["sh", "-c", f"{program}/prefect work-pool ls && {program}/fiftyone datasets list"],
+        env=home.environment | addresses, text=True, capture_output=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "gpu" in done.stdout
@@ -165,16 +170,20 @@ def from_python(home, folder):
 
 def every_minute(home):
     """Change the schedule's rule as on its page of Prefect: a night must not last until 01:00."""
-    script = (
-        "from prefect.client.orchestration import get_client\n"
-        "from prefect.client.schemas.schedules import CronSchedule\n"
-        "from flows.server.api import use_api\n"
-        "use_api()\n"
-        "with get_client(sync_client=True) as client:\n"
-        "    found = client.read_deployment_by_name('nightly/nightly')\n"
-        "    rule = CronSchedule(cron='* * * * *')\n"
-        "    client.update_deployment_schedule(found.id, found.schedules[0].id, schedule=rule)\n"
+    in_python(
+        home,
+        "from prefect.client.orchestration import get_client",
+        "from prefect.client.schemas.schedules import CronSchedule",
+        "with get_client(sync_client=True) as client:",
+        "    found = client.read_deployment_by_name('nightly/nightly')",
+        "    rule = CronSchedule(cron='* * * * *')",
+        "    client.update_deployment_schedule(found.id, found.schedules[0].id, schedule=rule)",
     )
+
+
+def in_python(home, *lines):
+    """Run lines that use Prefect, with the server of `up`."""
+    script = "\n".join(["from flows.server.api import use_api", "use_api()", *lines])
     subprocess.run([sys.executable, "-c", script], env=home.environment, check=True)
 
 
