@@ -31,7 +31,7 @@ FIND_LINKS = $(addprefix --find-links ,$(sort $(PIP_FIND_LINKS) $(shell $(PYTHON
 # long one is left for the end.
 TESTS := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup dev torch lab triton docs demo test test-all test-lab lint fmt bench lock clean
+.PHONY: help setup dev torch lab triton docs demo test test-all test-lab lint fmt lock clean
 
 help: ## Show this list
 	@while IFS= read -r line; do case "$$line" in [a-z]*:*'## '*) \
@@ -116,9 +116,6 @@ fmt: dev ## Format, fix what can be fixed, write docs/cli.md
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python -m lab.tools.cli_reference
-
-bench: setup ## Time every stage of labeling on this machine, on the demo's frames
-	$(BIN)/autolabel bench
 
 lock: | $(OWN_UV) ## Resolve the dependencies again
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml -o requirements.lock

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
@@ -50,7 +50,6 @@ def run_label(
     *,
     plan: Plan | None = None,
     stopped: str = RESUMABLE,
-    clean_up: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """Do what the parameters say, with bars on stderr; returns the summary.
 
@@ -62,7 +61,6 @@ def run_label(
         context: its own when None.
         plan: where it was made already, with a context of its own.
         stopped: what Ctrl-C or SIGTERM says; "" where they are Python's own.
-        clean_up: what either does at the end.
 
     Raises:
         AutolabelError: nothing could be started (missing source, unusable model, ...).
@@ -70,7 +68,7 @@ def run_label(
     """
     console, started = stderr_console(), time.perf_counter()
     with contextlib.ExitStack() as beside:
-        api = beside.enter_context(prefect_if_needed(console, stopped, clean_up))
+        api = beside.enter_context(prefect_if_needed(console, stopped))
         with spinning(console, "looking for sequences"):
             plan = plan or make_plan(params, context)
             check_writable(params.out)  # what is refused before leaves no folder
@@ -158,9 +156,7 @@ def leave_overlays(summary: dict[str, Any], count: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def prefect_if_needed(
-    console: Console, stopped: str = RESUMABLE, clean_up: Callable[[], object] = lambda: None
-) -> Iterator[Api]:
+def prefect_if_needed(console: Console, stopped: str = RESUMABLE) -> Iterator[Api]:
     """Have a Prefect API in the block, which ends with it.
 
     Ctrl-C or SIGTERM ends the command at once: every finished chunk is whole, and an unfinished one
@@ -185,7 +181,6 @@ def prefect_if_needed(
             telling.start()
             telling.join(2 * CANCEL_S)
         release_database()
-        clean_up()
         os._exit(128 + number)  # a server of ours ends by itself
 
     numbers = (signal.SIGINT, signal.SIGTERM) if stopped else ()

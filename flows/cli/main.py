@@ -39,7 +39,6 @@ COMMANDS = {
     "serve": "Serve models on a Triton server.",
     "worker": "Run workers, one per GPU.",
     "models": "Download, export, build and certify models.",
-    "bench": "Time every stage of a labeling run.",
     "cache": "List and clear the cache.",
     "doctor": "Check what this machine has and lacks.",
     "docs": "Open the pages of this version in a browser.",

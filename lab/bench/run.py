@@ -109,8 +109,7 @@ def _decoder_sections(run: Session) -> dict[str, Any]:
     }
     if ours == "published":
         run.skipped["decoder_vs_published"] = (
-            "only the published graph of this model is here: `make torch`, then `autolabel bench` "
-            "exports the restructured one"
+            "only the published graph of this model is here; with PyTorch the other one is exported"
         )
     elif "published" in decoders:
         for name in decoders.keys() - {"published", ours}:

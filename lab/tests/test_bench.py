@@ -164,7 +164,7 @@ def test_a_model_with_the_published_graph_only_says_how_to_get_the_other(frame, 
     results = run_benchmark(frame, options)
     assert set(results["decoder"]) == {"prototype", "published"}
     assert results["decoder_vs_published"] is None
-    assert "make torch" in results["skipped"]["decoder_vs_published"]
+    assert "with PyTorch" in results["skipped"]["decoder_vs_published"]
 
 
 def test_a_frame_without_a_valid_box_is_measured_without_a_decoder(frame, model, tmp_path):

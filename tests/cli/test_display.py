@@ -102,32 +102,6 @@ def test_after_ctrl_c_nothing_is_drawn_or_said_twice():
     assert b"Traceback" not in seen
 
 
-GIVES_UP = """
-import threading
-from flows.cli.display import stderr_console
-from flows.cli.label import prefect_if_needed
-from tasks.store.private_files import OwnFolder
-
-labels = OwnFolder("labels-")
-
-with prefect_if_needed(stderr_console(), "all is thrown away", labels.remove):
-    print("up", flush=True)
-    threading.Event().wait()
-"""
-
-
-def test_after_ctrl_c_no_temporary_folder_is_left(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", GIVES_UP], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, env={**os.environ, "TMPDIR": str(tmp_path)}, cwd=REPOSITORY,
-    )  # fmt: skip
-    assert process.stdout.readline() == "up\n"
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert (process.returncode, said.strip()) == (130, "all is thrown away")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_markup_is_no_part_of_an_address_and_hides_no_password(capsys):
     from rich.markup import escape
 
