@@ -1,4 +1,4 @@
-"""What to look at first: views ordered by risk under a budget, by reason, and a random control.
+"""What to look at first: views ordered by risk under a budget, and a random control.
 
 The queue holds decisions: of each of the riskiest objects, the label that is the riskiest.
 
@@ -52,7 +52,7 @@ from tasks.review.events import (
     standing_entries,
 )
 from tasks.review.opinions import Opinions, said_by_others, second_opinions_given
-from tasks.risk.compute_risk import DESCRIPTIONS, WORDS, sequence_risk
+from tasks.risk.compute_risk import sequence_risk
 from tasks.risk.geometry import shared_box_areas
 from tasks.wording import counted
 
@@ -512,8 +512,6 @@ def build_queue(
     }
     if second:
         views[share.named(SECOND_OPINIONS)] = (unseen_view(dataset, second), SECOND_TOLD)
-    for reason in sorted(filter(None, sample_collection(dataset).distinct(REASONS_FIELD))):
-        views[_of_reason(reason)] = (by_reason(dataset, reason), DESCRIPTIONS.get(reason, reason))
     views[SENT_BACK] = (
         everything(dataset).match({"relabel": {"$nin": ["", None]}}),
         "labels that a model makes again: decide on the new ones",
@@ -534,7 +532,7 @@ def build_queue(
     with dataset_lock(dataset.name):
         dataset.reload()
         # Views of ours that hold nothing by now, as the control sample of a smaller queue.
-        ours = {CONTROL, CHANGED_FRAMES, CHANGED_LABELS, NO_LABELS, *map(_of_reason, WORDS)}
+        ours = {CONTROL, CHANGED_FRAMES, CHANGED_LABELS, NO_LABELS}
         ours |= {share.named(SECOND_OPINIONS)}
         for name in set(dataset.list_saved_views()) & (ours - set(views)):
             dataset.delete_saved_view(name)
@@ -652,11 +650,6 @@ def unseen_by_me(dataset: Any) -> dict[str, str]:
     fields = {"frame_key": 1, LOG_FIELD: 1, SHARE_FIELD: 1}
     found = sample_collection(dataset).find({f"{LOG_FIELD}.0": {"$exists": True}}, fields)
     return {label: mine for one in found for label, mine in unseen_labels(one).items()}
-
-
-def _of_reason(reason: str) -> str:
-    """Name the view of a reason."""
-    return f"reason {WORDS.get(reason, reason)}"
 
 
 # Of a frame, and of no use to a reviewer; the risk that people read is that of a label.
@@ -789,16 +782,6 @@ def label_by_label(dataset: Any, wanted: Mapping[str, str]) -> Any:
     patches = frames.to_patches(MACHINE_FIELD, other_fields=list(OF_FRAMES))
     undecided = patches.match(F(f"{MACHINE_FIELD}.decision") == "")
     return undecided.sort_by(f"{MACHINE_FIELD}.risk", reverse=True)
-
-
-def by_reason(dataset: Any, reason: str) -> Any:
-    """View of the undecided labels with a reason, riskiest frames first."""
-    if reason not in DESCRIPTIONS:
-        return everything(dataset).match({REASONS_FIELD: reason})
-    wanted = {"review_status": OPEN, REASONS_FIELD: reason}
-    undecided = F("reasons").contains(reason) & (F("decision") == "")
-    view = everything(dataset).match(wanted).sort_by("risk", reverse=True)
-    return view.filter_labels(MACHINE_FIELD, undecided)
 
 
 def only_labels(dataset: Any, drawn: Mapping[str, str]) -> Any:

@@ -10,7 +10,6 @@ from tasks.dataset import layout, schema
 from tasks.load.into_fiftyone import prepare_dataset
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.queue import (
-    CHANGED_FRAMES,
     CONTROL,
     LABEL_BY_LABEL,
     NEEDS_REVIEW,
@@ -69,18 +68,6 @@ def test_the_riskiest_labels_come_first_and_leave_when_decided(name: str) -> Non
     assert set(tiles.values("id")) == shown_after, "tiles go as frames do"
     undecided = [d.risk for d in dataset[first.id].detections.detections if not d.decision]
     assert dataset[first.id].risk == pytest.approx(max(undecided))
-
-
-def test_views_by_reason(name: str) -> None:
-    dataset = schema.open_dataset(name)
-    build_queue(dataset, 10)
-    views = [one for one in dataset.list_saved_views() if one.startswith("reason ")]
-    assert views
-    for view in views:
-        shown = dataset.load_saved_view(view).values("detections.detections", unwind=True)
-        reason = {words: one for one, words in WORDS.items()}[view.removeprefix("reason ")]
-        assert all(reason in label.reasons for label in shown)
-    assert CHANGED_FRAMES not in dataset.list_saved_views()
 
 
 def test_a_sequence_has_the_risk_of_its_riskiest_frames_until_it_is_done(name: str) -> None:
