@@ -557,7 +557,7 @@ def _segmented(segmenter: Segmenter, frames: Iterable[_Prompted]) -> Iterator[Pr
 
     for one in segment_frames(segmenter, prompted(), read):
         why = one.failure.reason if one.failure else ""
-        yield (one.boxes, one.masks) if one.masks else ValueError(why)
+        yield ValueError(why) if one.masks is None else (one.boxes, one.masks)
 
 
 def _frame_of(number: int, path: Path | None) -> FrameRef:

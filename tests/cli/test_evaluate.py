@@ -128,6 +128,34 @@ def test_a_comparison_says_what_is_not_compared(truth, tmp_path):
     assert "0 better and 0 worse by more than 0.01 1 instance of only one of the two runs" in said
 
 
+def test_a_picture_in_which_nothing_is_found_or_nothing_is_there_counts(truth):
+    """Its objects are missed; what is found in a picture without objects is false."""
+    values = json.loads(truth.read_text())
+    first, objects = values["images"][0], len(values["annotations"])
+    plain = first | {"id": 2, "file_name": "plain.png", "height": 90, "width": 120}
+    Image.new("RGB", (120, 90), "gray").save(truth.parent / "plain.png")
+    shutil.copy(truth.parent / "0.png", truth.parent / "bare.png")
+    box = {"bbox": [10, 10, 50, 40], "segmentation": [[10, 10, 60, 10, 60, 50, 10, 50]]}
+    missed = values["annotations"][0] | box | {"id": 10_000, "image_id": 2}
+
+    def measured(prompt, images, annotations):
+        truth.write_text(json.dumps(values | {"images": images, "annotations": annotations}))
+        asked = ["evaluate", truth, "--images", truth.parent, "--prompt", prompt, "--json"]
+        result = CliRunner().invoke(cli, [str(word) for word in asked], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    alone = measured("detector", [first], values["annotations"])
+    with_missed = measured("detector", [first, plain], [*values["annotations"], missed])
+    assert (with_missed["images"], with_missed["instances"]) == (2, objects + 1)
+    share = objects / (objects + 1)
+    assert with_missed["recall"] == pytest.approx(alone["recall"] * share, abs=2e-4)
+    assert with_missed["miou"] == pytest.approx(alone["miou"] * share, abs=2e-4)
+    bare = first | {"id": 3, "file_name": "bare.png"}
+    assert measured("detector", [first, bare], values["annotations"])["ap"] < alone["ap"]
+    assert measured("boxes", [first, plain], values["annotations"])["images"] == 2
+
+
 def test_detections_are_of_the_one_class_of_a_truth_without_classes(truth, tmp_path):
     indices = np.zeros((720, 1280), np.uint8)
     values = json.loads(truth.read_text())
