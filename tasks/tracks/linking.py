@@ -455,15 +455,15 @@ def _chains(seen: Sightings) -> IntArray:
     """Give equal numbers to the sightings of one object, int64 (S,).
 
     They are the tracker's where masks agree.
-    Boxes with ids of their own are joined by id and class.
+    Boxes with ids of their own are joined by them, whatever their classes.
     """
     names: dict[Any, int] = {}
     keys = [
-        names.setdefault(("given", label, given) if given >= 0 else number, len(names))
+        names.setdefault(("given", given) if given >= 0 else number, len(names))
         if given >= 0 or number >= 0
         else names.setdefault(("alone", index), len(names))
-        for index, (label, given, number) in enumerate(
-            zip(seen.labels, seen.given.tolist(), seen.number.tolist(), strict=True)
+        for index, (given, number) in enumerate(
+            zip(seen.given.tolist(), seen.number.tolist(), strict=True)
         )
     ]
     key = np.array(keys, np.int64)
@@ -591,7 +591,7 @@ def _numbered(seen: Sightings, chains: IntArray) -> IntArray:
 def _smoothed(seen: Sightings, chains: IntArray) -> list[str]:
     """Class of each sighting's track: the one with the largest sum of scores, each at least 0.01.
 
-    Of equal ones, the first by name.
+    Of equal ones, the first by name. Where the track came with the box, its class stays.
     """
     votes: dict[int, dict[str, float]] = {}
     for chain, label, score in zip(chains.tolist(), seen.labels, seen.scores.tolist(), strict=True):
@@ -600,7 +600,12 @@ def _smoothed(seen: Sightings, chains: IntArray) -> list[str]:
         chain: min(count, key=lambda label: (-count[label], label))
         for chain, count in votes.items()
     }
-    return [best[chain] for chain in chains.tolist()]
+    return [
+        label if given >= 0 else best[chain]
+        for chain, given, label in zip(
+            chains.tolist(), seen.given.tolist(), seen.labels, strict=True
+        )
+    ]
 
 
 # Masks of successive frames that agree less, once their boxes lie on each other, flicker.

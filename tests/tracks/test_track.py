@@ -135,6 +135,24 @@ def test_ids_that_came_with_the_boxes_are_kept_and_others_follow_them():
     assert tracked.frames[1].labels == ("car", "truck"), "so are their classes"
 
 
+@pytest.mark.parametrize(
+    ("rows", "tracks", "pairs"),
+    [
+        ([("car", 7), ("truck", 7), ("bus", 7)], 1, 2),
+        ([("car", 7), ("truck", 7), ("car", 7), ("truck", -1)], 2, 2),
+        ([("car", 7), None, ("van", 7), ("van", 7), ("van", 9)], 2, 1),
+    ],
+)
+def test_tracks_and_their_pairs_are_of_the_ids_that_the_labels_have(rows, tracks, pairs):
+    frames = [
+        labeled(index, (row[0], RAIL), tracks=(row[1],)) if row else labeled(index)
+        for index, row in enumerate(rows)
+    ]
+    tracked = track(frames)
+    assert len({number for one in tracked.frames for number in one.ids.tolist()}) == tracks
+    assert (tracked.measures["tracks"], tracked.measures["pairs"]) == (tracks, pairs)
+
+
 def test_boxes_that_are_none_and_equal_ones():
     broken = [labeled(i, ("car", (np.nan, 0, 1, 1)), ("car", (50, 50, 10, 10))) for i in range(2)]
     assert ids(*broken) == [[1, 2], [3, 4]]
