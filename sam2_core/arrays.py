@@ -5,7 +5,7 @@ must agree among all fields of a value. Besides numpy's dtypes, `float` is any f
 `tuple` is no array but has a length.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Self
@@ -24,7 +24,7 @@ def _parsed(form: str) -> tuple[str, np.dtype[Any] | None, tuple[str | int, ...]
 
 
 def check_arrays(owner: object, **forms: str) -> None:
-    """Check fields of a dataclass; None passes.
+    """Check fields of a dataclass; None passes where it is the default.
 
     Args:
         owner: the value, in its `__post_init__`.
@@ -37,7 +37,7 @@ def check_arrays(owner: object, **forms: str) -> None:
     sizes: dict[str, int] = {}
     for name, form in forms.items():
         value = getattr(owner, name)
-        if value is not None:
+        if value is not None or getattr(type(owner), name, owner) is not None:
             _check(owner, name, value, form, sizes)
 
 
@@ -58,14 +58,18 @@ def own_arrays(owner: object, **forms: str) -> None:
     """As `freeze_arrays`, of copies in the forms' dtypes: for values that callers make by hand.
 
     Whatever numpy makes an array of passes, as long as no value changes its kind: whole numbers may
-    become floats, not the other way round. Other sequences become tuples.
+    become floats, not the other way round. What is in an order becomes a tuple, but for a text: it
+    would be its letters.
     """
     for name, form in forms.items():
         _, dtype, shape = _parsed(form)
         value = getattr(owner, name)
         if value is not None:
-            own = tuple(value) if dtype is None else _converted(value, dtype, shape)
-            object.__setattr__(owner, name, own)
+            if dtype is not None:
+                value = _converted(value, dtype, shape)
+            elif isinstance(value, Iterable) and not isinstance(value, str | bytes | Set | Mapping):
+                value = tuple(value)
+            object.__setattr__(owner, name, value)
     freeze_arrays(owner, **forms)
 
 
@@ -73,7 +77,7 @@ class Arrays:
     """Base of dataclasses with arrays.
 
     Attributes:
-        forms: of these fields; None passes.
+        forms: of these fields; None passes where it is the default.
         by_hand: whether callers make them by hand, see `own_arrays`.
 
     """
@@ -94,6 +98,12 @@ class Rows(Arrays):
 
     def __len__(self) -> int:
         return len(getattr(self, next(iter(self.forms))))
+
+    def __bool__(self) -> bool:
+        # Without rows it would be false, as None is, and means something else.
+        raise TypeError(
+            f"{type(self).__name__} has no truth value: ask for its len(), or whether it is None"
+        )
 
     def chosen(self, rows: slice | Sequence[int] | npt.NDArray[np.int64]) -> Self:
         """Return some rows, in this order; arrays are views where rows are a slice."""
@@ -152,7 +162,8 @@ def _check(owner: object, name: str, value: Any, form: str, sizes: dict[str, int
     kind, dtype, shape = _parsed(form)
     given: tuple[int, ...] = ()
     if kind == "tuple":
-        right, given = isinstance(value, tuple), (len(value),)
+        right = isinstance(value, tuple)
+        given = (len(value),) if right else ()
     elif isinstance(value, np.ndarray):
         right = value.dtype.kind == "f" if dtype is None else value.dtype == dtype
         given = value.shape

@@ -175,6 +175,9 @@ class OpenImage:
         backend: a loaded model.
         image: uint8 (H, W, 3) RGB.
 
+    Raises:
+        ValueError: it is no such image.
+
     """
 
     def __init__(self, backend: Backend, image: ImageArray) -> None:

@@ -22,16 +22,21 @@ from sam2_core.prompts import box_prompts, clip_boxes
 from sam2_core.types import EncoderImage, FloatArray, ImageArray, IntArray, Prompts, SquareArray
 
 
-def checked_image(image: npt.NDArray[Any]) -> ImageArray:
+def checked_image(image: Any) -> ImageArray:
     """Return an image as it is, uint8 (H, W, 3) with at least one pixel.
 
     Raises:
         ValueError: it is no such image.
 
     """
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
-    return image
+    array = image if isinstance(image, np.ndarray) else np.zeros(0)
+    if array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size:
+        return array
+    given = f"{array.dtype} {array.shape}" if array is image else type(image).__name__
+    raise ValueError(
+        f"expected an image, a uint8 array (height, width, 3) in RGB as open_image reads it, got "
+        f"{given}"
+    )
 
 
 @dataclass(eq=False)

@@ -61,6 +61,10 @@ class PointPrompts(Rows):
         mask_logits: float32 (N, G, G), low-resolution logits of an earlier mask to refine
             (G = the model's input size / 4), or None.
 
+    Raises:
+        ValueError: an array has another shape, or numbers of another kind, or a coordinate of a
+            click is not a finite number.
+
     """
 
     forms: ClassVar = {
@@ -73,6 +77,12 @@ class PointPrompts(Rows):
     labels: npt.NDArray[np.int32]
     xyxy_px: FloatArray | None = None
     mask_logits: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        clicks_px = self.points_px[self.labels != POINT_PADDING]
+        if not np.isfinite(clicks_px).all():
+            raise ValueError("expected clicks at finite x, y in pixels, got NaN or infinite ones")
 
     @staticmethod
     def of(
@@ -121,7 +131,7 @@ def point_prompts(
     with np.errstate(invalid="ignore"):
         inside = ((given.points_px >= 0) & (given.points_px <= (width, height))).all(2)
     reasons = np.full(count, "", dtype=object)
-    reasons[~(inside | ~real).all(1)] = "invalid point: outside the image or not a finite number"
+    reasons[~(inside | ~real).all(1)] = "invalid point: outside the image"
     reasons[~known] = "invalid point: labels are 1, 0 and -1"
     clipped = None
     if given.xyxy_px is not None:

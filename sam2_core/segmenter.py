@@ -21,6 +21,7 @@ from sam2_core.preprocess import (
     PreparedFrame,
     StagedFrame,
     View,
+    checked_image,
     prompted_frame,
     resize_square,
 )
@@ -104,11 +105,16 @@ class Segmenter(AbstractContextManager["Segmenter"]):
             image: uint8 (H, W, 3) RGB, or what a detector's device has of it.
             boxes: N boxes in the image's pixels; invalid ones stay as rows with a reason.
 
+        Raises:
+            ValueError: it is no such image, or what should be boxes is something else.
+
         """
         if isinstance(image, StagedFrame):
             staged, image = self.backend.staged(image), image.pixels
         else:
-            staged = self.backend.stage(image)
+            staged = self.backend.stage(checked_image(image))
+        if not isinstance(boxes, Boxes):
+            raise ValueError(f"expected Boxes of the image, got {type(boxes).__name__}")
         height, width = image.shape[:2]
         frame = prompted_frame(
             (height, width), boxes.xyxy_px, self.image_size, close_ups=self.close_ups
@@ -248,9 +254,16 @@ class Segmenter(AbstractContextManager["Segmenter"]):
         Returns:
             F `Masks`; row i of each belongs to box i of that image.
 
+        Raises:
+            ValueError: they are no lists of one length, or hold something else.
+
         """
-        if len(images) != len(boxes):
-            raise ValueError(f"{len(images)} images but {len(boxes)} sets of boxes")
+        if isinstance(boxes, Boxes) or len(images) != len(boxes):
+            given = "Boxes alone" if isinstance(boxes, Boxes) else f"{len(boxes)} sets of boxes"
+            raise ValueError(
+                f"expected a list of images and a list of as many Boxes, got {len(images)} images "
+                f"and {given}"
+            )
         pending = []
         for start in range(0, len(images), self.frame_batch):
             some = slice(start, start + self.frame_batch)

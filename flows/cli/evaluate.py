@@ -163,6 +163,8 @@ def command(**options: Any) -> None:
         options["truth"], options["images"], first_frames=options["first_frames"],
         unseen=bool(existing),
     )  # fmt: skip
+    if truth.boxes_alone and options["prompt"] == "points":
+        raise AutolabelError(f"{options['truth']} has boxes alone, and clicks are put on masks")
     if options["limit"]:
         truth = Truth(truth.images[: options["limit"]], truth.categories)
     folder = options["images"] or Path("/")  # a dataset's paths are absolute

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from sam2_core.arrays import read_only
 from sam2_core.backends.protocol import BackendInfo
+from sam2_core.preprocess import checked_image
 from sam2_core.prompts import PointPrompts
 from sam2_core.trust.certify import UncertifiedEngineError
 from sam2_core.types import AutolabelError, ImageArray, ModelStamp
@@ -152,7 +153,12 @@ class RequestTensors:
         return "" if found is None else text_in(found)
 
     def image(self) -> ImageArray | None:
-        """Return the image, uint8 (H, W, 3), of the tensor `image` or decoded from `jpeg`."""
+        """Return the image, uint8 (H, W, 3), of the tensor `image` or decoded from `jpeg`.
+
+        Raises:
+            AutolabelError, ValueError: it is none, or too large.
+
+        """
         pixels, encoded = self._tensor("image"), self._tensor("jpeg")
         if pixels is not None and encoded is not None:
             raise AutolabelError("give either image or jpeg, not both")
@@ -160,10 +166,7 @@ class RequestTensors:
             return decoded(encoded.tobytes())
         if pixels is None:
             return None
-        if pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
-            raise AutolabelError(
-                f"image is {(1, *pixels.shape)}: expected uint8 (1, height, width, 3), RGB"
-            )
+        checked_image(pixels)
         _refuse_large(pixels.shape[1], pixels.shape[0])
         return read_only(pixels)
 

@@ -43,7 +43,7 @@ class TruthImage(Arrays):
         boxes_xyxy_px: float32 (N, 4), the annotated boxes, or the masks' where none is given.
         labels: N category names.
         rle: N COCO compressed run-length strings of the whole image.
-        area_px: int64 (N,), counted on the masks.
+        area_px: int64 (N,), counted on the masks, of boxes alone their width times height.
         crowd_rle: masks of regions annotated as crowds, which count neither way.
         crowd_labels: their category names.
         visible_fraction: float32 (N,), how much of each object is not hidden; NaN where unknown,
@@ -52,6 +52,8 @@ class TruthImage(Arrays):
         sequence: what the image is a frame of, "" for none.
         unreadable: which annotation cannot be read, and why: then there is no instance here, and
             nothing may be measured on the image; "" for none.
+        boxes_alone: the truth has no masks: these are the boxes, filled, and only boxes may be
+            measured.
         uri: address of the labeled frame that it is; "" where nobody knows.
 
     """
@@ -80,6 +82,7 @@ class TruthImage(Arrays):
     sequence: str = ""
     unreadable: str = ""
     uri: str = ""
+    boxes_alone: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -109,6 +112,11 @@ class Truth:
     categories: tuple[str, ...]
 
     @property
+    def boxes_alone(self) -> bool:
+        """Whether there are boxes and no masks."""
+        return any(image.boxes_alone for image in self.images)
+
+    @property
     def instances(self) -> int:
         """How many instances there are, crowds not counted."""
         return sum(len(image) for image in self.images)
@@ -134,7 +142,7 @@ class _Image(CocoImage):
 
 class _Annotation(BaseModel):
     category_id: Key
-    segmentation: Any
+    segmentation: Any = None
     bbox: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = None
     iscrowd: Annotated[int, Field(ge=0, le=1)] | None = None
     visible_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -142,6 +150,8 @@ class _Annotation(BaseModel):
 
 def read_truth(path: str | Path) -> Truth:
     """Read a COCO instances json; what is wrong with an annotation costs its picture.
+
+    One in which no annotation has a mask is a truth of boxes alone.
 
     Raises:
         AutolabelError: when the file is missing, is not such a json, or nobody can tell which
@@ -154,19 +164,24 @@ def read_truth(path: str | Path) -> Truth:
         raise AutolabelError(f"{path}: no such file; give a COCO instances json") from None
     except OSError as error:
         raise AutolabelError(f"{path}: cannot be read: {error}") from error
-    images = (_truth_image(image, annotations, file.names) for image, annotations in file.images)
+    given = (one for _, annotations in file.images for one in annotations)
+    boxes_alone = not any(one.get("segmentation") for one in given)
+    images = (_truth_image(*image, file.names, boxes_alone=boxes_alone) for image in file.images)
     return Truth(tuple(images), tuple(dict.fromkeys(file.names.values())))
 
 
 def _truth_image(
-    image: _Image, annotations: list[dict[str, Any]], names: Mapping[int | str, str]
-) -> TruthImage:
+    image: _Image, annotations: list[dict[str, Any]], names: Mapping[int | str, str], *,
+    boxes_alone: bool,
+) -> TruthImage:  # fmt: skip
     size_hw = (image.height, image.width)
     rows: tuple[list[_Row], list[_Row]] = ([], [])  # objects and crowds
     unreadable = ""
     for values in annotations:
         try:
             annotation = _Annotation.model_validate(values)
+            if boxes_alone and annotation.bbox:
+                annotation.segmentation = _outline(annotation.bbox, size_hw)
             rows[annotation.iscrowd or 0].append(_row(annotation, size_hw, names))
         except (ValueError, TypeError, OverflowError) as error:
             why = wrong_value(error) if isinstance(error, ValidationError) else error
@@ -175,19 +190,31 @@ def _truth_image(
             break
     objects, crowds = rows
     visible = np.array([one.visible_fraction for one in objects], np.float32)
+    boxes = np.array([one.box_xyxy_px for one in objects], np.float32).reshape(-1, 4)
+    sides = boxes[:, 2:] - boxes[:, :2]
+    areas = sides.prod(1) if boxes_alone else areas_px([one.rle for one in objects], size_hw)
     return TruthImage(
         image_id=image.id,
         file_name=image.file_name,
         size_hw=size_hw,
-        boxes_xyxy_px=np.array([one.box_xyxy_px for one in objects], np.float32).reshape(-1, 4),
+        boxes_xyxy_px=boxes,
         labels=tuple(one.label for one in objects),
         rle=tuple(one.rle for one in objects),
-        area_px=areas_px([one.rle for one in objects], size_hw),
+        area_px=np.rint(areas).astype(np.int64),
         crowd_rle=tuple(one.rle for one in crowds),
         crowd_labels=tuple(one.label for one in crowds),
         visible_fraction=None if np.isnan(visible).all() else visible,
         unreadable=unreadable,
+        boxes_alone=boxes_alone,
     )
+
+
+def _outline(bbox: Sequence[float], size_hw: tuple[int, int]) -> list[list[float]]:
+    """Return the polygon around all pixels of the picture that a box has a part of."""
+    x, y, width, height = bbox
+    left, top = max(math.floor(x), 0), max(math.floor(y), 0)
+    right, bottom = min(math.ceil(x + width), size_hw[1]), min(math.ceil(y + height), size_hw[0])
+    return [[left, top, right, top, right, bottom, left, bottom]]
 
 
 @dataclass(frozen=True)

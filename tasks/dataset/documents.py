@@ -412,7 +412,7 @@ def machine_fields(
 ) -> Document:
     """Fields of a sample that a load writes, again and again."""
     frame = labeled.frame
-    size_hw = labeled.masks.size_hw if labeled.masks else frame.size_hw
+    size_hw = frame.size_hw if labeled.masks is None else labeled.masks.size_hw
     path = frame.local_path or frame.uri.removeprefix("file://")
     fields: Document = {
         "filepath": str(Path(path).absolute()) if "://" not in path else path,

@@ -38,7 +38,8 @@ class Record:
         label: class.
         area_px: of the true mask.
         box_xyxy_px: the true box.
-        iou, boundary_f: of the predicted mask, 0 where it was not found.
+        iou, boundary_f: of the predicted mask, 0 where it was not found. Of a truth of boxes alone,
+            IoU of the boxes, and no boundary F.
         found: whether it was.
         predicted_iou: what the model said.
         visible: share of the object that is not hidden, None where unknown.
@@ -53,7 +54,7 @@ class Record:
     area_px: int
     box_xyxy_px: tuple[Finite, Finite, Finite, Finite]
     iou: Share
-    boundary_f: Share
+    boundary_f: Share | None
     found: bool = True
     predicted_iou: Finite = 0.0
     visible: Share | None = None
@@ -118,9 +119,9 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
     found = [one for one in records if one.found]
     means: dict[str, list[Any]] = {
         "miou": [one.iou for one in records],
-        "boundary_f": [one.boundary_f for one in records],
+        "boundary_f": [value for _, value in _boundary_fs(records)],
         "miou_matched": [one.iou for one in found],
-        "boundary_f_matched": [one.boundary_f for one in found],
+        "boundary_f_matched": [value for _, value in _boundary_fs(found)],
         "recall": [one.found for one in records],
     }
     return {
@@ -128,6 +129,11 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
         "instances": len(records),
         "miou_interval": interval([(one.image, one.iou) for one in records]),
     }  # fmt: skip
+
+
+def _boundary_fs(records: Iterable[Record]) -> list[tuple[str, float]]:
+    """Return picture and boundary F of each instance that has one."""
+    return [(one.image, one.boundary_f) for one in records if one.boundary_f is not None]
 
 
 def j_and_f(records: Sequence[Record]) -> dict[str, Any]:
@@ -238,14 +244,15 @@ def matched(truth: TruthImage, boxes: Boxes, masks: Masks) -> dict[int, int]:
     """Pair instances with predictions of the same class: COCO's greedy matching at IoU 0.5.
 
     IoU is that of the boxes or that of the masks, whichever is more: a true box may be around its
-    mask only, where a detector's is around what is hidden, too.
+    mask only, where a detector's is around what is hidden, too. Of a truth of boxes alone it is
+    that of the boxes.
 
     Returns:
         {row of the truth: row of the boxes}; each row at most once, better scores choose first.
 
     """
     overlap = box_iou(truth.boxes_xyxy_px, boxes.xyxy_px)
-    if overlap.size:
+    if overlap.size and not truth.boxes_alone:
         true, found = ([{"size": truth.size_hw, "counts": one} for one in rle]
                        for rle in (truth.rle, masks.rle))  # fmt: skip
         overlap = np.maximum(overlap, coco_mask.iou(true, found, [0] * len(found)))
@@ -275,7 +282,8 @@ class Scores:
 
     `miou` and `boundary_f` are means over all true instances; one that was not found counts 0.
     `miou_matched` and `boundary_f_matched` leave those out. `boxes_of_truth` says that every box
-    was the truth's own: then recall and box AP say nothing.
+    was the truth's own: then recall and box AP say nothing. `boxes_alone` says that the truth has
+    no masks: then IoU is that of boxes, and nothing else is said of masks.
     """
 
     categories: Sequence[str]
@@ -284,6 +292,7 @@ class Scores:
     _found: list[dict[str, Any]] = field(default_factory=list)
     other_classes: int = 0
     other_boxes: int = 0
+    boxes_alone: bool = False
     records: list[Record] = field(default_factory=list)
     failed: list[FailedImage] = field(default_factory=list)
 
@@ -307,47 +316,57 @@ class Scores:
         if by_row and len(masks) != len(truth):
             raise ValueError(f"{len(masks)} masks for {len(truth)} true instances")
         pairs = {i: i for i in range(len(truth))} if by_row else matched(truth, boxes, masks)
-        self.records += [_record(truth, i, masks, pairs.get(i)) for i in range(len(truth))]
+        if by_row:
+            found_px = [rle_box_xyxy_px(one, truth.size_hw) for one in masks.rle]
+            boxes = Boxes(np.reshape(found_px, (-1, 4)), masks.predicted_iou, truth.labels)
+        ious = box_iou(truth.boxes_xyxy_px, boxes.xyxy_px)
+        self.boxes_alone |= truth.boxes_alone
+        self.records += [_record(truth, i, masks, pairs.get(i), ious[i]) for i in range(len(truth))]
         if not by_row:
             crowds = [rle_box_xyxy_px(one, truth.size_hw) for one in truth.crowd_rle]
             true = np.array([*truth.boxes_xyxy_px, *crowds], np.float32).reshape(-1, 4)
             apart = np.abs(boxes.xyxy_px[:, None] - true[None]).max(-1)
             self.other_boxes += int((apart.min(1, initial=np.inf) > SAME_BOX_PX).sum())
-        self._collect(truth, boxes, masks, by_row=by_row)
+        self._collect(truth, boxes, masks)
 
-    def _collect(self, truth: TruthImage, boxes: Boxes, masks: Masks, *, by_row: bool) -> None:
+    def _collect(self, truth: TruthImage, boxes: Boxes, masks: Masks) -> None:
         ids = {name: i + 1 for i, name in enumerate(self.categories)}
         size = list(truth.size_hw)
         image_id = len(self._images) + 1
         self._images.append({"id": image_id, "height": size[0], "width": size[1]})
-        crowds = zip(truth.crowd_labels, truth.crowd_rle, strict=True)
         rows = [
-            (*pair, box, 0)
-            for *pair, box in zip(truth.labels, truth.rle, truth.boxes_xyxy_px, strict=True)
+            (*row, 0)
+            for row in zip(truth.labels, truth.rle, truth.boxes_xyxy_px, truth.area_px, strict=True)
         ]
-        rows += [(*pair, rle_box_xyxy_px(pair[1], truth.size_hw), 1) for pair in crowds]
-        for label, rle, box, crowd in rows:
+        crowd_areas = areas_px(truth.crowd_rle, truth.size_hw)
+        rows += [
+            (label, rle, rle_box_xyxy_px(rle, truth.size_hw), area, 1)
+            for label, rle, area in zip(
+                truth.crowd_labels, truth.crowd_rle, crowd_areas, strict=True
+            )
+        ]
+        for label, rle, box, area, crowd in rows:
             self._true.append({
                 "id": len(self._true) + 1, "image_id": image_id, "category_id": ids[label],
-                "bbox": _xywh(box), "iscrowd": crowd,
-                "area": float(areas_px([rle], truth.size_hw)[0]),
+                "bbox": _xywh(box), "iscrowd": crowd, "area": float(area),
                 "segmentation": {"counts": rle.decode("ascii"), "size": size},
             })  # fmt: skip
-        scores = masks.predicted_iou if by_row else boxes.scores
-        for row, label in enumerate(truth.labels if by_row else boxes.labels):
-            box = rle_box_xyxy_px(masks.rle[row], truth.size_hw) if by_row else boxes.xyxy_px[row]
+        for row, (label, box) in enumerate(zip(boxes.labels, boxes.xyxy_px, strict=True)):
             if label not in ids or not np.isfinite(box).all():
                 self.other_classes += label not in ids
                 continue
             self._found.append({
                 "image_id": image_id, "category_id": ids[label], "bbox": _xywh(box),
-                "score": float(scores[row]),
+                "score": float(boxes.scores[row]),
                 "segmentation": {"counts": masks.rle[row].decode("ascii"), "size": size},
             })  # fmt: skip
 
     def result(self) -> dict[str, Any]:
         """Every number so far."""
-        boxes, masks = (self._average_precision(kind) for kind in ("bbox", "segm"))
+        boxes = self._average_precision("bbox")
+        masks = dict.fromkeys(boxes, (None, None))
+        if not self.boxes_alone:
+            masks = self._average_precision("segm")
 
         def row(group: str, records: Sequence[Record]) -> dict[str, Any]:
             (ap50, ap), (mask_ap50, mask_ap) = boxes[group], masks[group]
@@ -363,12 +382,13 @@ class Scores:
             **row("all", self.records),
             "images": len(self._images),
             "boxes_of_truth": bool(self._found) and not self.other_boxes,
+            "boxes_alone": self.boxes_alone,
             "by_size": {size: row(size, sizes.get(size, [])) for size in SIZES},
             "by_class": {
                 name: row(f"class {name}", some) for name, some in sorted(classes.items())
             },
             "detections_of_other_classes": self.other_classes,
-            "boundary_f_interval": interval([(one.image, one.boundary_f) for one in self.records]),
+            "boundary_f_interval": interval(_boundary_fs(self.records)),
             "by_occlusion": {name: {key: one[key] for key in kept} for name, one in hidden.items()},
             **j_and_f(self.records),
             "failed_images": [vars(one) for one in self.failed],
@@ -387,7 +407,6 @@ class Scores:
         categories = [{"id": i + 1, "name": name} for i, name in enumerate(self.categories)]
         truth = COCO({"images": self._images, "annotations": self._true, "categories": categories})
         run = COCOeval_faster(truth, truth.loadRes(self._found), kind)
-        run.params.maxDets = [1, 10, 500]
         run.evaluate()
         run.accumulate()
         # Threshold, recall, class; of all sizes and of each.
@@ -406,23 +425,28 @@ def _mean_precision(values: npt.NDArray[np.float64]) -> float | None:
     return round(float(valid.mean()), 4) if valid.size else None
 
 
-def _record(truth: TruthImage, i: int, masks: Masks, row: int | None) -> Record:
-    """Measure an instance by the mask in this row, None where it was not found."""
+def _record(
+    truth: TruthImage, i: int, masks: Masks, row: int | None, box_ious: FloatArray
+) -> Record:
+    """Measure an instance by the mask or box in this row, None where it was not found."""
     visible = None if truth.visible_fraction is None else float(truth.visible_fraction[i])
     left, top, right, bottom = (float(value) for value in truth.boxes_xyxy_px[i])
-    of_sequence = bool(truth.sequence) and truth.track_ids is not None
+    of_masks = not truth.boxes_alone
+    of_sequence = bool(truth.sequence) and truth.track_ids is not None and of_masks
     iou = boundary = predicted_iou = contour = 0.0
     if row is not None:
+        predicted_iou, iou = float(masks.predicted_iou[row]), float(box_ious[row])
+    if row is not None and of_masks:
         found, true, size_hw = masks.rle[row], truth.rle[i], truth.size_hw
         iou = mask_iou(true, found, size_hw)
         boundary = boundary_f(found, true, size_hw, boundary_tolerance_px(size_hw))
-        predicted_iou = float(masks.predicted_iou[row])
         if of_sequence:
             both = ({"counts": one, "size": size_hw} for one in (found, true))
             contour = davis_boundary_f(*(coco_mask.decode(one) > 0 for one in both))
     return Record(
         truth.file_name, i, truth.labels[i], int(truth.area_px[i]), (left, top, right, bottom),
-        round(iou, 6), round(boundary, 6), row is not None, round(predicted_iou, 5),
+        round(iou, 6), round(boundary, 6) if of_masks else None, row is not None,
+        round(predicted_iou, 5),
         None if visible is None or np.isnan(visible) else round(visible, 4), truth.sequence,
         -1 if truth.track_ids is None else int(truth.track_ids[i]),
         round(contour, 6) if of_sequence else None,
@@ -564,6 +588,10 @@ def _shown(value: float | tuple[float, float] | None) -> str:
 def remarks(result: Mapping[str, Any]) -> list[str]:
     """Say in lines what is not in the table: of sequences, beside another run, not counted."""
     lines = []
+    if result.get("boxes_alone"):
+        lines.append(
+            "the truth has boxes alone: IoU and recall are of boxes, and of masks nothing is said"
+        )
     if davis := result.get("davis"):
         lines.append(
             f"J&F {davis['j_and_f']:.3f}, J {davis['j']:.3f}, F {davis['f']:.3f} of "
@@ -642,7 +670,7 @@ def _plots(path: Path, records: Sequence[Record]) -> None:
     iou = np.array([one.iou for one in records])
     axes[0, 0].hist(iou, bins=np.linspace(0, 1, 41), color=_FOUND)
     axes[0, 0].yaxis.get_major_locator().set_params(integer=True)
-    axes[0, 0].set(xlabel="mask IoU", ylabel="instances", title="all instances")
+    axes[0, 0].set(xlabel="IoU", ylabel="instances", title="all instances")
     classes = sorted(grouped(records, lambda one: one.label).items(), key=lambda one: -len(one[1]))
     # A dollar would begin a formula.
     names = [one_line(name).replace("$", r"\$") for name, _ in classes[:15]]
@@ -653,7 +681,7 @@ def _plots(path: Path, records: Sequence[Record]) -> None:
     )  # fmt: skip
     axes[0, 1].set_yticks(range(1, len(names) + 1), names)
     axes[0, 1].set(
-        xlim=(-0.03, 1.03), xlabel="mask IoU", title="by class: quartiles, 1.5 times their distance"
+        xlim=(-0.03, 1.03), xlabel="IoU", title="by class: quartiles, 1.5 times their distance"
     )
     dot = float(np.clip(20_000 / max(len(records), 1), 4, 36))
     side = np.sqrt([max(one.area_px, 1) for one in records])
@@ -662,12 +690,12 @@ def _plots(path: Path, records: Sequence[Record]) -> None:
         axes[1, 0].set_xscale("log", base=2)
     axes[1, 0].xaxis.set_major_formatter("{x:.0f}")
     axes[1, 0].set(ylim=(-0.03, 1.03))
-    axes[1, 0].set(xlabel="root of the true mask's area, px", ylabel="mask IoU", title="by size")
+    axes[1, 0].set(xlabel="root of the object's area, px", ylabel="IoU", title="by size")
     found = np.array([one.found for one in records], bool)  # of the others nothing was predicted
     said = np.array([one.predicted_iou for one in records])[found]
     axes[1, 1].scatter(said, iou[found], s=dot, alpha=0.3, color=_FOUND, linewidths=0)
     axes[1, 1].plot([0, 1], [0, 1], color=_OTHER, linewidth=1)
-    axes[1, 1].set(xlabel="IoU that the model predicts", ylabel="mask IoU", title="what it knows")
+    axes[1, 1].set(xlabel="IoU that the model predicts", ylabel="IoU", title="what it knows")
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)

@@ -109,6 +109,11 @@ def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> in
     """
     dataset = open_dataset(dataset_name)
     truth = read_truth(truth_path)
+    if truth.boxes_alone:
+        raise AutolabelError(
+            f"{truth_path} has boxes alone, and masks are compared here: `autolabel evaluate` "
+            "measures labels by such a truth"
+        )
     for image in truth.images:
         if image.unreadable:
             raise AutolabelError(f"{truth_path}: {image.file_name}: {image.unreadable}")
@@ -155,7 +160,7 @@ def evaluate(dataset_name: str, iou: float = 0.5) -> dict[str, float]:
     dataset = open_dataset(dataset_name)  # it chooses the database, before fiftyone is there
     if not dataset.count(f"{TRUTH_FIELD}.detections"):
         raise AutolabelError(f"dataset '{dataset_name}' has no ground truth to compare with")
-    flat = everything(dataset).match(F(f"{TRUTH_FIELD}.detections").length() > 0)
+    flat = everything(dataset).exists(TRUTH_FIELD)  # an empty one says that nothing is there
     with_mask = flat.filter_labels(MACHINE_FIELD, F("area_px") > 0, only_matches=False)
     results = with_mask.evaluate_detections(
         MACHINE_FIELD, gt_field=TRUTH_FIELD, eval_key=EVALUATION, iou=iou, use_masks=True,

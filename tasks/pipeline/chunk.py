@@ -226,7 +226,7 @@ def _segment(
     try:
         for one in labeled:
             job.context.progress.advance(SEGMENT)
-            if one.masks and job.rules:
+            if job.rules and one.masks is not None:
                 one = replace(one, masks=tidied(one.masks, one.boxes, job.rules))  # noqa: PLW2901
                 if one.followed:
                     one = with_boxes_around(one)  # noqa: PLW2901

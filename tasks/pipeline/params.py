@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,11 @@ def _passing(check: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(validate)
 
 
-Uri = Annotated[str, _passing(checked)]
+def _as_text(place: Any) -> Any:
+    return os.fspath(place) if isinstance(place, os.PathLike) else place
+
+
+Uri = Annotated[str, BeforeValidator(_as_text), _passing(checked)]
 # The same in any folder: workers run in one of their own.
 Place = Annotated[Uri, _passing(storage.absolute), AfterValidator(storage.absolute)]
 
@@ -59,11 +64,13 @@ def _boxes_address(text: str) -> str:
     return storage.absolute(checked(text))
 
 
-BoxesPlace = Annotated[str, _passing(_boxes_address), AfterValidator(_boxes_address)]
+BoxesPlace = Annotated[
+    str, BeforeValidator(_as_text), _passing(_boxes_address), AfterValidator(_boxes_address)
+]
 
 
 def _one_or_more(sources: Any) -> Any:
-    return (sources,) if isinstance(sources, str) else sources
+    return (sources,) if isinstance(sources, str | os.PathLike) else sources
 
 
 class LabelParams(BaseModel):

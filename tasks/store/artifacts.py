@@ -246,7 +246,11 @@ def write_labels(
         raise ValueError(f"{chunk.stem}: labeled frames {sorted(by_index)}, wanted {indices}")
     ordered = [by_index[index] for index in indices]
     sources = {str(one.frame.index): one.boxes.source for one in ordered}
-    parts = [tables.mask_columns(one.frame, one.boxes, one.masks) for one in ordered if one.masks]
+    parts = [
+        tables.mask_columns(one.frame, one.boxes, one.masks)
+        for one in ordered
+        if one.masks is not None
+    ]
     followed = {str(one.frame.index): one.followed for one in ordered if one.followed}
     metadata = _stamped(stamp, chunk) | {"sources": sources}
     metadata |= {"followed": followed} if followed else {}

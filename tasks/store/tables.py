@@ -265,7 +265,7 @@ def track_columns(frame: FrameRef, ids: IntArray, labels: Sequence[str]) -> Colu
 def frame_columns(labeled: LabeledFrame) -> Columns:
     """Columns of the one row of a frame."""
     frame, failure = labeled.frame, labeled.failure
-    size_hw = labeled.masks.size_hw if labeled.masks else frame.size_hw
+    size_hw = frame.size_hw if labeled.masks is None else labeled.masks.size_hw
     row = {
         "sequence_id": frame.sequence_id, "camera": frame.camera, "index": frame.index,
         "timestamp_ns": frame.timestamp_ns, "uri": frame.uri, "etag": frame.etag,
@@ -280,7 +280,7 @@ def frame_columns(labeled: LabeledFrame) -> Columns:
 
 def as_stored(labeled: LabeledFrame) -> LabeledFrame:
     """Return an outcome as it is read back after it was written."""
-    size_hw = labeled.masks.size_hw if labeled.masks else labeled.frame.size_hw
+    size_hw = labeled.frame.size_hw if labeled.masks is None else labeled.masks.size_hw
     frame = replace(labeled.frame, size_hw=size_hw, local_path="", problem="")
     if labeled.failure:
         return LabeledFrame(frame, Boxes.empty(labeled.boxes.source), failure=labeled.failure)

@@ -9,12 +9,14 @@ import pytest
 from PIL import Image
 from PIL.ExifTags import Base
 from pycocotools import mask as coco_mask
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
 from sam2_core.mask_geometry import boundary_f, mask_iou, size_class
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import read_truth
 from tasks.evaluate.evaluate import evaluate, one_by_one, open_truth, true_boxes
-from tasks.evaluate.metrics import Scores, box_iou, matched
+from tasks.evaluate.metrics import Scores, box_iou, matched, remarks
 
 H, W = 120, 160
 SIZE = [H, W]
@@ -252,6 +254,60 @@ def test_crowds_count_neither_way(tmp_path):
     scores.add(truth.images[0], boxes, found, by_row=False)
     result = scores.result()
     assert (result["instances"], result["ap50"], result["miou"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("mask", [{}, {"segmentation": []}, {"segmentation": None}])
+def test_a_truth_of_boxes_alone_is_measured_by_boxes(tmp_path, mask):
+    rows = [
+        {"category_id": 10, "bbox": [10.5, 20, 40, 30], "area": 1200, "id": 1} | mask,
+        {"category_id": 11, "bbox": [90, 10, 31.5, 32], "area": 1008, "id": 2} | mask,
+        {"category_id": 11, "bbox": [20, 100, 0.4, 0.4], "area": 0.16, "id": 3} | mask,
+    ]
+    truth = read_truth(write_truth(tmp_path, rows))
+    boxes = Boxes([[10.5, 20, 50.5, 40], [90, 10, 119, 42], [0, 0, 9, 9]], [0.9, 0.8, 0.7],
+                  ("car", "person", "person"))  # fmt: skip
+    masks = masks_of(rect(0, 0, 0, 0), rect(90, 10, 95, 15), rect(0, 0, 9, 9))
+    scores = Scores(truth.categories)
+    scores.add(truth.images[0], boxes, masks, by_row=False)
+    result = scores.result()
+    assert [one.iou for one in scores.records] == [
+        pytest.approx(2 / 3),
+        pytest.approx(29 / 31.5),
+        0,
+    ]
+    assert (result["boxes_alone"], result["instances"], result["recall"]) == (True, 3, 0.6667)
+    assert [result[name] for name in ("boundary_f", "mask_ap", "mask_ap50")] == [None] * 3
+    assert "the truth has boxes alone" in remarks(result)[0]
+    theirs = coco_says(tmp_path / "truth.json", boxes)
+    sizes = [result["by_size"][name]["ap"] for name in ("small", "medium", "large")]
+    ours = [result["ap"], result["ap50"], *sizes]
+    assert ours == [value if value is None else pytest.approx(value, abs=1e-4) for value in theirs]
+
+
+def coco_says(truth, boxes):
+    """AP over 0.5:0.95, at 0.5, and of each size, by pycocotools; None where there is no truth."""
+    reference = COCO(str(truth))
+    names = {one["name"]: one["id"] for one in reference.loadCats(reference.getCatIds())}
+    found = [
+        {"image_id": 7, "category_id": names[label], "score": float(score),
+         "bbox": [float(one) for one in (*box[:2], *(box[2:] - box[:2]))]}
+        for box, score, label in zip(boxes.xyxy_px, boxes.scores, boxes.labels, strict=True)
+    ]  # fmt: skip
+    run = COCOeval(reference, reference.loadRes(found), "bbox")
+    run.evaluate()
+    run.accumulate()
+    run.summarize()
+    values = [run.stats[i] for i in (0, 1, 3, 4, 5)]
+    return [None if value == -1 else value for value in values]
+
+
+def test_an_annotation_without_a_mask_among_masks_is_told(tmp_path):
+    bare = {"category_id": 10, "bbox": [1, 1, 20, 20], "segmentation": []}
+    for wrong in (bare, {"category_id": 10, "segmentation": []}):
+        (image,) = read_truth(write_truth(tmp_path, [SOUND, wrong])).images
+        assert image.unreadable.startswith("annotation 1: ")
+    (image,) = read_truth(write_truth(tmp_path, [{"category_id": 10}])).images
+    assert "annotation 0: " in image.unreadable, "neither mask nor box"
 
 
 def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
