@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -22,6 +23,16 @@ POLL_S = 0.02
 # Process id of a flow run's worker; workers that somebody else started have none.
 WORKER_VARIABLE = "AUTOLABEL_WORKER"
 REPEATED_WITHIN_S = 10.0
+# Where it is "1", no Python finds a module in the folder that it works in: that is a stranger's.
+SAFE_PATH = "PYTHONSAFEPATH"
+
+
+def python(*arguments: str) -> list[str]:
+    """Command line of a Python module of this environment, which `SAFE_PATH` says more of.
+
+    Nothing else here starts Python by itself; libraries that do inherit the variable.
+    """
+    return [sys.executable, "-P", "-m", *arguments]
 
 
 def collect_seldom() -> None:

@@ -5,7 +5,8 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from sam2_core.machine import NUMBERS
 from sam2_core.machine_errors import causes
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
-from tasks.processes import collect_seldom
+from tasks.processes import SAFE_PATH, collect_seldom
 from tasks.types import NothingFoundError
 
 MOST_FILES, LEAST_FILES = 65_536, 1024
@@ -105,6 +106,7 @@ def cli() -> None:
         click.echo(f"warning: {problem}", err=True)
     with contextlib.suppress(OSError):  # one that is there keeps its mode: it may be shared
         make_folder(cache_folder())
+    _refuse_settings_of_this_folder()
     if click.get_current_context().invoked_subcommand not in MENDING:
         for variable in NUMBERS:
             variable.read()
@@ -114,6 +116,38 @@ def cli() -> None:
                 f"PREFECT_API_URL={redact(api_url)} is not the address of a Prefect API such as "
                 "http://127.0.0.1:4200/api; correct or unset it"
             )
+
+
+def _refuse_settings_of_this_folder() -> None:
+    """Refuse to work where Prefect would take settings, and so code to run, from a stranger.
+
+    Raises:
+        AutolabelError: a file of the working folder has settings for Prefect.
+
+    """
+    for name, has_some in _SETTINGS_OF_PREFECT.items():
+        file = Path(name).absolute()
+        if file.is_file() and has_some(file.read_text(errors="replace")):
+            raise AutolabelError(
+                f"{file} has settings for Prefect, which would take them from whoever wrote this "
+                "folder: work in another one, and set what you need in the environment"
+            )
+
+
+def _is_of_prefect(project: str) -> bool:
+    """Whether a pyproject.toml has settings for Prefect, or something that no TOML reader takes."""
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        tools = tomllib.loads(project).get("tool", {})
+        return isinstance(tools, dict) and "prefect" in tools
+    return True
+
+
+# What says whether there are any, in a file's text.
+_SETTINGS_OF_PREFECT: dict[str, Callable[[str], object]] = {
+    ".env": lambda text: "prefect_" in text.casefold(),
+    "prefect.toml": str.strip,
+    "pyproject.toml": _is_of_prefect,
+}
 
 
 def _limits() -> Iterator[str]:
@@ -141,6 +175,7 @@ def main() -> None:
     """Console entry point: 0 all done, 1 some failed, 2 bad usage or a known error, 130 Ctrl-C."""
     collect_seldom()
     absolute_places()
+    os.environ[SAFE_PATH] = "1"
     # Else it writes its list of fonts beside our cache.
     os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
     try:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sam2_core.types import AutolabelError
+from tasks.processes import python
 
 GPU_POOL, CPU_POOL = "gpu", "cpu"
 GRACE_S = 120.0  # for shards to be given back
@@ -51,11 +52,6 @@ class Program:
     path: str = ""
     count: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
-
-
-def python(*arguments: str) -> list[str]:
-    """Command line of a Python module of this environment."""
-    return [sys.executable, "-m", *arguments]
 
 
 def tie_to_parent(number: signal.Signals) -> None:

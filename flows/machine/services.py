@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 from xmlrpc.client import Error, ServerProxy
 
-from flows.machine.programs import NUMBER, TAKES_NO_WORK, TIED, Program, python
+from flows.machine.programs import NUMBER, TAKES_NO_WORK, TIED, Program
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
-from tasks.processes import command_line
+from tasks.processes import command_line, python
 from tasks.store.private_files import (
     PRIVATE_UMASK,
     OwnFolder,

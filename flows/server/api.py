@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.machine.programs import TIED, python
+from flows.machine.programs import TIED
 from flows.machine.services import folder, last_words, running_api
 from flows.server.postgres import home
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
@@ -137,8 +137,8 @@ class Api:
         with socket.create_server(("127.0.0.1", 0)) as listener, self._log.open("wb") as log:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
             self._process = subprocess.Popen(
-                [*TIED, *python("flows.server.process", "command")], stdin=listener.fileno(),
-                stdout=log, stderr=log, env=os.environ | own,
+                [*TIED, *processes.python("flows.server.process", "command")],
+                stdin=listener.fileno(), stdout=log, stderr=log, env=os.environ | own,
                 start_new_session=True,  # Ctrl-C is for the command, which then stops it
             )  # fmt: skip
 

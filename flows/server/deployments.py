@@ -46,7 +46,7 @@ from sam2_core.types import AutolabelError
 
 FILE = Path(__file__).parents[1] / "prefect.yaml"
 # `autolabel worker` puts its own Python first on the PATH.
-FLOW_RUN_COMMAND = "python -m prefect.engine"
+FLOW_RUN_COMMAND = "python -P -m prefect.engine"
 NIGHTLY, SLUG = "nightly/nightly", "nightly"
 FIRST = CronSchedule(cron="0 1 * * *", timezone="UTC")
 _DAILY = re.compile(r"(\d+) (\d+) \* \* \*")

@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution, version
@@ -21,7 +20,7 @@ from flows.machine.programs import SETPRIV
 from flows.machine.services import last_words
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
-from tasks.processes import repeating
+from tasks.processes import python, repeating
 from tasks.store.private_files import read_or_create_secret
 from tasks.store.shared_server import SharedServer, socket_folder
 
@@ -141,7 +140,7 @@ class Postgres(SharedServer):
             return
         own = {"PREFECT_API_DATABASE_CONNECTION_URL": self.url, "PREFECT_HOME": str(self.folder)}
         migrating = subprocess.run(
-            [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"],
+            python("prefect", "server", "database", "upgrade", "-y"),
             env=os.environ | own, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if migrating.returncode:

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING
 import psutil
 
 from flows.machine import self_test
-from flows.machine.programs import CPU_POOL, TAKES_NO_WORK, TIED, gpu_ids, python
+from flows.machine.programs import CPU_POOL, TAKES_NO_WORK, TIED, gpu_ids
 from flows.server.api import use_api
 from sam2_core.devices import TESTED_VARIABLE
 from sam2_core.machine import METRICS_PORT, share_of, usable_cores
 from sam2_core.types import AutolabelError
 from tasks.errors import error_text
-from tasks.processes import WORKER_VARIABLE, collect_seldom
+from tasks.processes import WORKER_VARIABLE, collect_seldom, python
 from tasks.store.private_files import OwnFolder
 
 if TYPE_CHECKING:

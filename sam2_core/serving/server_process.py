@@ -235,16 +235,19 @@ def _command(
 ) -> list[str]:
     closed = "shared-memory,model-config,model-repository,trace,logging"
     tls, clients = [], []
-    if options.tls_certificate:
+    if options.tls_certificate and options.tls_key:
         tls = [
-            "--grpc-use-ssl=true", f"--grpc-server-cert={options.tls_certificate}",
-            f"--grpc-server-key={options.tls_key}",
+            "--grpc-use-ssl=true", f"--grpc-server-cert={options.tls_certificate.absolute()}",
+            f"--grpc-server-key={options.tls_key.absolute()}",
         ]  # fmt: skip
     if options.tls_clients:
-        clients = ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={options.tls_clients}"]
+        clients = [
+            "--grpc-use-ssl-mutual=true",
+            f"--grpc-root-cert={options.tls_clients.absolute()}",
+        ]
     return [
         str(installed.binary),
-        f"--model-repository={repository}",
+        f"--model-repository={repository.absolute()}",
         f"--backend-directory={installed.backends}",
         # New versions are loaded by request of this process alone.
         "--model-control-mode=explicit",
@@ -326,6 +329,8 @@ class TritonServer:
             return subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 env=self._environment, start_new_session=True, umask=0o077,
+                # The Python of its models takes modules from the folder that it works in.
+                cwd=_folder_of(self._prefix),
                 # One call of the C library.
                 preexec_fn=partial(_PRCTL, _PDEATHSIG, signal.SIGTERM),  # noqa: PLW1509
             )  # fmt: skip

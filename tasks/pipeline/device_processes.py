@@ -38,7 +38,7 @@ from tasks.errors import error_text
 from tasks.observe.progress import DETECT, SEGMENT
 from tasks.pipeline.chunk import ChunkState, detect_chunk
 from tasks.pipeline.run_context import Job
-from tasks.processes import collect_seldom
+from tasks.processes import SAFE_PATH, collect_seldom
 
 # With four, 16 cores keep an H200 busy, whatever the backend (BENCHMARKS.md).
 MOST, CORES_EACH, MEMORY_EACH = 4, 4, 8 << 30
@@ -186,7 +186,7 @@ class _Pool:
     def __init__(self, count: int, begun_with: tuple[Job | None, bool]) -> None:
         self._executor = ProcessPoolExecutor(count, _SPAWN, _begin, begun_with)
         share = share_of(max(usable_cores() // count, 1))
-        inherited = share | {TESTED_VARIABLE: ",".join(tested_backends())}
+        inherited = share | {TESTED_VARIABLE: ",".join(tested_backends()), SAFE_PATH: "1"}
         with _environment:
             own = {name: os.environ[name] for name in inherited if name in os.environ}
             os.environ.update(inherited)

@@ -116,7 +116,7 @@ def run_app(port: int | None = 0, log: Path | None = None) -> Iterator[App]:
         log.open("wb") as output,
     ):
         process = subprocess.Popen(
-            [sys.executable, "-m", "tasks.review.app", str(listener.fileno()), "tied"],
+            processes.python("tasks.review.app", str(listener.fileno()), "tied"),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,

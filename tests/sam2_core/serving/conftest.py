@@ -16,9 +16,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 MICRO = REPOSITORY / "tests" / "data" / "micro"
 
 
-@contextmanager
-def serving(*arguments, ports=(0, 0, 0)):
-    """Run `autolabel serve` and yield what it tells when it is ready, with its process."""
+def needs_triton():
+    """Skip a test where there is no Triton server."""
     from sam2_core.serving.server_process import find_server
     from sam2_core.types import AutolabelError
 
@@ -27,6 +26,12 @@ def serving(*arguments, ports=(0, 0, 0)):
         find_server()
     except AutolabelError as error:
         pytest.skip(str(error))
+
+
+@contextmanager
+def serving(*arguments, ports=(0, 0, 0)):
+    """Run `autolabel serve` and yield what it tells when it is ready, with its process."""
+    needs_triton()
     names = ("--http-port", "--grpc-port", "--metrics-port")
     given = [word for pair in zip(names, map(str, ports), strict=True) for word in pair]
     process = subprocess.Popen(
