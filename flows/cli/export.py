@@ -21,6 +21,8 @@ OPENED = {
     "yolo": "data.yaml", "cvat": "annotations{}.xml", "label-studio": "tasks{}.json",
 }  # fmt: skip
 
+POLYGON_READERS = {"coco-polygons": "pycocotools", "yolo": "Ultralytics"}
+
 
 def _pairs(text: str | None, what: str) -> dict[str, str]:
     """Read `a=b,c=d`."""
@@ -45,6 +47,8 @@ def _shares(text: str | None) -> dict[str, float]:
             f"--splits: the shares add up to {whole:g}, not to 1": (
                 any(share % 1 for share in shares.values()) and abs(whole - 1) > 1e-3
             ),
+            "--splits: names must differ by more than case": len(shares)
+            > len({name.casefold() for name in shares}),
             "--splits: names may have letters, digits, - and _": not all(
                 name.replace("-", "").replace("_", "").isalnum() for name in shares
             ),
@@ -122,7 +126,7 @@ def command(
     nothing = report["classes_not_there"] and not report["instances"]
     if nothing:
         console.print("[red]no label is exported: none has these classes[/]")
-    sys.exit(1 if nothing or "sequences_unreadable" in report else 0)
+    sys.exit(1 if nothing or report["sequences_unreadable"] else 0)
 
 
 def _say(console: Any, report: dict[str, Any], target: str) -> None:
@@ -134,9 +138,10 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
     )
     for line in _origin(report, target):
         console.print(f"  {line}", markup=False)
-    for reason, count in report["left_out"].items():
-        if count:
-            console.print(f"  left out: {count} ({reason})", markup=False)
+    left_out = [f"{count} ({reason})" for reason, count in report["left_out"].items()]
+    left_out += [f"sequence {name}: {why}" for name, why in report["sequences_unreadable"].items()]
+    for what in left_out:
+        console.print(f"  left out: {what}", markup=False)
     if "named_as_track" in report:
         named = counted(report["named_as_track"], "label")
         console.print(f"  named by their track, not as detected: {named}")
@@ -148,14 +153,15 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
         none = "" if count else " - no sequence: a hash of its name decides where each goes"
         console.print(f"  {name}: {counted(count, 'frame')}{none}", soft_wrap=True)
     if report.get("validates_on_training"):
-        console.print(
-            "  data.yaml validates on the training pictures: no sequence fell into another split; "
-            "--splits such as train=0.8,val=0.2 needs more sequences",
-            markup=False,
-        )
+        why = "no sequence fell into another split" if report["splits"] else "no --splits are given"
+        console.print(f"  data.yaml validates on the training pictures: {why}")
     if "polygon_iou_mean" in report:
         mean, worst = report["polygon_iou_mean"], report["polygon_iou_worst"]
-        console.print(f"  polygons have a mean IoU of {mean:.4f} with the masks; worst {worst:.4f}")
+        reader = POLYGON_READERS[report["format"]]
+        console.print(
+            f"  polygons, as {reader} draws them, have a mean IoU of {mean:.4f} with the masks; "
+            f"worst {worst:.4f}"
+        )
     if report["classes_not_there"]:
         console.print(f"[yellow]no label has the class {', '.join(report['classes_not_there'])}[/]")
 
@@ -196,6 +202,8 @@ def _of_dataset(report: Mapping[str, Any]) -> Iterator[str]:
     words = {"corrected": "corrected or drawn", "passed": "untouched on frames that are done"}
     if said := [f"{n:,} {words.get(what, what)}" for what, n in report["decisions"].items()]:
         yield f"decided by people: {', '.join(said)}"
+    if report["set_aside"]:
+        yield f"not among them: {report['set_aside']}"
     if report["left_out"].get(UNDECIDED_LABEL):
         yield AS_BACKGROUND
     if count := unsettled(second_opinions_given(open_dataset(report["dataset"]))):

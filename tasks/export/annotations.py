@@ -11,13 +11,15 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from pycocotools import mask as coco_mask
 
-from sam2_core.mask_geometry import Points, one_polygon, polygons
+from sam2_core.mask_geometry import Bitmap, Points, one_polygon, polygons
+from sam2_core.types import AutolabelError
 from tasks.export.types import (
     ExportFrame,
     FlatNames,
@@ -28,6 +30,7 @@ from tasks.export.types import (
     rle_dict,
     tight_box,
 )
+from tasks.types import FrameRef
 
 
 def polygon_iou(parts: Sequence[Points], instance: Instance, size_hw: tuple[int, int]) -> float:
@@ -35,6 +38,18 @@ def polygon_iou(parts: Sequence[Points], instance: Instance, size_hw: tuple[int,
     # Parts lie apart: as one polygon they have the same pixels, in a hundredth of the time.
     (drawn,) = coco_mask.frPyObjects([one_polygon(parts).ravel().tolist()], *size_hw)
     return float(coco_mask.iou([drawn], [rle_dict(instance, size_hw)], [0])[0][0])
+
+
+def filled_iou(polygon: Points, mask: Bitmap) -> float:
+    """IoU of a polygon, filled by OpenCV as Ultralytics does, with the mask that it stands for."""
+    import cv2
+
+    corners = polygon.astype(np.float32).astype(np.int32)
+    (left, top), (right, bottom) = corners.min(0), corners.max(0) + 1
+    crop = mask[top:bottom, left:right]
+    drawn = cv2.fillPoly(np.zeros(crop.shape, np.uint8), [corners - (left, top)], [1])
+    both = int((crop & drawn).sum())
+    return both / (int(crop.sum()) + int(drawn.sum()) - both)
 
 
 class PolygonLoss:
@@ -76,7 +91,7 @@ class CocoWriter(Writer):
         images.add({
             "id": images.count + 1, "file_name": frame.file_name, "width": width, "height": height,
             "sequence_id": frame.sequence_id, "camera": frame.camera, "frame_id": frame.index,
-            "timestamp_ns": frame.timestamp_ns, "frame_uri": frame.uri, "model": frame.model,
+            "timestamp_ns": frame.timestamp_ns, "frame_key": frame.key, "model": frame.model,
             **({"confirmed_empty": True} if frame.confirmed_empty else {}),
         })  # fmt: skip
         for instance in frame.instances:
@@ -119,6 +134,24 @@ class CocoWriter(Writer):
         return self._loss.facts()
 
 
+VALIDATION = ("val", "valid", "validation")
+
+
+def refuse_other_splits(splits: Iterable[str]) -> None:
+    """Refuse splits that Ultralytics has no place for, or of which none is for validation.
+
+    Raises:
+        AutolabelError: it says which there may be.
+
+    """
+    names = [("val" if name in VALIDATION else name) for name in splits]
+    if names and sorted(names) not in (["train", "val"], ["test", "train", "val"]):
+        raise AutolabelError(
+            f"yolo has a split train, one for validation (val, valid or validation), and test if "
+            f"need be, not {', '.join(splits)}: name them so, such as train=0.8,val=0.2"
+        )
+
+
 @dataclass
 class YoloWriter(Writer):
     """`images/SPLIT/`, `labels/SPLIT/`, `data.yaml`: a line, of one polygon, for each instance.
@@ -141,9 +174,10 @@ class YoloWriter(Writer):
         height, width = frame.size_hw
         lines = []
         for instance in frame.instances:
-            parts = polygons(bitmap(instance, frame.size_hw))
+            mask = bitmap(instance, frame.size_hw)
+            parts = polygons(mask)
             fractions = (one_polygon(parts) / (width, height)).round(6)
-            self._loss.note(polygon_iou([fractions * (width, height)], instance, frame.size_hw))
+            self._loss.note(filled_iou(fractions * (width, height), mask))
             numbers = " ".join(f"{value:g}" for value in fractions.ravel().tolist())
             lines.append(f"{self.classes.number(instance.label)} {numbers}\n")
         self.sink.write(f"labels/{name}.txt", "".join(lines).encode())
@@ -151,14 +185,14 @@ class YoloWriter(Writer):
     def close(self) -> Mapping[str, Any]:
         """Write `data.yaml`."""
         train = "train" if "train" in self._counts else next(iter(self._counts), "train")
-        validates = "val" in self._counts
+        validation = next((name for name in VALIDATION if name in self._counts), train)
         # No `path`: trainers then take the folder of this file, and for "." the one they run in.
-        lines = [f"train: images/{train}\n", f"val: images/{'val' if validates else train}\n"]
+        lines = [f"train: images/{train}\n", f"val: images/{validation}\n"]
         lines += ["test: images/test\n"] if "test" in self._counts else []
         lines += ["names:\n"]
         lines += [f"  {n}: {json.dumps(name)}\n" for n, name in enumerate(self.classes.names)]
         self.sink.write("data.yaml", "".join(lines).encode())
-        facts = {"validates_on_training": not validates}
+        facts = {"validates_on_training": train == validation}
         return {**facts, **self._loss.facts(), **self._names.facts()}
 
 
@@ -176,8 +210,9 @@ class _Tables:
     """One sequence: the long table in a file, the others, one row per frame or track, in memory."""
 
     sequence_id: str
+    folder: str
     annotations: Lines
-    samples: dict[int, str] = field(default_factory=dict)
+    samples: dict[str, int] = field(default_factory=dict)  # time in us by token
     sample_data: list[Row] = field(default_factory=list)
     instances: dict[str, Row] = field(default_factory=dict)
     cameras: dict[str, str] = field(default_factory=dict)
@@ -192,26 +227,25 @@ class T4Writer(Writer):
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
-        tables, channel = self._tables, frame.camera or "CAM_FRONT"
+        tables, channel = self._tables, (*frame.folders, "CAM_FRONT")[1]
         if tables is None or tables.sequence_id != frame.sequence_id:
             self._end()
-            self._tables = tables = _Tables(frame.sequence_id, self.sink.lines())
-        time_us = frame.index * _STEP_US
-        if frame.timestamp_ns is None:
-            self._timeless += 1
-        else:
-            time_us = frame.timestamp_ns // 1000
-        sample = tables.samples.setdefault(time_us, token("sample", frame.sequence_id, time_us))
+            tables = _Tables(frame.sequence_id, frame.folders[0], self.sink.lines())
+            self._tables = tables
+        self._timeless += frame.timestamp_ns is None
+        moment, time_us = frame.moment, _time_us(frame)
+        sample = token("sample", frame.sequence_id, moment.camera, moment.index)
+        tables.samples[sample] = _time_us(moment)
         sensor = tables.cameras.setdefault(channel, token("sensor", channel))
         data = token("sample_data", frame.sequence_id, channel, frame.index)
-        name = f"data/{channel}/{frame.index:06d}{frame.suffix}"
-        self.sink.image(f"{frame.sequence_id}/{name}", frame.image)
+        name = f"data/{channel}/{frame.index:06d}{frame.usual_suffix}"
+        self.sink.image(f"{tables.folder}/{name}", frame.image)
         height, width = frame.size_hw
         tables.sample_data.append({
             "token": data, "sample_token": sample, "filename": name,
             "ego_pose_token": token("ego_pose", frame.sequence_id, time_us),
             "calibrated_sensor_token": token("calibrated", sensor),
-            "fileformat": frame.suffix.lstrip("."), "width": width, "height": height,
+            "fileformat": frame.usual_suffix.lstrip("."), "width": width, "height": height,
             "timestamp": time_us, "is_key_frame": True, "next": "", "prev": "",
             "is_valid": True,
         })  # fmt: skip
@@ -223,7 +257,7 @@ class T4Writer(Writer):
         tables = self._tables
         if tables is None:
             return
-        folder = f"{tables.sequence_id}/annotation"
+        folder = f"{tables.folder}/annotation"
         for name, rows in _small_tables(tables, self.classes.names).items():
             self.sink.write(f"{folder}/{name}.json", json.dumps(rows, indent=1).encode())
         with self.sink.open(f"{folder}/object_ann.json") as file:
@@ -234,6 +268,12 @@ class T4Writer(Writer):
         """Write the last sequence's tables."""
         self._end()
         return {"frames_without_time": self._timeless, "calibration": "none: identity"}
+
+
+def _time_us(frame: ExportFrame | FrameRef) -> int:
+    if frame.timestamp_ns is None:
+        return frame.index * _STEP_US
+    return frame.timestamp_ns // 1000
 
 
 def _annotate(tables: _Tables, frame: ExportFrame, one: Instance, data: str, name: str) -> None:
@@ -265,16 +305,18 @@ def _annotate(tables: _Tables, frame: ExportFrame, one: Instance, data: str, nam
 
 def _small_tables(tables: _Tables, classes: list[str]) -> dict[str, list[Row]]:
     """Every table but `object_ann`; those that a camera's labels know nothing of are empty."""
-    times = sorted(tables.samples)
+    samples = sorted(tables.samples, key=lambda sample: (tables.samples[sample], sample))
     scene, log = token("scene", tables.sequence_id), token("log", tables.sequence_id)
-    samples = [tables.samples[time] for time in times]
     for channel in tables.cameras:
         rows = [row for row in tables.sample_data if row["filename"].split("/")[1] == channel]
         _chain(sorted(rows, key=lambda row: row["timestamp"]))
     sample_rows: list[Row] = [
-        {"token": name, "timestamp": time, "scene_token": scene, "next": "", "prev": ""}
-        for name, time in zip(samples, times, strict=True)
-    ]
+        {
+            "token": name, "timestamp": tables.samples[name], "scene_token": scene,
+            "next": "", "prev": "",
+        }
+        for name in samples
+    ]  # fmt: skip
     _chain(sample_rows)
     still = {"translation": [0.0, 0.0, 0.0], "rotation": [1.0, 0.0, 0.0, 0.0]}
     empty = ("attribute", "sample_annotation", "surface_ann", "visibility")
@@ -304,7 +346,7 @@ def _small_tables(tables: _Tables, classes: list[str]) -> dict[str, list[Row]]:
         ],
         "ego_pose": [
             {"token": token("ego_pose", tables.sequence_id, time), "timestamp": time, **still}
-            for time in times
+            for time in sorted({row["timestamp"] for row in tables.sample_data})
         ],
         "scene": [{
             "token": scene, "name": tables.sequence_id, "description": "", "log_token": log,

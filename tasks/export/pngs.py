@@ -121,7 +121,7 @@ class CityscapesWriter(Writer):
         """Write a frame."""
         city = self._cities.of(frame.series)
         name = f"{frame.split or 'train'}/{city}/{city}_000000_{frame.index:06d}"
-        self.sink.image(f"leftImg8bit/{name}_leftImg8bit{frame.suffix}", frame.image)
+        self.sink.image(f"leftImg8bit/{name}_leftImg8bit{frame.usual_suffix}", frame.image)
         ids: list[int] = []
         full: list[int] = []
         counts = Counter[int]()
@@ -166,7 +166,7 @@ class MotsWriter(Writer):
             self._file = (self.sink.folder / f"{name}.txt").open("w")
         line = f"{name} empty 000000 {frame.index:06d}\n"
         self._maps.setdefault(frame.split or "all", {})[name] = line
-        self.sink.image(f"images/{name}/{frame.index:06d}{frame.suffix}", frame.image)
+        self.sink.image(f"images/{name}/{frame.index:06d}{frame.usual_suffix}", frame.image)
         values = [0] * len(frame.instances)
         known = [n for n, one in enumerate(frame.instances) if one.label.lower() in MOTS_IDS]
         self.notes.no_place("class is neither car nor pedestrian", len(values) - len(known))
@@ -219,7 +219,7 @@ class DavisWriter(Writer):
         if names[-1:] != [name]:
             names.append(name)
         path = f"Full-Resolution/{name}/{frame.index:05d}"
-        self.sink.image(f"JPEGImages/{path}{frame.suffix}", frame.image)
+        self.sink.image(f"JPEGImages/{path}{frame.usual_suffix}", frame.image)
         numbers = np.array(self._numbers.of(frame, frame.instances), int)
         above = numbers > _MOST_OF_DAVIS
         self.notes.no_place(f"more than {_MOST_OF_DAVIS} objects in a sequence", int(above.sum()))

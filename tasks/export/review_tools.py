@@ -11,8 +11,11 @@ from xml.sax.saxutils import escape, quoteattr
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.types import AutolabelError
 from tasks.export.types import ExportFrame, Instance, Writer, bitmap, tight_crops
+from tasks.frames.identity import part_of
 from tasks.masks.crops import npy_zlib
+from tasks.store import storage
 
 _ATTRIBUTES = ("score", "risk", "track_id", "decision", "source")
 _HEAD = """<?xml version="1.0" encoding="utf-8"?>
@@ -87,8 +90,9 @@ def _cvat_mask(one: Instance, left: int, top: int, crop: npt.NDArray[np.uint8]) 
         f'<attribute name="{name}">{escape(value)}</attribute>'
         for name, value in zip(_ATTRIBUTES, values, strict=True)
     )
+    origin = "manual" if one.decision else "auto"
     return (
-        f'    <mask label={quoteattr(one.label)} source="auto" occluded="0" rle="{lengths}" '
+        f'    <mask label={quoteattr(one.label)} source="{origin}" occluded="0" rle="{lengths}" '
         f'left="{left}" top="{top}" width="{crop.shape[1]}" height="{crop.shape[0]}" z_order="0">'
         f"{told}</mask>\n"
     )
@@ -113,6 +117,7 @@ class LabelStudioWriter(Writer):
         self.sink.image(f"images/{frame.file_name}", frame.image)
         results = [self._result(one, number, frame) for number, one in enumerate(frame.instances)]
         by_people = [one for one in results if one["meta"]["decision"]]
+        by_model = [one for one in results if not one["meta"]["decision"]]
         task: dict[str, Any] = {
             "data": {
                 "image": f"{_SERVED}{quote(frame.file_name)}", "sequence_id": frame.sequence_id,
@@ -120,10 +125,9 @@ class LabelStudioWriter(Writer):
                 "timestamp_ns": frame.timestamp_ns,
             },
             "predictions": [{
-                "model_version": frame.model,
-                "score": min((one.score for one in frame.instances), default=0.0),
-                "result": [one for one in results if not one["meta"]["decision"]],
-            }],
+                "model_version": frame.model, "score": min(one["score"] for one in by_model),
+                "result": by_model,
+            }] if by_model else [],
             # An annotation without a label says that somebody has looked and seen nothing.
             "annotations": [{"result": by_people}] if by_people or frame.confirmed_empty else [],
         }  # fmt: skip
@@ -189,6 +193,20 @@ def packed(pixels: npt.NDArray[np.uint8]) -> bytes:
     return int(text, 2).to_bytes(len(text) // 8, "big")
 
 
+def _source_picture(frame: ExportFrame) -> str:
+    """Return where a frame's picture lies, as FiftyOne finds it without a copy.
+
+    Raises:
+        AutolabelError: it is inside of a file.
+
+    """
+    if part_of(frame.uri):
+        raise AutolabelError(
+            f"{frame.key} is no file of its own, and FiftyOne shows files: --images copy"
+        )
+    return storage.absolute(frame.uri)
+
+
 class FiftyOneWriter(Writer):
     """`metadata.json`, `samples.json` and `data/`, as early versions of FiftyOne exported them.
 
@@ -199,8 +217,10 @@ class FiftyOneWriter(Writer):
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
         path = f"data/{frame.file_name}"
-        if not self.sink.image(path, frame.image) and frame.image is not None:
-            path = str(frame.image)
+        if self.sink.images == "none":
+            path = _source_picture(frame)
+        else:
+            self.sink.image(path, frame.image)
         height, width = frame.size_hw
         detections = [
             self._detection(number, frame, *crop) for number, crop in enumerate(tight_crops(frame))
@@ -212,7 +232,7 @@ class FiftyOneWriter(Writer):
             "metadata": {"_cls": "ImageMetadata", "width": width, "height": height},
             "_media_type": "image", "sequence_id": frame.sequence_id, "camera": frame.camera,
             "frame_number": frame.index, "timestamp_ns": frame.timestamp_ns,
-            "frame_uri": frame.uri, "model": frame.model,
+            "frame_key": frame.key, "model": frame.model,
             FIELD: {"_cls": "Detections", "detections": detections},
         }  # fmt: skip
         self.splits[""].add(sample)

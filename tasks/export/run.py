@@ -16,21 +16,28 @@ from typing import Any
 from sam2_core.types import AutolabelError, Masks
 from tasks.dataset.documents import Values, detections_of, sample_id, to_values
 from tasks.dataset.layout import sample_collection
-from tasks.dataset.recorded_frames import find_pictures, recorded_labels, recorded_parts
+from tasks.dataset.recorded_frames import (
+    find_pictures,
+    moments_of,
+    recorded_frames,
+    recorded_labels,
+    recorded_parts,
+)
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD
-from tasks.export.annotations import CocoWriter, T4Writer, YoloWriter
+from tasks.export.annotations import CocoWriter, T4Writer, YoloWriter, refuse_other_splits
 from tasks.export.overlay import QUALITY, OverlayWriter, caption, paint
 from tasks.export.pngs import CityscapesWriter, DavisWriter, MotsWriter, PngWriter
 from tasks.export.review_tools import CvatWriter, FiftyOneWriter, LabelStudioWriter
 from tasks.export.types import (
     Classes,
+    DistinctNames,
     ExportFrame,
     ExportNotes,
-    FileStems,
     ImageMode,
     Instance,
     Sink,
     Writer,
+    stem_of,
 )
 from tasks.frames.identity import frame_key
 from tasks.frames.images import as_jpeg
@@ -53,7 +60,7 @@ from tasks.store.manifests import (
 )
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
-from tasks.types import NothingFoundError
+from tasks.types import FrameRef, NothingFoundError
 
 EMPTY = "empty"
 # What people can have decided; of frames, that nothing is there.
@@ -236,12 +243,24 @@ def chosen_manifests(
     for name, error in unreadable.items():
         if notes is None or not found:
             raise error
-        notes.unreadable.append(name)
-        notes.leave_out(f"sequence {name}: {error}")
+        notes.unreadable[name] = str(error)
     if not found:
         of_run = f" of run {run_key}" if run_key else ""
         raise AutolabelError(f"{storage.redact(out_uri)} holds no labeled sequence{of_run}")
     return found
+
+
+@dataclass(frozen=True)
+class _Camera:
+    """Names of a camera's files, and the frame that stands for the moment of each of its frames."""
+
+    folders: tuple[str, ...]
+    moments: Mapping[tuple[str, int], FrameRef] = field(default_factory=dict)
+    stems: DistinctNames = field(default_factory=DistinctNames)
+
+    def stem(self, frame: FrameRef) -> str:
+        """Return the name of a frame's picture without its ending; of equal ones it is longer."""
+        return self.stems.new(stem_of(frame.uri, frame.index), f"{frame.index:06d}")
 
 
 class Frames:
@@ -253,42 +272,53 @@ class Frames:
         dataset: with what people decided; None for a run without one.
         pictures: whether to bring the pictures here.
         notes: counts what is left out.
+        moments: whether to join the cameras of a moment, as a dataset's groups.
 
     """
 
     def __init__(
-        self, out_uri: str, choice: Choice, dataset: Any, *, pictures: bool, notes: ExportNotes
-    ) -> None:
+        self, out_uri: str, choice: Choice, dataset: Any, *, pictures: bool, notes: ExportNotes,
+        moments: bool = False,
+    ) -> None:  # fmt: skip
         self._out_uri, self._choice, self._dataset = out_uri, choice, dataset
-        self._pictures, self._notes = pictures, notes
+        self._pictures, self._notes, self._moments = pictures, notes, moments
         self.manifests = chosen_manifests(out_uri, choice.run_key, notes)
+        self.set_aside = ""
         if dataset is not None:
             harvest(dataset)  # what people decided elsewhere
-            compare_files(dataset)  # what counts no more is set aside
+            self.set_aside = compare_files(dataset).text()  # what counts no more
 
     def __iter__(self) -> Iterator[ExportFrame]:
+        sequences = DistinctNames()
         for manifest in self.manifests:
+            folder = sequences.new(manifest.sequence_id)
             with withdrawn_if_damaged(self._out_uri, manifest):
-                yield from self._of_sequence(manifest)
+                yield from self._of_sequence(manifest, folder)
 
-    def _of_sequence(self, manifest: Manifest) -> Iterator[ExportFrame]:
-        tracks = read_tracks(self._out_uri, manifest)
-        for camera in sorted({chunk.camera for chunk in manifest.chunks}):
-            parts = recorded_parts(self._out_uri, manifest, camera, tracks)
-            stems = FileStems()
+    def _of_sequence(self, manifest: Manifest, folder: str) -> Iterator[ExportFrame]:
+        tracks, names = read_tracks(self._out_uri, manifest), DistinctNames()
+        recorded = recorded_frames(self._out_uri, manifest) if self._moments else []
+        moments = {
+            (frame.camera, frame.index): recorded[row]
+            for frame, row in zip(recorded, moments_of(recorded), strict=True)
+        }
+        for name in sorted({chunk.camera for chunk in manifest.chunks}):
+            parts = recorded_parts(self._out_uri, manifest, name, tracks)
+            camera = _Camera((folder, names.new(name)) if name else (folder,), moments)
             for labeled, judged in compute_risk_of_parts(parts):
-                yield from self._of_chunk(manifest, labeled, judged, stems)
+                yield from self._of_chunk(manifest, labeled, judged, camera)
 
     def of_chunk(self, manifest: Manifest, chunk: ChunkRecord) -> Iterator[ExportFrame]:
         """Yield the frames of one chunk alone; risk is judged within it."""
         tracks = read_tracks(self._out_uri, manifest)
         labeled = recorded_labels(self._out_uri, chunk, manifest)
         labeled = [tracks.joined(one) for one in labeled] if tracks else labeled
-        yield from self._of_chunk(manifest, labeled, compute_risk(labeled), FileStems())
+        camera = _Camera((manifest.sequence_id, *filter(None, [chunk.camera])))
+        yield from self._of_chunk(manifest, labeled, compute_risk(labeled), camera)
 
     def _of_chunk(
         self, manifest: Manifest, labeled: Sequence[LabeledFrame], judged: Sequence[Judgement],
-        stems: FileStems,
+        camera: _Camera,
     ) -> Iterator[ExportFrame]:  # fmt: skip
         decided: Mapping[int, Decided] = {}
         if self._dataset is not None:
@@ -319,7 +349,9 @@ class Frames:
                 continue
             yield ExportFrame(
                 frame.sequence_id, frame.camera, frame.index, frame.timestamp_ns, frame.uri,
-                frame.size_hw, split, model, stems.of(frame.uri, frame.index), instances,
+                frame.size_hw, split, model, camera.stem(frame), instances,
+                frame_key(frame, manifest.frames_uri), camera.folders,
+                camera.moments.get((frame.camera, frame.index), frame),
                 pictures.of(frame) if self._pictures else None,
                 confirmed_empty=decision.empty,
             )  # fmt: skip
@@ -471,7 +503,7 @@ FORMATS: dict[str, Callable[[Sink, Classes, ExportNotes], Writer]] = {
     "fiftyone": FiftyOneWriter,
     "overlay": OverlayWriter,
 }
-NEED_PICTURES = frozenset({"overlay"})
+NEED_PICTURES, NEED_MOMENTS = frozenset({"overlay"}), frozenset({"t4"})
 
 
 def export(
@@ -483,9 +515,13 @@ def export(
     images: ImageMode = "copy",
     on_frame: Callable[[int], object] = lambda _: None,
 ) -> dict[str, Any]:
-    """Write labels in a format; returns the report, which is also in `export.json` beside them.
+    """Write labels in a format; returns the report.
 
-    Equal labels and options give equal files. Only a few frames are in memory at once.
+    It is also in `export.json` beside them, but without addresses of this machine: `source`, and
+    why sequences cannot be read.
+
+    Equal labels and options give equal files. Only a few frames are in memory at once. What was
+    ended before its end is written anew by the same call.
 
     Args:
         source: `--out` of a run, or a dataset: then what people decided stands in for the
@@ -501,6 +537,8 @@ def export(
         AutolabelError: no such source, something is at the target, or a file cannot be written.
 
     """
+    if format_ == "yolo":
+        refuse_other_splits(choice.splits)
     out_uri, dataset = source_of(source)
     if choice.decided_only and dataset is None:
         raise AutolabelError(
@@ -509,7 +547,9 @@ def export(
         )
     notes, classes = ExportNotes(), Classes(choice.classes)
     pictures = images != "none" or format_ in NEED_PICTURES
-    frames = Frames(out_uri, choice, dataset, pictures=pictures, notes=notes)
+    frames = Frames(
+        out_uri, choice, dataset, pictures=pictures, notes=notes, moments=format_ in NEED_MOMENTS
+    )
     counts: Counter[str] = Counter()
     states: Counter[str] = Counter()
     splits: Counter[str] = Counter(dict.fromkeys(choice.splits, 0))
@@ -521,7 +561,9 @@ def export(
         some = choice.decisions or choice.reviewers
         why = "no decision is so" if some else "nobody has reviewed a frame yet"
         raise NothingFoundError(f"nothing to export: {why}")
-    with Sink(checked(target), images) as sink:
+    name = None if dataset is None else dataset.name
+    command = repr((storage.canonical(out_uri), name, format_, choice, images))
+    with Sink(checked(target), images, command) as sink:
         writer = FORMATS[format_](sink, classes, notes)
         for frame in itertools.chain(() if first is None else (first,), stream):
             writer.add(frame)
@@ -532,13 +574,12 @@ def export(
             states.update(one.decision for one in frame.instances if one.decision)
             counts["without_labels"] += not frame.instances
             if frame.confirmed_empty:
-                empty.append(frame.uri)
+                empty.append(frame.key)
             counts["without_picture"] += pictures and frame.image is None
             on_frame(counts["frames"])
         facts = writer.close()
         report = {
-            "format": format_, "source": out_uri,
-            "dataset": None if dataset is None else dataset.name,
+            "format": format_, "dataset": name,
             "runs": sorted({one.stamp.run_key for one in frames.manifests}),
             "sequences": len(sequences), "frames": counts["frames"],
             "instances": counts["instances"] - notes.unwritten,
@@ -547,17 +588,18 @@ def export(
             "left_out": notes.left_out, "classes_not_there": _not_there(choice, notes), **facts,
         }  # fmt: skip
         if notes.unreadable:
-            report["sequences_unreadable"] = notes.unreadable
+            report["sequences_unreadable"] = [*notes.unreadable]
         if uncertified := uncertified_runs(out_uri, frames.manifests):
             report["allow_uncertified"] = uncertified
         if dataset is not None:
             report["frames_without_labels"] = counts["without_labels"]
             report["confirmed_empty"] = empty
             report["decisions"] = dict(states.most_common())
+            report["set_aside"] = frames.set_aside
         if choice.track_classes:
             report["named_as_track"] = notes.named_as_track
         sink.close(report)
-    return report
+    return report | {"source": out_uri, "sequences_unreadable": notes.unreadable}
 
 
 def _not_there(choice: Choice, notes: ExportNotes) -> list[str]:

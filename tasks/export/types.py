@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
-import secrets
 import shutil
 import tempfile
+import unicodedata
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from sam2_core.types import AutolabelError
 from tasks.frames.identity import part_of
 from tasks.masks.crops import paint, segments_of
 from tasks.store import storage
+from tasks.types import FrameRef
 
 INDEX, CLAIM = "export.json", "UNFINISHED"
 ImageMode = Literal["copy", "link", "none"]
@@ -64,46 +64,56 @@ class Lines:
         file.write("\n]")
 
 
-def _claimed(uri: str) -> str:
-    """Take an empty folder for one export; returns the address of the mark that says so.
+def _paths_below(uri: str, below: str = "") -> Iterator[str]:
+    """Yield the files in a folder and in all folders below it, relative to it."""
+    for name, is_folder, *_ in storage.entries(storage.join(uri, below) if below else uri):
+        path = f"{below}/{name}" if below else name
+        yield from _paths_below(uri, path) if is_folder else (path,)
 
-    Raises:
-        AutolabelError: another export took it at the same moment.
 
-    """
-    # Not every store can refuse to replace a file: of several marks none is the first.
-    claim = storage.join(uri, f"{CLAIM}-{secrets.token_hex(8)}")
-    storage.write_bytes(claim, b"")
-    if len(storage.list_names(uri)) > 1:
-        storage.delete(claim)
-        raise AutolabelError(f"another export is being written to {uri}: name another folder")
-    return claim
+def _what_is_there(names: Iterable[str]) -> str:
+    if any(name.startswith(CLAIM) for name in names):
+        return (
+            "holds an export that is not finished: give its command again, or name another folder "
+            "or remove what is there"
+        )
+    return "is not empty: name another folder, or remove what is there"
 
 
 class Sink:
     """An export's folder. Files are under way a few at a time; a context manager waits for them.
 
+    From the first file to the last a mark lies there, which names the command. An export that was
+    ended leaves it, and the same command writes every file anew and removes what is left over.
+
     Args:
-        uri: folder or URL; nothing may be there yet.
+        uri: folder or URL; nothing may be there yet but what the same command has left unfinished.
         images: copy pictures, link to local ones, or leave them out.
+        command: names source, format and options: equal commands write equal files.
 
     Raises:
-        AutolabelError: something is there already, or is being written; or links are wanted
-            elsewhere than here.
+        AutolabelError: something else is there, or is being written; or links are wanted elsewhere
+            than here.
 
     """
 
-    def __init__(self, uri: str, images: ImageMode = "copy") -> None:
+    def __init__(self, uri: str, images: ImageMode = "copy", command: str = "") -> None:
         self.uri, self.images = uri, images
         if images == "link" and not storage.is_local(uri):
             raise AutolabelError(f"links to pictures need a folder of this machine, not {uri}")
         if storage.is_local(uri) and storage.local_path(uri).is_file():
             raise AutolabelError(f"{uri} is a file: name a folder that is empty or not there yet")
-        if storage.list_names(uri) or storage.list_folders(uri):
-            raise AutolabelError(
-                f"{uri} is not empty: name another folder, or remove what is there"
-            )
-        self._claim = _claimed(uri)
+        mark = f"{CLAIM}-{hashlib.sha256(command.encode()).hexdigest()[:12]}"
+        self._claim = storage.join(uri, mark)
+        there = {*storage.list_names(uri), *storage.list_folders(uri)}
+        self._left = {*_paths_below(uri)} - {mark} if mark in there else set()
+        if there and mark not in there:
+            raise AutolabelError(f"{uri} {_what_is_there(there)}")
+        storage.write_bytes(self._claim, b"")
+        # Not every store can refuse to replace a file: of several marks none is the first.
+        if not there and any(name != mark for name in storage.list_names(uri)):
+            storage.delete(self._claim)
+            raise AutolabelError(f"another export is being written to {uri}: name another folder")
         self._pool = ThreadPoolExecutor(_CONNECTIONS, "export")
         self._pending: deque[Future[dict[str, Any]]] = deque()
         self._scratch = tempfile.TemporaryDirectory(prefix="autolabel-export-")
@@ -139,6 +149,8 @@ class Sink:
     def close(self, report: Mapping[str, Any]) -> None:
         """Wait for everything, then write the index with every file's hash: the export is whole."""
         self._wait(0)
+        for path in self._left:
+            storage.delete(storage.join(self.uri, path))
         index = self.folder / INDEX
         with index.open("w") as file:
             head = json.dumps(report, indent=1)
@@ -146,6 +158,7 @@ class Sink:
             self._files.write_to(file)
             file.write("}\n")
         self._upload(INDEX, index)
+        storage.delete(self._claim)
 
     def __enter__(self) -> Sink:
         return self
@@ -153,7 +166,8 @@ class Sink:
     def __exit__(self, *_error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
         self._scratch.cleanup()
-        storage.delete(self._claim)
+        if not (self._files.count or self._pending or self._left):  # nothing is there but the mark
+            storage.delete(self._claim)
 
     def _submit(self, future: Future[dict[str, Any]]) -> None:
         self._pending.append(future)
@@ -162,7 +176,9 @@ class Sink:
     def _wait(self, most: int) -> None:
         """Wait until no more than so many files are under way."""
         while len(self._pending) > most:
-            self._files.add(self._pending.popleft().result())
+            written = self._pending.popleft().result()
+            self._left.discard(written["path"])
+            self._files.add(written)
 
     def _write(self, path: str, data: bytes) -> dict[str, Any]:
         storage.write_bytes(storage.join(self.uri, path), data)
@@ -174,8 +190,9 @@ class Sink:
             return self._write(path, source.read_bytes())
         target = storage.local_path(storage.join(self.uri, path))
         target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
         target.symlink_to(source.resolve())
-        return {"path": path, "link": str(source.resolve())}
+        return {"path": path, "is_link": True}
 
     def _upload(self, path: str, file: Path) -> dict[str, Any]:
         uri, size = storage.join(self.uri, path), file.stat().st_size
@@ -226,12 +243,16 @@ class ExportFrame:
     Attributes:
         sequence_id, camera, index: which frame.
         timestamp_ns: or None.
-        uri: address of its picture; see `tasks.frames.identity` for those inside of files.
+        uri: address of its picture where it was labeled, which stands in no file that is handed on;
+            see `tasks.frames.identity` for those inside of files.
         size_hw: (height, width).
         split: train, val, ...; "" where there are none.
         model: what made the masks, for people.
         file_stem: name of its picture without the ending, unlike others of its camera.
         instances: labels, in the order of their boxes.
+        key: what it is on every machine, as `tasks.frames.identity.frame_key`.
+        folders: names of its sequence and of its camera, which no others have on any file system.
+        moment: the frame that stands for those of all cameras at its moment.
         image: the picture on this machine, or None.
         confirmed_empty: whether a person has confirmed that it shows nothing.
 
@@ -247,13 +268,16 @@ class ExportFrame:
     model: str
     file_stem: str
     instances: tuple[Instance, ...]
+    key: str
+    folders: tuple[str, ...]
+    moment: FrameRef
     image: Path | None = None
     confirmed_empty: bool = False
 
     @property
     def series(self) -> str:
         """Folder of its camera: sequence and camera."""
-        return f"{self.sequence_id}/{self.camera}" if self.camera else self.sequence_id
+        return "/".join(self.folders)
 
     @property
     def name(self) -> str:
@@ -273,8 +297,13 @@ class ExportFrame:
         if part and self.image is not None:
             return self.image.suffix
         if part is None or part.is_member:
-            return Path(part.stream if part else self.uri).suffix.lower()
+            return Path(part.stream if part else self.uri).suffix
         return ".jpg"
+
+    @property
+    def usual_suffix(self) -> str:
+        """`suffix` as readers of formats that prescribe names look for it."""
+        return self.suffix.lower()
 
 
 def rle_dict(instance: Instance, size_hw: tuple[int, int]) -> dict[str, Any]:
@@ -308,20 +337,30 @@ def tight_crops(
         yield one, (left, top, right, bottom), np.ascontiguousarray(mask)
 
 
-class FileStems:
-    """Names of pictures for one camera: their own; frames of videos have their number."""
+class DistinctNames:
+    """Names of files or folders that differ on every file system.
+
+    macOS and Windows take names for one that differ by case or by how accents are written.
+    """
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
-    def of(self, uri: str, index: int) -> str:
-        """Return a picture's name without its ending; an equal one before it makes it longer."""
-        part, number = part_of(uri), f"{index:06d}"
-        stem = Path(part.stream if part else uri).stem if not part or part.is_member else number
-        while stem.casefold() in self._taken:
-            stem += f"-{number}"
-        self._taken.add(stem.casefold())
-        return stem
+    def new(self, wanted: str, more: str = "2") -> str:
+        """Return a name that no other has: as wanted, or longer."""
+        name = wanted
+        while (folded := unicodedata.normalize("NFC", name).casefold()) in self._taken:
+            name += f"-{more}"
+        self._taken.add(folded)
+        return name
+
+
+def stem_of(uri: str, index: int) -> str:
+    """Return the name of a picture without its ending; frames of videos have their number."""
+    part = part_of(uri)
+    if part and not part.is_member:
+        return f"{index:06d}"
+    return Path(part.stream if part else uri).stem
 
 
 class Classes:
@@ -346,7 +385,7 @@ class ExportNotes:
 
     Attributes:
         left_out: labels that were not chosen or that the format has no place for, by reason.
-        unreadable: sequences whose manifest cannot be read.
+        unreadable: why a sequence's manifest cannot be read, by its name.
         unwritten: how many of them were chosen.
         classes: that labels have, before they are renamed.
         named_as_track: labels that were detected as another class than their track.
@@ -354,7 +393,7 @@ class ExportNotes:
     """
 
     left_out: dict[str, int] = field(default_factory=dict)
-    unreadable: list[str] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
     unwritten: int = 0
     classes: set[str] = field(default_factory=set)
     named_as_track: int = 0
@@ -442,15 +481,13 @@ class FlatNames:
     """
 
     def __init__(self, plain: Callable[[str], str] = lambda series: series.replace("/", "__")):
-        self._plain = plain
+        self._plain, self._distinct = plain, DistinctNames()
         self._names: dict[str, str] = {}
 
     def of(self, series: str) -> str:
         """Return the name of a sequence's camera, with a number if need be."""
         if series not in self._names:
-            plain = self._plain(series)
-            names = itertools.chain([plain], (f"{plain}-{n}" for n in itertools.count(2)))
-            self._names[series] = next(one for one in names if one not in self._names.values())
+            self._names[series] = self._distinct.new(self._plain(series))
         return self._names[series]
 
     def facts(self) -> dict[str, dict[str, str]]:

@@ -7,12 +7,23 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from tasks.export.run import Choice
-from tasks.frames.identity import file_version
+from tasks.export.types import ExportFrame, stem_of
+from tasks.frames.identity import file_version, frame_key
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
+from tasks.types import FrameRef
 from tests.review.labels import STAMP, labeled_frame, labeled_frames
 
 NOTHING = Choice()
+
+
+def export_frame(sequence, camera, uri, instances=(), size_hw=(72, 128), image=None):
+    """Return a frame as writers get it."""
+    frame = FrameRef(sequence, camera, 0, None, uri)
+    return ExportFrame(
+        sequence, camera, 0, None, uri, size_hw, "", "", stem_of(uri, 0), tuple(instances),
+        frame_key(frame), (sequence, camera) if camera else (sequence,), frame, image,
+    )  # fmt: skip
 
 
 def store(out, frames_uri, labeled, size=4):

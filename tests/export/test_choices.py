@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 
 import cv2
 import numpy as np
@@ -13,10 +12,10 @@ from click.testing import CliRunner
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError
 from tasks.export.run import FORMATS, Choice, chosen_manifests, export, split_of
-from tasks.export.types import Classes, ExportFrame, ExportNotes, Sink
+from tasks.export.types import Classes, ExportNotes, Sink
 from tasks.store import storage
 from tasks.store.tracks import FrameTracks, write_tracks
-from tests.export.labeled_runs import NOTHING, run_of, truth
+from tests.export.labeled_runs import NOTHING, export_frame, run_of, truth
 from tests.review.labels import labeled_frames
 
 
@@ -49,10 +48,11 @@ def test_what_cannot_be_read_is_left_out_and_the_rest_is_exported(tmp_path):
     done = CliRunner().invoke(cli, [*given, str(tmp_path / "to")])
     report = json.loads(done.stdout)
     assert (done.exit_code, report["sequences"], report["frames"]) == (1, 1, 2)
-    assert report["sequences_unreadable"] == ["cut", "old"]
-    cut, old = report["left_out"]
-    assert re.match("sequence cut: .*truncated or damaged", cut)
-    assert old == "sequence old: labeled by 0.0.9, which this version cannot read: label again"
+    why = report["sequences_unreadable"]
+    assert "truncated or damaged" in why["cut"]
+    assert why["old"] == "labeled by 0.0.9, which this version cannot read: label again"
+    assert "left out: sequence old: labeled by 0.0.9" in done.stderr
+    assert json.loads((tmp_path / "to/export.json").read_text())["sequences_unreadable"] == [*why]
     paths["drive"].unlink()
     done = CliRunner().invoke(cli, [*given, str(tmp_path / "nothing")])
     assert isinstance(done.exception, AutolabelError), "nothing can be read"
@@ -129,9 +129,7 @@ def test_pictures_are_linked_or_told_to_be_gone(tmp_path):
 def test_cameras_whose_flat_names_are_equal_keep_their_files(tmp_path, format_):
     """Sequence `x` with camera `front`, and sequence `x__front`."""
     frames = [
-        ExportFrame(
-            sequence, camera, 0, None, "a.jpg", (72, 128), "", "", "a", (), tmp_path / "a.jpg"
-        )
+        export_frame(sequence, camera, "a.jpg", image=tmp_path / "a.jpg")
         for sequence, camera in (("x", "front"), ("x__front", ""))
     ]
     cv2.imwrite(str(tmp_path / "a.jpg"), np.zeros((72, 128, 3), np.uint8))
@@ -219,15 +217,15 @@ def test_the_command_says_what_it_did(tmp_path):
 def test_of_two_exports_into_one_folder_at_once_the_second_is_refused(
     place, tmp_path, memory, monkeypatch
 ):
-    """Each may have found the folder empty."""
+    """Each may have found the folder empty; equal ones would write equal files."""
     uri = f"{memory}/to" if place == "memory" else str(tmp_path / "to")
     seen, listed = [], storage.list_names
     monkeypatch.setattr(
         storage, "list_names", lambda uri: listed(uri) if len(seen) else seen.append(uri) or {}
     )
-    with Sink(uri):
+    with Sink(uri, command="of cars"):
         seen.clear()
         with pytest.raises(AutolabelError, match="another export is being written to"):
-            Sink(uri)
+            Sink(uri, command="of people")
         assert len(listed(uri)) == 1
     assert not listed(uri), "a folder stays free after an export that failed at once"

@@ -222,8 +222,8 @@ def test_what_is_empty_is_told_from_what_nobody_has_looked_at(database, tmp_path
     coco = json.loads((target / "annotations/instances.json").read_text())
     empty = {one["frame_id"] for one in coco["images"] if one.get("confirmed_empty")}
     assert (empty, report["frames_without_labels"]) == ({1, 2}, 3)
-    assert [one.rpartition("/")[2] for one in report["confirmed_empty"]] == [
-        "000001.jpg", "000002.jpg",
+    assert [one.partition("@")[0] for one in report["confirmed_empty"]] == [
+        "drive/000001.jpg", "drive/000002.jpg",
     ]  # fmt: skip
     for options, frames, count in (
         (["--reviewed"], [0, 1, 2], 1), (["--decisions", "accepted"], [0], 1),

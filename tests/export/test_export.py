@@ -12,8 +12,8 @@ from pycocotools.coco import COCO
 from sam2_core.mask_geometry import one_polygon, polygons
 from tasks.export.annotations import polygon_iou
 from tasks.export.run import FORMATS, Choice, export, split_of
-from tasks.export.types import Classes, ExportFrame, ExportNotes, Instance, Sink
-from tests.export.labeled_runs import NOTHING, owned, run_of, truth
+from tasks.export.types import Classes, ExportNotes, Instance, Sink
+from tests.export.labeled_runs import NOTHING, export_frame, owned, run_of, truth
 
 
 def test_coco_gives_every_mask_back_as_it_was(tmp_path):
@@ -153,9 +153,9 @@ def test_classes_of_pixels(tmp_path):
 def test_pictures_keep_their_names(tmp_path, format_):
     run = run_of(tmp_path, frames=2, files="night #{}%41.JPG")
     export(run, format_, str(tmp_path / "to"), NOTHING)
-    pictures = sorted(path.name for path in (tmp_path / "to").rglob("*.jpg"))
+    pictures = sorted(path.name for path in (tmp_path / "to").rglob("*.JPG"))
     ahead = "drive__" if format_ == "yolo" else ""
-    assert pictures == [f"{ahead}night #{number}%41.jpg" for number in range(2)]
+    assert pictures == [f"{ahead}night #{number}%41.JPG" for number in range(2)]
 
 
 def test_equal_names_of_one_camera_are_told_apart(tmp_path):
@@ -172,14 +172,11 @@ def test_labels_that_a_format_leaves_out_own_no_pixel(tmp_path, format_, value):
     """A detector that calls one object truck and car must not cost the car its mask."""
     mask = np.zeros((720, 1280), np.uint8, order="F")
     mask[100:200, 100:300] = 1
-    frame = ExportFrame(
-        "drive", "", 0, None, "x.jpg", (720, 1280), "", "", "x",
-        tuple(
-            Instance(label, score, (100, 100, 300, 200), coco_mask.encode(mask)["counts"], 20_000)
-            for label, score in (("kite", 0.9), ("car", 0.5), ("car", 0.4))
-        ),
-        None,
-    )  # fmt: skip
+    labels = [
+        Instance(label, score, (100, 100, 300, 200), coco_mask.encode(mask)["counts"], 20_000)
+        for label, score in (("kite", 0.9), ("car", 0.5), ("car", 0.4))
+    ]
+    frame = export_frame("drive", "", "x.jpg", labels, size_hw=(720, 1280))
     told = ExportNotes()
     with Sink(str(tmp_path / "to"), "none") as sink:
         writer = FORMATS[format_](sink, Classes(()), told)
