@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
@@ -30,6 +30,7 @@ from sam2_core.cache import cache_folder, make_folder
 from tasks.dataset.database import ensure_database, release_database
 from tasks.masks.model import BUNDLED, NOT_CHECKED, verdict_on
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
+from tasks.passed_over import passed_over_lines
 from tasks.pipeline.device_processes import ready
 from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.run_context import RunContext
@@ -79,7 +80,7 @@ def run_label(
             begin(params, plan.names, plan.again)
         remove_abandoned(params.out, job.stamp.run_key, [one.name for one in plan.sequences])
         announce(console, plan)
-        printed = set(plan.matching.lines() if plan.matching else ())
+        printed = _left_aside(plan)
         stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if params.dataset_name else [])]
         shown = showing(console, job.context.progress, stages, plan.frames_to_label)
         outcomes = _nothing_to_do(plan)
@@ -94,7 +95,7 @@ def run_label(
             summary = _under_prefect(console, plan, api, shown)
     summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
     conclude(console, summary)
-    _say_what_does_not_fit(console, plan, printed)
+    _say_left_aside(console, [line for line in _left_aside(plan) if line not in printed])
     return summary
 
 
@@ -238,7 +239,7 @@ def announce(console: Console, plan: Plan) -> None:
     more = "" if plan.matching else f" [dim](detected; yours are used with --boxes only{only})[/]"
     console.print(f"boxes  {escape(plan.job.stamp.detector)}{more}")
     _offer_models(console, plan)
-    _say_what_does_not_fit(console, plan)
+    _say_left_aside(console, _left_aside(plan))
 
 
 def _offer_models(console: Console, plan: Plan) -> None:
@@ -257,11 +258,15 @@ def _offer_models(console: Console, plan: Plan) -> None:
     )
 
 
-def _say_what_does_not_fit(console: Console, plan: Plan, printed: Collection[str] = ()) -> None:
-    """Say which imported boxes and frames do not fit, but for lines that are printed already."""
-    for line in plan.matching.lines() if plan.matching else ():
-        if line not in printed:
-            console.print(f"       [yellow]{escape(line)}[/]")
+def _left_aside(plan: Plan) -> list[str]:
+    """Say which imported boxes and frames do not fit, and what is not read at all."""
+    matching = plan.matching.lines() if plan.matching else ()
+    return [*matching, *passed_over_lines(plan.passed_over)]
+
+
+def _say_left_aside(console: Console, lines: Sequence[str]) -> None:
+    for line in shown_of(console, lines):
+        console.print(f"       [yellow]{escape(line)}[/]")
 
 
 def _say_failed(console: Console, failed: Sequence[dict[str, Any]]) -> None:

@@ -24,6 +24,7 @@ from tasks.dataset.schema import refuse_before_labeling
 from tasks.frames.discover import Discovered, discover, refuse_output_inside
 from tasks.frames.naming import Names
 from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
+from tasks.passed_over import PassedOver, passed_over_json, passed_over_lines
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import Key, ListedManifest, dated_ahead, path_of, read_reports
@@ -114,6 +115,7 @@ class BackfillPlan:
         matching: of imported boxes with the frames of every sequence, matching or not.
         known: how sequences are called in the storage; what is new there is recorded before
             anything is submitted.
+        passed_over: what the sources, and the files of boxes, hold that is not read.
 
     """
 
@@ -142,6 +144,7 @@ class BackfillPlan:
     cameras: dict[str, None] = field(default_factory=dict)
     matching: Matching | None = None
     known: Names = field(default_factory=Names)
+    passed_over: list[PassedOver] = field(default_factory=list)
 
     @cached_property
     def shards(self) -> list[ShardParams]:
@@ -206,6 +209,7 @@ class BackfillPlan:
             "cost_usd": None if cost is None else round(cost, 2),
             "seconds_per_frame": round(self.rate.seconds_per_frame, 6),
             "rate_measured_on_frames": self.rate.frames,
+            "passed_over": passed_over_json(self.passed_over),
             **({"imported": self.matching.as_json()} if self.matching else {}),
         }
 
@@ -295,7 +299,14 @@ def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
     globs = [one for one in asked if set(one) & set("*?[")]
     names = dict.fromkeys(one for one in asked if one and one not in globs)
     missing = dict(names)
-    found = discover(label.sources, label.selection, label.sequence, label.format, plan.known)
+    found = discover(
+        label.sources,
+        label.selection,
+        label.sequence,
+        label.format,
+        plan.known,
+        passed_over=plan.passed_over,
+    )
     for one in found:
         if one.picked and sum(map(len, label.sources)) > MOST_SOURCE_CHARACTERS:
             raise AutolabelError(
@@ -361,14 +372,20 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
         some = ", ".join(plan.unknown[:3]) + (", ..." if len(plan.unknown) > 3 else "")
         names = counted(len(plan.unknown), "name")
         yield "not found", f"{names} of --sequences that no sequence has: {some}"
-    for line in plan.matching.lines() if plan.matching else ():
-        yield "boxes", line
+    yield from _left_aside(plan)
     if plan.params.label.allow_uncertified:
         yield "model", "--allow-uncertified: whatever its certificate says"
     if plan.stamp.model:
         model = plan.stamp.model
         yield "masks", f"{model.name} on {model.backend} in {model.precision}"
     yield "run", plan.stamp.run_key
+
+
+def _left_aside(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
+    for line in plan.matching.lines() if plan.matching else ():
+        yield "boxes", line
+    for line in passed_over_lines(plan.passed_over):
+        yield "not read", line
 
 
 def _time_told(seconds: float) -> str:

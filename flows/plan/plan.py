@@ -18,6 +18,7 @@ from tasks.frames.discover import Discovered, discover, refuse_output_inside
 from tasks.frames.naming import Names
 from tasks.masks.model import ModelChoice, choose_model, library_versions, verdict_on
 from tasks.observe.progress import summed
+from tasks.passed_over import PassedOver, passed_over_json
 from tasks.pipeline.outcome import SequenceOutcome, SequencePart
 from tasks.pipeline.run_context import Job, RunContext
 from tasks.pipeline.sequence import as_left, failures_of
@@ -46,6 +47,7 @@ class Plan:
             or another run.
         kept: sequences that are left as people have reviewed them: name -> frames decided on.
         replaced: how many sequences to label have labels of another run.
+        passed_over: what the sources, and the files of boxes, hold that is not read.
 
     """
 
@@ -56,6 +58,7 @@ class Plan:
     names: Names = field(default_factory=Names)
     kept: Mapping[str, int] = field(default_factory=dict)
     replaced: int = 0
+    passed_over: tuple[PassedOver, ...] = ()
 
     @property
     def missing(self) -> list[SequencePart]:
@@ -98,7 +101,17 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
     """
     refuse_output_inside(params.out, params.sources)
     names = names_of(params)
-    found = list(discover(params.sources, params.selection, params.sequence, params.format, names))
+    passed_over: list[PassedOver] = []
+    found = list(
+        discover(
+            params.sources,
+            params.selection,
+            params.sequence,
+            params.format,
+            names,
+            passed_over=passed_over,
+        )
+    )
     job = job_of(params, context)
     matching = Matching(job.imported()) if params.boxes else None
     if matching:
@@ -135,7 +148,7 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
     ]
     last = [stored.newest.get(part.name) for part in sequences if part.manifest is None]
     replaced = sum(listed is not None and listed.run_key != run_key for listed in last)
-    plan = Plan(job, sequences, matching, tuple(again), names, kept, replaced)
+    plan = Plan(job, sequences, matching, tuple(again), names, kept, replaced, tuple(passed_over))
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
         refuse_unless_usable(job.model.backend)
     refuse_before_labeling(params.dataset_name, params.out)
@@ -232,7 +245,8 @@ def summary_of(
     masks made for their gaps, `not_filled`, masks missing in gaps by reason, and `other_class`,
     labels whose track is of another class, are of all of them, too; `skipped` counts frames that
     were labeled before, `failed` lists frames and sequences with their reasons, `left_out`
-    counts labeled frames that the dataset lacks as their pictures have changed since, `nothing`
+    counts labeled frames that the dataset lacks as their pictures have changed since,
+    `passed_over` lists what sources hold that is not read, with how many there are, `nothing`
     says why there is not a single mask where there should be, `seconds` are summed over the
     threads of a stage (so they may exceed `total`).
     """
@@ -256,6 +270,7 @@ def summary_of(
         "skipped": sum(one.frames - one.computed_frames for one in outcomes),
         "failed": failed,
         "left_out": sum(one.left_out for one in outcomes),
+        "passed_over": passed_over_json(plan.passed_over),
         "nothing": _nothing(plan, outcomes),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
         "dataset": plan.job.params.dataset_name,

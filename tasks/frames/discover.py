@@ -27,10 +27,12 @@ from tasks.frames.identity import (
     split_address,
     suffix_of,
 )
-from tasks.frames.listing import File, ListedSequence, Reader, is_hidden, natural_key, stat_file
+from tasks.frames.listing import File, ListedSequence, Reader, natural_key, stat_file
 from tasks.frames.naming import Names, root_of_both
 from tasks.frames.readers.choice import FOLDERS, reader_of
 from tasks.frames.readers.folders import by_camera, groups
+from tasks.frames.unread import is_hidden
+from tasks.passed_over import PassedOver
 from tasks.store import storage
 from tasks.store.artifacts import content_key
 from tasks.types import (
@@ -79,6 +81,8 @@ def discover(
     name: str = "",
     format_: str = "auto",
     names: Names | None = None,
+    *,
+    passed_over: list[PassedOver] | None = None,
 ) -> Iterator[Discovered]:
     """Every sequence of the sources with its frames, one listing per source, as a stream.
 
@@ -88,6 +92,7 @@ def discover(
         name: of the only sequence in the sources; by default its folder's.
         format_: that of every source; "auto" looks at each.
         names: those of what was labeled before; new roots are added.
+        passed_over: what is not read is added, an entry for each source or pattern.
 
     Raises:
         NamedOtherwiseError: a sequence is a part of what has another name there.
@@ -105,7 +110,10 @@ def discover(
     owners: dict[str, str] = {}
     selected = False
     pattern_of = distinct(expanded(sources))
-    for source, one in _found(pattern_of, selection, format_, names or Names(), name):
+    told = [] if passed_over is None else passed_over
+    for source, one in _found(
+        pattern_of, selection, format_, names or Names(), name, passed_over=told
+    ):
         if len(pattern_of) > 1 and storage.is_local(source):
             _refuse_same_places(one, source, owners)
         _refuse_same_id(one.sequence, source, seen, name)
@@ -118,8 +126,17 @@ def discover(
         )
 
 
+_WITHOUT_MEDIA = "folder without pictures or videos", "folders without pictures or videos"
+
+
 def _found(
-    pattern_of: Mapping[str, str], selection: FrameSelection, format_: str, names: Names, name: str
+    pattern_of: Mapping[str, str],
+    selection: FrameSelection,
+    format_: str,
+    names: Names,
+    name: str,
+    *,
+    passed_over: list[PassedOver],
 ) -> Iterator[tuple[str, Discovered]]:
     """Sequences with their names, each with its source."""
     picked = pictures_among(list(pattern_of))
@@ -127,15 +144,19 @@ def _found(
     for source, pattern in pattern_of.items():
         if source in picked:
             continue
-        found = 0
+        found, where = 0, storage.redact(pattern or source)
+        if not passed_over or passed_over[-1].where != where:
+            passed_over.append(PassedOver(where))
         reader = reader_of(_plain(source), format_)
         called = names.of(_plain(source), reader.name, beginning_of(pattern))
-        for listed in reader.sequences(called.source):
+        for listed in reader.sequences(called.source, passed_over[-1]):
             found += 1
             sequence = SequenceRef(called.name_of(listed, name), listed.address)
             yield source, _discovered(sequence, listed.cameras, selection)
         if not found and not pattern:
-            raise _no_media(source, reader)
+            raise _no_media(source, reader, passed_over[-1])
+        if not found:
+            passed_over[-1].add(*_WITHOUT_MEDIA, example=source.rstrip("/").rpartition("/")[2])
         fitting[pattern] = fitting.get(pattern, 0) + found
     root, of_folder = by_sequence(picked.values()) if picked else ("", {})
     for way, cameras in sorted(of_folder.items()):
@@ -148,7 +169,9 @@ def _found(
         raise _no_media(pattern)
 
 
-def _no_media(source: str, reader: Reader = FOLDERS) -> AutolabelError:
+def _no_media(
+    source: str, reader: Reader = FOLDERS, passed_over: PassedOver | None = None
+) -> AutolabelError:
     where = storage.redact(source)
     if reader.layout:
         return AutolabelError(f"{where} is not of --format {reader.name}: no {reader.layout}")
@@ -156,6 +179,7 @@ def _no_media(source: str, reader: Reader = FOLDERS) -> AutolabelError:
         f"{where} holds no images or videos "
         f"({', '.join(sorted(IMAGE_SUFFIXES | VIDEO_SUFFIXES))}), no plain .tar and no .mcap; "
         "lists of frames (.json, .parquet) are sources themselves: name the file"
+        + (f"; {passed_over.text}" if passed_over and passed_over.text else "")
     )
 
 
@@ -204,7 +228,7 @@ def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -
     """
     folder, name, part = split_address(sequence.frames_uri)
     reader = reader_of(folder, name or FOLDERS.name)
-    for listed in reader.sequences(_plain(reader.source_of(folder, part))):
+    for listed in reader.sequences(_plain(reader.source_of(folder, part)), PassedOver()):
         if listed.address.rstrip("/") == sequence.frames_uri.rstrip("/"):
             return list(_discovered(sequence, listed.cameras, selection).frames)
     raise AutolabelError(

@@ -7,7 +7,6 @@ One pass and few requests: on S3 one request per thousand objects whatever the f
 from __future__ import annotations
 
 import itertools
-import logging
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,17 +17,16 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from tasks.frames.identity import server_version, stat_version
+from tasks.frames.unread import is_hidden, is_path_read, is_read
+from tasks.passed_over import PassedOver
 from tasks.store import storage
-from tasks.wording import counted
 
 _DIGITS = re.compile(r"(\d+)")
-_UNSAFE_NAME = re.compile(r"[/\\\x00]")
+_NO_FILE = "dangling link, pipe, socket or device", "dangling links, pipes, sockets or devices"
 
 _HTTP_LEVELS = 40
 _FIRST_NAMES = 1000  # of a bucket's folder: one request
 OnSkipped = Callable[[Path, Path], object]
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +60,6 @@ def natural_key(name: str) -> tuple[list[str | int], str]:
     return parts, name
 
 
-def is_hidden(name: str) -> bool:
-    """Whether a name is not meant to be seen: .DS_Store, ._frame.jpg, __MACOSX."""
-    return name.startswith(".") or name == "__MACOSX"
-
-
-def _is_safe(name: str, where: str) -> bool:
-    """Refuse names that would lead out of their folder once they are a local path."""
-    if name in {"", ".", ".."} or _UNSAFE_NAME.search(name):
-        log.warning("ignoring %r in %s: not a file name", name, storage.redact(where))
-        return False
-    return not is_hidden(name)
-
-
 def stat_file(uri: str) -> File | None:
     """Return one file, or None when the address is a folder.
 
@@ -94,16 +79,19 @@ def folder_below(root_uri: str, names: Iterable[str]) -> str:
 
 
 def walk(
-    root_uri: str, on_skipped: OnSkipped = lambda *_: None
+    root_uri: str,
+    passed_over: PassedOver | None = None,
+    on_skipped: OnSkipped = lambda *_: None,
 ) -> Iterator[tuple[tuple[str, ...], list[File]]]:
     """Every folder with files below a root: (names from the root down, its files).
 
     A folder comes after the folders in it, and everything below a folder comes in one run. Hidden
-    names are left out; so are names that lead elsewhere (a warning says so). Links to folders are
-    followed, and each real folder comes once: by its own name where that is below the root.
+    names are left out; so are names that lead elsewhere. Links to folders are followed, and each
+    real folder comes once: by its own name where that is below the root.
 
     Args:
         root_uri: fsspec URL of a folder.
+        passed_over: what should be footage and is not read, and empty folders, are added.
         on_skipped: called with a folder of this machine that comes under another name, and its
             real path.
 
@@ -111,20 +99,21 @@ def walk(
         StorageError: the root does not exist or a folder cannot be listed.
 
     """
+    passed_over = passed_over or PassedOver()
     if storage.is_local(root_uri):
         root = storage.local_path(root_uri)
-        return _LocalWalk(root, on_skipped).folders(root, ())
+        return _LocalWalk(root, passed_over, on_skipped).folders(root, ())
     if storage.is_web(root_uri):
-        return _walk_http(root_uri.rstrip("/") + "/", ())
+        return _walk_http(root_uri.rstrip("/") + "/", (), passed_over)
     files = _walk_s3(root_uri) if storage.is_s3(root_uri) else _walk_any(root_uri)
-    return _group_by_folder(files, root_uri)
+    return _group_by_folder(files, root_uri, passed_over)
 
 
 class _LocalWalk:
     """Walk through folders of this machine that ends, whatever links there are."""
 
-    def __init__(self, root: Path, on_skipped: OnSkipped) -> None:
-        self._root, self._on_skipped = root.resolve(), on_skipped
+    def __init__(self, root: Path, passed_over: PassedOver, on_skipped: OnSkipped) -> None:
+        self._root, self._passed_over, self._on_skipped = root.resolve(), passed_over, on_skipped
         self._seen: set[tuple[int, int]] = set()  # device and inode of every folder read
 
     def folders(
@@ -147,22 +136,22 @@ class _LocalWalk:
         """Files of a folder, and names of the folders in it that are to be read."""
         files: list[File] = []
         below: list[str] = []
-        left_out: list[str] = []
+        empty = True
         for entry, status in storage.scan(folder):
-            if not _is_readable(entry.name, folder):
+            is_folder = status is not None and stat.S_ISDIR(status.st_mode)
+            if not is_read(entry.name, self._passed_over, is_folder=is_folder):
                 continue
-            if status and stat.S_ISDIR(status.st_mode):
+            empty = False
+            if is_folder:
                 if not entry.is_symlink() or self._is_to_follow(Path(entry.path)):
                     below.append(entry.name)
             elif status and stat.S_ISREG(status.st_mode):
                 version = stat_version(status)
                 files.append(File(entry.name, entry.path, status.st_size, version))
             else:
-                left_out.append(entry.name)
-        if left_out:
-            number = counted(len(left_out), "dangling link, pipe, socket or device",
-                             "dangling links, pipes, sockets or devices")  # fmt: skip
-            log.warning("ignoring %s in %s, such as %s", number, folder, min(left_out))
+                self._passed_over.add(*_NO_FILE, example=entry.name)
+        if empty:
+            self._passed_over.add("empty folder", example=folder.name)
         return files, below
 
     def _is_to_follow(self, link: Path) -> bool:
@@ -176,16 +165,6 @@ class _LocalWalk:
             return True
         self._on_skipped(link, target)
         return False
-
-
-def _is_readable(name: str, folder: Path) -> bool:
-    """Leave out what is hidden, and names that no table can hold."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        log.warning("ignoring %r in %s: its name is not UTF-8", name, folder)
-        return False
-    return not is_hidden(name)
 
 
 def _walk_s3(root_uri: str) -> Iterator[tuple[str, File]]:
@@ -213,17 +192,16 @@ def _walk_any(root_uri: str) -> Iterator[tuple[str, File]]:
 
 
 def _group_by_folder(
-    files: Iterable[tuple[str, File]], root_uri: str
+    files: Iterable[tuple[str, File]], root_uri: str, passed_over: PassedOver
 ) -> Iterator[tuple[tuple[str, ...], list[File]]]:
     """Group files that come sorted by path: a prefix's files are then one run, its own included."""
     open_folders: list[tuple[tuple[str, ...], list[File]]] = []
-    empty = True
+    empty, counted = True, set[str]()
     for path, file in files:
         empty = False
-        *names, name = path.split("/")
-        folder = tuple(names)
-        if not all(_is_safe(part, root_uri) for part in (*names, name)):
+        if not is_path_read(path, passed_over, counted):
             continue
+        folder = tuple(path.split("/")[:-1])
         while open_folders and open_folders[-1][0] != folder[: len(open_folders[-1][0])]:
             yield open_folders.pop()
         if not open_folders or open_folders[-1][0] != folder:
@@ -234,22 +212,25 @@ def _group_by_folder(
         raise storage.NotFoundError(f"cannot list {storage.redact(root_uri)}: there is nothing")
 
 
-def _walk_http(url: str, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[File]]]:
+def _walk_http(
+    url: str, names: tuple[str, ...], passed_over: PassedOver
+) -> Iterator[tuple[tuple[str, ...], list[File]]]:
     """Follow the links of index pages that lead one level down, and nowhere else."""
     if len(names) > _HTTP_LEVELS:
         raise storage.StorageError(f"{storage.redact(url)}: folders inside folders without end")
     entries = storage.ask("list", url, lambda fs, path: fs.ls(path, detail=True))
     files: list[tuple[str, str]] = []
     folders: list[tuple[str, str]] = []
-    for entry in entries:
-        link = entry["name"].partition("?")[0].partition("#")[0]
-        name = unquote(link.removeprefix(url).rstrip("/"))
-        if link != url and link.startswith(url) and _is_safe(name, url):
-            (folders if link.endswith("/") else files).append((name, link))
-    for name, link in sorted(set(folders), key=lambda one: natural_key(one[0])):
-        yield from _walk_http(link, (*names, name))
+    for link in sorted({entry["name"].partition("?")[0].partition("#")[0] for entry in entries}):
+        name, is_folder = unquote(link.removeprefix(url).rstrip("/")), link.endswith("/")
+        if link == url or not link.startswith(url):
+            continue
+        if is_read(name, passed_over, is_folder=is_folder):
+            (folders if is_folder else files).append((name, link))
+    for name, link in sorted(folders, key=lambda one: natural_key(one[0])):
+        yield from _walk_http(link, (*names, name), passed_over)
     if files:
-        links = [link for _, link in sorted(set(files))]
+        links = [link for _, link in sorted(files)]
         yield names, [file for file in storage.at_once(stat_file, links) if file]
 
 
@@ -323,8 +304,8 @@ class Reader(Protocol):
         """Whether a folder is of this format, by the names in it; of a file's format none is."""
         return False
 
-    def sequences(self, source: str) -> Iterator[ListedSequence]:
-        """List the sequences of a source, one after another.
+    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
+        """List the sequences of a source, one after another; count there what is not read.
 
         Raises:
             AutolabelError: it is not of this format, or cannot be listed.

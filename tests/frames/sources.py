@@ -71,6 +71,13 @@ def only(source, selection=":", **options):
     return one
 
 
+def passed_over(*sources, **options):
+    """What is passed over in sources that hold something to label, as people read it."""
+    found = []
+    list(discover([str(source) for source in sources], passed_over=found, **options))
+    return "; ".join(one.text.removeprefix("passed over: ") for one in found if one.text)
+
+
 def opened(source, selection=":"):
     """The frames of the only sequence of a source, fetched, those of videos and recordings too."""
     frames = expand_videos(only(source, selection).frames)

@@ -7,7 +7,7 @@ from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover
 from tasks.frames.identity import safe_name
 from tasks.frames.listing import walk
-from tests.frames.sources import ids, shape, write
+from tests.frames.sources import ids, passed_over, shape, write
 
 
 def test_folders_of_a_server_that_never_end_are_an_error(http_folder):
@@ -18,13 +18,13 @@ def test_folders_of_a_server_that_never_end_are_an_error(http_folder):
         ids(url)
 
 
-def test_names_that_lead_out_of_the_folder_are_ignored(s3, caplog):
+def test_names_that_lead_out_of_the_folder_are_ignored(s3):
     client = fsspec.filesystem("s3")
     for key in ("in/../../evil.jpg", "in/..\\evil.jpg", "in/./x/good.jpg", "in/ok/1.jpg"):
         client.call_s3("put_object", Bucket=s3[5:], Key=key, Body=b"x")
     found = shape(discover([f"{s3}/in"]))
     assert found == {"ok": [("", 0, "1.jpg")]}
-    assert "not a file name" in caplog.text
+    assert passed_over(f"{s3}/in").startswith("3 names that no file can have (")
     assert safe_name("../a b/ä?.x") == "__a_b__ä_.x"
     assert "/" not in safe_name("a/b/../c")
 

@@ -20,7 +20,7 @@ from tasks.store.manifests import (
 )
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure
-from tests.frames.sources import ids, write
+from tests.frames.sources import ids, passed_over, write
 
 FAILURE = FrameFailure("", "", 0, "", "decode", "damaged")
 
@@ -109,8 +109,8 @@ def test_long_names_are_shortened_when_they_are_found(request, tmp_path, kind):
         quarantine.begin(quarantine.Case(out, stamp.run_key, *case), 0)
 
 
-def test_names_that_no_table_can_hold_are_ignored_and_told(tmp_path, caplog):
+def test_names_that_no_table_can_hold_are_ignored_and_told(tmp_path):
     (tmp_path / "1.jpg").write_bytes(b"x")
     Path(os.fsdecode(bytes(tmp_path) + b"/2\xff.jpg")).write_bytes(b"x")
     assert len(next(discover([str(tmp_path)])).frames) == 1
-    assert "is not UTF-8" in caplog.text
+    assert passed_over(tmp_path) == r"1 name that no file can have (2\udcff.jpg)"

@@ -10,6 +10,7 @@ of the part of its topic that tells it from others.
 """
 
 import logging
+import posixpath
 import re
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,19 +26,21 @@ from tasks.frames.listing import (
     Folder,
     ListedSequence,
     Reader,
-    is_hidden,
     natural_key,
     stat_file,
     walk,
 )
 from tasks.frames.mcap_pictures import COMPRESSED, KINDS, RAW, VIDEO, require_mcap, topics_of
 from tasks.frames.readers.folders import by_camera
+from tasks.frames.unread import is_footage, is_path_read
+from tasks.passed_over import PassedOver
 from tasks.store import storage
-from tasks.wording import counted
 
 TAR = ".tar"
 _BESIDE = "other"  # camera of pictures beside those of named cameras
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00")
+_NO_PICTURE = "video or recording in an archive", "videos or recordings in an archive"
+_DANGLING = "link in an archive to no picture of it", "links in an archive to no picture of it"
 _ENDS = "the archive ends before this member does"
 
 log = logging.getLogger(__name__)
@@ -48,25 +51,28 @@ class Tar(Reader):
 
     name = "tar"
 
-    def sequences(self, source: str) -> Iterator[ListedSequence]:
+    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
         """List the sequences of an archive."""
         file = stat_file(source)
         if file is None:
             raise AutolabelError(f"{storage.redact(source)} is a folder and no archive")
-        found = list(list_archive(file, ()))
+        found = list(list_archive(file, (), passed_over))
         if not found:
-            raise AutolabelError(f"{storage.redact(source)} holds no pictures")
+            told = f"; {passed_over.text}" if passed_over.text else ""
+            raise AutolabelError(f"{storage.redact(source)} holds no pictures{told}")
         yield from found
 
 
-def list_archive(archive: File, names: tuple[str, ...]) -> Iterator[ListedSequence]:
+def list_archive(
+    archive: File, names: tuple[str, ...], passed_over: PassedOver
+) -> Iterator[ListedSequence]:
     """List the sequences of an archive that lies in the folder `names` of a source.
 
     Raises:
         AutolabelError: it cannot be had, or is no archive.
 
     """
-    members, broken = _members(archive)
+    members, broken = _members(archive, passed_over)
     own = archive.name.rpartition(".")[0]
     for inner, cameras in sorted(_sorted(members).items()):
         listed = by_camera(cameras)
@@ -98,23 +104,28 @@ def _path(member: File) -> str:
     return member.uri.partition(f"{TAR}#")[2].rpartition("#at=")[0]
 
 
-def _members(archive: File) -> tuple[list[File], File | None]:
+def _members(archive: File, passed_over: PassedOver) -> tuple[list[File], File | None]:
     """Return the pictures in an archive, and what ends it before its end."""
     path, where = fetch(archive.uri, archive.etag, archive.size_bytes), storage.redact(archive.uri)
     size = path.stat().st_size
     found: list[File] = []
-    refused: list[str] = []
+    links: dict[str, str] = {}
+    passed_folders = set[str]()
     end, damage = 0, ""
     try:
         with tarfile.open(path, "r:") as tar:
             for member in tar:
                 end = member.offset_data + member.size
                 name = member.name.removeprefix("./").lstrip("/")  # as tar itself does
-                if not _is_wanted(name) or not member.isfile():
+                if member.isdir() or not is_path_read(name, passed_over, passed_folders):
                     continue
-                # Out of the archive, or nothing that a table can hold: half of a pair.
-                if ".." in name.split("/") or not name.isprintable():
-                    refused.append(name)
+                if suffix_of(name) not in IMAGE_SUFFIXES:
+                    if is_footage(name):
+                        passed_over.add(*_NO_PICTURE, example=name)
+                    continue
+                if not member.isfile():
+                    folder = posixpath.dirname(name) if member.issym() else ""
+                    links[name] = posixpath.normpath(posixpath.join(folder, member.linkname))
                     continue
                 uri = f"{archive.uri}#{name}#at={member.offset_data}"
                 problem = f"{where}, member {name}: {_ENDS} (at byte {size} of {end})"
@@ -130,12 +141,12 @@ def _members(archive: File) -> tuple[list[File], File | None]:
                 + (" (it is compressed: unpack it first)" if _is_compressed(path) else "")
             ) from error
         damage = str(error)
-    if refused:
-        told = f"{counted(len(refused), 'picture')} with a name that leads out of it"
-        told += f" or is not UTF-8: {refused[0]!r}"
-        if not found:
-            raise AutolabelError(f"{where} holds only {told}")
-        log.warning("%s: %s left out", where, told)
+    by_path = {_path(one): one for one in found}
+    for name, target in links.items():
+        if target in by_path:
+            found.insert(0, _linked(by_path[target], name))
+        else:
+            passed_over.add(*_DANGLING, example=name)
     whole = not any(one.problem for one in found)
     return found, _broken(found, where, end, damage) if whole else None
 
@@ -162,11 +173,11 @@ def _broken(found: list[File], where: str, end: int, damage: str) -> File | None
     return replace(last, name=name, uri=uri, size_bytes=0, problem=problem)
 
 
-def _is_wanted(name: str) -> bool:
-    parts = name.split("/")
-    if any(part == "" or (is_hidden(part) and part != "..") for part in parts):
-        return False
-    return suffix_of(parts[-1]) in IMAGE_SUFFIXES
+def _linked(target: File, name: str) -> File:
+    """Return the picture that a link of an archive leads to, under the link's name."""
+    beginning, _, offset = target.uri.rpartition("#at=")
+    uri = f"{beginning.removesuffix(_path(target))}{name}#at={offset}"
+    return replace(target, name=name.rpartition("/")[2], uri=uri)
 
 
 MCAP, METADATA = ".mcap", "metadata.yaml"
@@ -196,14 +207,14 @@ class Mcap(Reader):
             suffix_of(name) in {MCAP, ".db3"} for name in folder.files
         )
 
-    def sequences(self, source: str) -> Iterator[ListedSequence]:
+    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
         """List a recording, or a rosbag2 folder, as one sequence; of other folders each file."""
         require_mcap()
         file = stat_file(source)
         if file is not None:
             yield list_recording([file], (file.name.rpartition(".")[0],), source)
             return
-        files = next((files for names, files in walk(source) if not names), [])
+        files = next((files for names, files in walk(source, passed_over) if not names), [])
         parts = [one for one in files if suffix_of(one.name) == MCAP]
         if not parts:
             raise AutolabelError(

@@ -43,6 +43,7 @@ from tasks.frames.listing import (
     stat_file,
     walk,
 )
+from tasks.passed_over import PassedOver
 from tasks.store import storage
 
 # What a run leaves for people beside its reports: labels are drawn into it.
@@ -84,7 +85,7 @@ class Folders(Reader):
         """Any folder."""
         return True
 
-    def sequences(self, source: str) -> Iterator[ListedSequence]:
+    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
         """List sequences: a picture or video is one, and so is every folder of pictures."""
         if suffix_of(source) in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
             file = stat_file(source)
@@ -92,14 +93,14 @@ class Folders(Reader):
                 yield ListedSequence((stem(file),), source, {"": pictures([file])})
                 return
         archives: list[Archive] = []
-        for group in groups(source, walk(source, _refuse_camera_link), archives):
+        for group in groups(source, walk(source, passed_over, _refuse_camera_link), archives):
             uri = folder_below(source, group.names) if group.names else source
             files = group.cameras.get("", [])
             if len(group.cameras) == 1 and files and suffix_of(files[0].name) in VIDEO_SUFFIXES:
                 uri = files[0].uri
             yield ListedSequence(group.names, uri, by_camera(group.cameras))
         for archive in archives:
-            yield from _of_archive(source, *archive)
+            yield from _of_archive(source, passed_over, *archive)
 
 
 # Names of the folders down to an archive or recording, its files, and whether the folder is the
@@ -108,7 +109,11 @@ Archive = tuple[tuple[str, ...], list[File], bool]
 
 
 def _of_archive(
-    source: str, folder: tuple[str, ...], files: list[File], is_bag: bool
+    source: str,
+    passed_over: PassedOver,
+    folder: tuple[str, ...],
+    files: list[File],
+    is_bag: bool,
 ) -> Iterator[ListedSequence]:
     """List an archive or a recording among folders: a damaged one costs its own sequence only."""
     from tasks.frames.readers.containers import Mcap, Tar, list_archive, list_recording
@@ -118,7 +123,7 @@ def _of_archive(
     names = folder if is_bag else (*folder, stem(first))
     try:
         if tar:
-            yield from list_archive(first, folder)
+            yield from list_archive(first, folder, passed_over)
         else:
             yield list_recording(files, names, found_at)
     except AutolabelError as error:
@@ -259,11 +264,11 @@ class KittiRaw(Reader):
         below = [name for name in folder.folders if _DRIVE.fullmatch(name) or _DATE.fullmatch(name)]
         return bool(below) and self.fits(folder / below[0])
 
-    def sequences(self, source: str) -> Iterator[ListedSequence]:
+    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
         """List the drives."""
         found: Found = {}
         times: dict[Names, str] = {}  # address by camera's folder
-        for names, files in walk(source):
+        for names, files in walk(source, passed_over):
             images = _images(files)
             for file in files:
                 if file.name == _TIMES:
@@ -321,10 +326,10 @@ class KittiTracking(Reader):
             for numbered in [(one / name).folders]
         )
 
-    def sequences(self, source: str) -> Iterator[ListedSequence]:
+    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
         """List the sequences; each may have pictures in every camera's folder."""
         found: Found = {}
-        for names, files in walk(source):
+        for names, files in walk(source, passed_over):
             images = _images(files)
             inside = len(names) >= 2 and CAMERA.fullmatch(names[-2])
             if inside and images and _SEQUENCE.fullmatch(names[-1]):
@@ -349,12 +354,12 @@ class Cityscapes(Reader):
         """Whether it has the folder of the left camera's pictures."""
         return bool({*_PICTURES[:2]} & {*folder.folders})
 
-    def sequences(self, source: str) -> Iterator[ListedSequence]:
+    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
         """List the cities of every split."""
         found: Found = {}
         there = [name for name in _PICTURES if name in Folder(source).folders]
         for folder in there:
-            for names, files in walk(storage.join(source, folder)):
+            for names, files in walk(storage.join(source, folder), passed_over):
                 images = _images(files)
                 camera = "" if len(there) == 1 else folder
                 if images:

@@ -39,6 +39,7 @@ from tasks.frames.identity import (
     timestamps_ns,
 )
 from tasks.frames.listing import File, ListedSequence, Reader, natural_key, stat_file
+from tasks.passed_over import PassedOver
 from tasks.store import storage
 from tasks.store.addresses import checked
 from tasks.wording import counted
@@ -116,7 +117,7 @@ class RecordList(Reader):
         """Return the address of the list, from the part of a sequence's address."""
         return part.partition("#")[0]
 
-    def sequences(self, source: str) -> Iterator[ListedSequence]:
+    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
         """List the sequences of a list."""
         records = list(self.records(source))
         if not records:

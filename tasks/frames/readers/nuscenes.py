@@ -24,6 +24,7 @@ from sam2_core.types import AutolabelError
 from tasks.frames.download import fetch
 from tasks.frames.identity import IMAGE_SUFFIXES, address_of, fits_int64, suffix_of
 from tasks.frames.listing import File, Folder, ListedSequence, Reader, natural_key, stat_file, walk
+from tasks.passed_over import PassedOver
 from tasks.store import storage
 from tasks.wording import counted
 
@@ -52,7 +53,7 @@ class NuScenes(Reader):
             folder = folder / folders[0]
         return False
 
-    def sequences(self, source: str) -> Iterator[ListedSequence]:
+    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
         """List the scenes of each dataset."""
         found, where = False, ""
         for names, folder, tables in datasets(Folder(source)):
