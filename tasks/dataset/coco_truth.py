@@ -181,7 +181,7 @@ def _truth_image(
         try:
             annotation = _Annotation.model_validate(values)
             if boxes_alone and annotation.bbox:
-                annotation.segmentation = _outline(annotation.bbox, size_hw)
+                annotation.segmentation = outline(annotation.bbox, size_hw)
             rows[annotation.iscrowd or 0].append(_row(annotation, size_hw, names))
         except (ValueError, TypeError, OverflowError) as error:
             why = wrong_value(error) if isinstance(error, ValidationError) else error
@@ -209,9 +209,9 @@ def _truth_image(
     )
 
 
-def _outline(bbox: Sequence[float], size_hw: tuple[int, int]) -> list[list[float]]:
+def outline(box_xywh_px: Sequence[float], size_hw: tuple[int, int]) -> list[list[float]]:
     """Return the polygon around all pixels of the picture that a box has a part of."""
-    x, y, width, height = bbox
+    x, y, width, height = box_xywh_px
     left, top = max(math.floor(x), 0), max(math.floor(y), 0)
     right, bottom = min(math.ceil(x + width), size_hw[1]), min(math.ceil(y + height), size_hw[0])
     return [[left, top, right, top, right, bottom, left, bottom]]

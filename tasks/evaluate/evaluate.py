@@ -43,7 +43,7 @@ from sam2_core.types import (
     Masks,
 )
 from tasks.boxes.yolox import AnyDetector
-from tasks.dataset.coco_truth import Truth, TruthImage, areas_px, read_truth
+from tasks.dataset.coco_truth import Truth, TruthImage, areas_px, outline, read_truth, to_rle
 from tasks.evaluate.metrics import FailedImage, Scores
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
 from tasks.masks.segment import segment_frames
@@ -221,16 +221,23 @@ def _of_dataset(name: str, field: str) -> Truth:
     is_of_frames(dataset, field, f"{SCHEME}{name}")  # says which fields there are
     kept = (field, "filepath", "metadata", "sequence_id", "camera", "frame_uri")
     wanted = dict.fromkeys(kept, 1)
-    samples = sample_collection(dataset).find({}, wanted)
-    read = (_of_sample(number, sample, field) for number, sample in enumerate(samples))
+    samples = sample_collection(dataset)
+    masks = [{f"{field}.detections.{stored}": {"$ne": None}} for stored in ("mask", "mask_path")]
+    boxes_alone = samples.find_one({"$or": masks}) is None
+    read = (
+        _of_sample(number, sample, field, boxes_alone=boxes_alone)
+        for number, sample in enumerate(samples.find({}, wanted))
+    )
     images = [one for one in read if one is not None]
     if not any(len(one) for one in images):
-        raise AutolabelError(f"no sample of {name} has masks in its field {field}")
+        raise AutolabelError(f"no sample of {name} has labels in its field {field}")
     names = dict.fromkeys(label for one in images for label in one.labels)
     return Truth(tuple(images), tuple(names))
 
 
-def _of_sample(number: int, sample: dict[str, Any], field: str) -> TruthImage | None:
+def _of_sample(
+    number: int, sample: dict[str, Any], field: str, *, boxes_alone: bool
+) -> TruthImage | None:
     from tasks.dataset.documents import to_values
 
     if sample.get(field) is None:
@@ -239,6 +246,19 @@ def _of_sample(number: int, sample: dict[str, Any], field: str) -> TruthImage | 
     size_hw = _size_of(sample)
     rows = [to_values(one, size_hw) for one in detections]
     rles = [str(row["rle"]).encode("ascii") for row in rows]
+    of_boxes: dict[str, Any] = {}
+    if boxes_alone:
+        relative = np.array([one["bounding_box"] for one in detections]).reshape(-1, 4)
+        xywh_px = relative * (size_hw[::-1] * 2)
+        try:
+            rles = [to_rle(outline(one, size_hw), size_hw) for one in xywh_px.tolist()]
+        except ValueError as error:
+            return TruthImage.of_masks(number, sample["filepath"], size_hw, unreadable=str(error))
+        xyxy_px = np.concatenate([xywh_px[:, :2], xywh_px[:, :2] + xywh_px[:, 2:]], 1)
+        of_boxes = {
+            "boxes_xyxy_px": xyxy_px.astype(np.float32), "boxes_alone": True,
+            "area_px": np.rint(xywh_px[:, 2:].prod(1)).astype(np.int64),
+        }  # fmt: skip
     kept = np.flatnonzero(areas_px(rles, size_hw)).tolist()
     sequence = "/".join(filter(None, (sample.get("sequence_id"), sample.get("camera"))))
     for i in kept:
@@ -250,7 +270,7 @@ def _of_sample(number: int, sample: dict[str, Any], field: str) -> TruthImage | 
     return TruthImage.of_masks(
         number, sample["filepath"], size_hw, [str(rows[i]["label"]) for i in kept],
         [rles[i] for i in kept], sequence=sequence, uri=sample.get("frame_uri") or "",
-        track_ids=np.array(ids, np.int64) if known else None,
+        track_ids=np.array(ids, np.int64) if known else None, **of_boxes,
     )  # fmt: skip
 
 

@@ -95,13 +95,15 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     samples = layout.sample_collection(dataset)
     assert samples.update_one({"ground_truth": None}, {"$set": empty}).modified_count == 1
     measured = open_truth(f"dataset:{name}.ground_truth", None).images
-    assert sorted(map(len, measured)) == [0, 1, 2]  # what is found where nothing is, is false
+    assert sorted(map(len, measured)) == [0, 1, 2]
+    figures = evaluate(name)  # what is found where nothing is, is false
+    assert (figures["tp"], figures["fp"], figures["fn"]) == (1, 2, 2)
     unnamed = {"ground_truth.detections.0.label": " "}
     samples.update_one({"filepath": "/data/a/0.jpg"}, {"$set": unnamed})
     measured = open_truth(f"dataset:{name}.ground_truth", None).images
     assert ["has no class" in one.unreadable for one in measured].count(True) == 1
     assert sorted(map(len, measured)) == [0, 0, 1]
-    with pytest.raises(AutolabelError, match="has masks in its field previous"):
+    with pytest.raises(AutolabelError, match="has labels in its field previous"):
         open_truth(f"dataset:{name}.previous", None)
     with pytest.raises(AutolabelError, match=r"no field 'nothing' in the dataset; .* detections, "):
         open_truth(f"dataset:{name}.nothing", None)
@@ -116,6 +118,22 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     (own,) = open_truth(f"dataset:{name} v1.2.truth", None).images  # of somebody else's
     assert (own.labels, own.size_hw, own.area_px.tolist()) == (("van",), (30, 40), [300])
     assert own.track_ids.tolist() == [7]
+    assert not own.boxes_alone
+    # A field of boxes alone; one box has no area, so nothing may be said of its picture.
+    sample["boxes"] = fo.Detections(
+        detections=[fo.Detection(label="van", bounding_box=[0.25, 0.5, 0.5, 0.31])]
+    )
+    sample.save()
+    other = fo.Sample(str(tmp_path / "other.png"), metadata=sample.metadata)
+    other["boxes"] = fo.Detections(
+        detections=[fo.Detection(label="van", bounding_box=[0.5, 0.5, 0, 0])]
+    )
+    Image.new("RGB", (40, 30)).save(tmp_path / "other.png")
+    fo.load_dataset(f"{name} v1.2").add_sample(other)
+    boxes, damaged = open_truth(f"dataset:{name} v1.2.boxes", None).images
+    np.testing.assert_allclose(boxes.boxes_xyxy_px, [[10, 15, 30, 24.3]], rtol=1e-6)
+    assert (boxes.boxes_alone, boxes.area_px.tolist()) == (True, [186])
+    assert "no pixel in the picture" in damaged.unreadable
     wrong = {**coco["annotations"][0], "category_id": 9}
     path.write_text(json.dumps({**coco, "annotations": [wrong]}))
     with pytest.raises(AutolabelError, match=r"truth\.json: a/0\.jpg: annotation 1: category_id 9"):
