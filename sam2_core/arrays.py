@@ -65,11 +65,8 @@ def own_arrays(owner: object, **forms: str) -> None:
         _, dtype, shape = _parsed(form)
         value = getattr(owner, name)
         if value is not None:
-            if dtype is not None:
-                value = _converted(value, dtype, shape)
-            elif isinstance(value, Iterable) and not isinstance(value, str | bytes | Set | Mapping):
-                value = tuple(value)
-            object.__setattr__(owner, name, value)
+            own = _in_order(value) if dtype is None else _converted(value, dtype, shape)
+            object.__setattr__(owner, name, own)
     freeze_arrays(owner, **forms)
 
 
@@ -140,6 +137,13 @@ def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def _in_order(value: Any) -> Any:
+    """Make a tuple of what has an order; a text, a set and a single thing stay, to be refused."""
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Set | Mapping):
+        return tuple(value)
+    return value
 
 
 def _converted(

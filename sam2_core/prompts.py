@@ -80,8 +80,7 @@ class PointPrompts(Rows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        clicks_px = self.points_px[self.labels != POINT_PADDING]
-        if not np.isfinite(clicks_px).all():
+        if not np.isfinite(self.points_px[self.labels != POINT_PADDING]).all():
             raise ValueError("expected clicks at finite x, y in pixels, got NaN or infinite ones")
 
     @staticmethod

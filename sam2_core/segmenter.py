@@ -259,10 +259,9 @@ class Segmenter(AbstractContextManager["Segmenter"]):
 
         """
         if isinstance(boxes, Boxes) or len(images) != len(boxes):
-            given = "Boxes alone" if isinstance(boxes, Boxes) else f"{len(boxes)} sets of boxes"
             raise ValueError(
                 f"expected a list of images and a list of as many Boxes, got {len(images)} images "
-                f"and {given}"
+                f"and {type(boxes).__name__} of {len(boxes)}"
             )
         pending = []
         for start in range(0, len(images), self.frame_batch):

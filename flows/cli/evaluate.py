@@ -56,7 +56,6 @@ from tasks.evaluate.metrics import (
     PAGE,
     Record,
     headline,
-    is_run,
     matched,
     paired,
     read_run,
@@ -226,11 +225,8 @@ def _refuse_wrong_options(options: dict[str, Any]) -> None:
     )
     if options["save"]:
         check_writable(files=[options["save"]])
-        if options["save"].is_file() and not is_run(options["save"]):
-            raise AutolabelError(
-                f"{options['save']} is no evaluation that --save wrote and would be overwritten: "
-                "name another, or remove it"
-            )
+        if options["save"].is_file():
+            read_run(options["save"])  # what is no evaluation is not overwritten
     if options["report"]:
         check_report(options["report"], PAGE, MARK)
 

@@ -164,8 +164,7 @@ def read_truth(path: str | Path) -> Truth:
         raise AutolabelError(f"{path}: no such file; give a COCO instances json") from None
     except OSError as error:
         raise AutolabelError(f"{path}: cannot be read: {error}") from error
-    given = (one for _, annotations in file.images for one in annotations)
-    boxes_alone = not any(one.get("segmentation") for one in given)
+    boxes_alone = not any(one.get("segmentation") for _, some in file.images for one in some)
     images = (_truth_image(*image, file.names, boxes_alone=boxes_alone) for image in file.images)
     return Truth(tuple(images), tuple(dict.fromkeys(file.names.values())))
 
@@ -191,8 +190,11 @@ def _truth_image(
     objects, crowds = rows
     visible = np.array([one.visible_fraction for one in objects], np.float32)
     boxes = np.array([one.box_xyxy_px for one in objects], np.float32).reshape(-1, 4)
-    sides = boxes[:, 2:] - boxes[:, :2]
-    areas = sides.prod(1) if boxes_alone else areas_px([one.rle for one in objects], size_hw)
+    areas = (
+        (boxes[:, 2:] - boxes[:, :2]).prod(1)
+        if boxes_alone
+        else areas_px([one.rle for one in objects], size_hw)
+    )
     return TruthImage(
         image_id=image.id,
         file_name=image.file_name,

@@ -248,16 +248,16 @@ def _of_sample(
     rles = [str(row["rle"]).encode("ascii") for row in rows]
     of_boxes: dict[str, Any] = {}
     if boxes_alone:
-        relative = np.array([one["bounding_box"] for one in detections]).reshape(-1, 4)
-        xywh_px = relative * (size_hw[::-1] * 2)
+        relative = np.array([one["bounding_box"] for one in detections])
+        xywh_px = relative.reshape(-1, 4) * (size_hw[::-1] * 2)
         try:
             rles = [to_rle(outline(one, size_hw), size_hw) for one in xywh_px.tolist()]
         except ValueError as error:
             return TruthImage.of_masks(number, sample["filepath"], size_hw, unreadable=str(error))
-        xyxy_px = np.concatenate([xywh_px[:, :2], xywh_px[:, :2] + xywh_px[:, 2:]], 1)
+        x, y, width, height = xywh_px.astype(np.float32).T
         of_boxes = {
-            "boxes_xyxy_px": xyxy_px.astype(np.float32), "boxes_alone": True,
-            "area_px": np.rint(xywh_px[:, 2:].prod(1)).astype(np.int64),
+            "boxes_xyxy_px": np.stack([x, y, x + width, y + height], 1), "boxes_alone": True,
+            "area_px": np.rint(width * height).astype(np.int64),
         }  # fmt: skip
     kept = np.flatnonzero(areas_px(rles, size_hw)).tolist()
     sequence = "/".join(filter(None, (sample.get("sequence_id"), sample.get("camera"))))

@@ -163,15 +163,6 @@ def write_run(path: Path, result: Mapping[str, Any], records: Sequence[Record]) 
     path.write_text(json.dumps(values) + "\n", encoding="utf-8")
 
 
-def is_run(path: Path) -> bool:
-    """Whether a file is what `write_run` keeps."""
-    try:
-        read_run(path)
-    except AutolabelError:
-        return False
-    return True
-
-
 class _Run(BaseModel):
     """What `write_run` keeps."""
 
@@ -364,9 +355,11 @@ class Scores:
     def result(self) -> dict[str, Any]:
         """Every number so far."""
         boxes = self._average_precision("bbox")
-        masks = dict.fromkeys(boxes, (None, None))
-        if not self.boxes_alone:
-            masks = self._average_precision("segm")
+        masks = (
+            dict.fromkeys(boxes, (None, None))
+            if self.boxes_alone
+            else self._average_precision("segm")
+        )
 
         def row(group: str, records: Sequence[Record]) -> dict[str, Any]:
             (ap50, ap), (mask_ap50, mask_ap) = boxes[group], masks[group]

@@ -162,7 +162,7 @@ def evaluate(dataset_name: str, iou: float = 0.5) -> dict[str, float]:
         raise AutolabelError(f"dataset '{dataset_name}' has no ground truth to compare with")
     flat = everything(dataset).exists(TRUTH_FIELD)  # an empty one says that nothing is there
     with_mask = flat.filter_labels(MACHINE_FIELD, F("area_px") > 0, only_matches=False)
-    results = with_mask.evaluate_detections(
+    with_mask.evaluate_detections(
         MACHINE_FIELD, gt_field=TRUTH_FIELD, eval_key=EVALUATION, iou=iou, use_masks=True,
         classwise=False,
     )  # fmt: skip
@@ -176,9 +176,9 @@ def evaluate(dataset_name: str, iou: float = 0.5) -> dict[str, float]:
         dataset.save_view("missed objects", missed, overwrite=True)
     counts = {kind: float(patches.match(F("type") == kind).count()) for kind in ("tp", "fp", "fn")}
     counts["fp"] += empty
-    metrics = results.metrics()
-    right, labels = counts["tp"], counts["tp"] + counts["fp"]
-    precision, recall = right / max(labels, 1), float(metrics["recall"])
+    precision, recall = (
+        counts["tp"] / max(counts["tp"] + counts[wrong], 1) for wrong in ("fp", "fn")
+    )
     fscore = 2 * precision * recall / max(precision + recall, 1e-9)
     return {"precision": precision, "recall": recall, "fscore": fscore, **counts}
 

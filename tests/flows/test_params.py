@@ -38,6 +38,16 @@ def test_refused(values, words):
     assert "user:secret" not in str(error.value.errors(include_input=False)[0]["msg"])
 
 
+@pytest.mark.parametrize(
+    "name", ["sources", "out", "root", "boxes", "box_names", "detector", "model"]
+)
+def test_a_path_is_taken_as_its_text(tmp_path, name):
+    path = tmp_path / "a" / "b.json"
+    more = {"boxes": "boxes"} if name == "box_names" else {}
+    assert params(**{name: path} | more) == params(**{name: str(path)} | more)
+    assert params(sources=[path, "in"]) == params(sources=(str(path), "in"))
+
+
 def test_dataset_is_named_after_the_output_unless_told_or_unwanted():
     assert params(out="s3://bucket/a b/labels-1/").dataset_name == "labels-1"
     assert params(out="/").dataset_name == "autolabel"

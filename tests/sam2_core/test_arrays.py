@@ -57,6 +57,13 @@ def frame(pixels):
          "Boxes.scores: expected float32 (N) with N = 2, got <U3 (2,)"),
         (boxes, "track_ids", [1.5, 2.0],
          "Boxes.track_ids: expected int64 (N) with N = 2, got float64 (2,)"),
+        (boxes, "labels", "no", "Boxes.labels: expected tuple (N), got str"),
+        (boxes, "labels", b"no", "Boxes.labels: expected tuple (N), got bytes"),
+        (boxes, "labels", {"car", "bus"}, "Boxes.labels: expected tuple (N), got set"),
+        (boxes, "labels", 2, "Boxes.labels: expected tuple (N), got int"),
+        (boxes, "labels", None, "Boxes.labels: expected tuple (N), got NoneType"),
+        (boxes, "scores", None, "Boxes.scores: expected float32 (N) with N = 2, got NoneType"),
+        (masks, "reasons", "ok", "Masks.reasons: expected tuple (N) with N = 2, got str"),
         (boxes, "labels", ("car",), "Boxes.xyxy_px: expected float32 (N, 4) with N = 1"),
         (masks, "area_px", np.ones(3, I64),
          "Masks.area_px: expected int64 (N) with N = 2, got int64 (3,)"),
@@ -91,6 +98,13 @@ def test_values_that_callers_make_by_hand_are_converted_and_copied():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.isinf(Boxes([[0, 0, 1e308, 4]], [1], ["car"]).xyxy_px[0, 2])
+
+
+@pytest.mark.parametrize("value", [boxes(), masks(), Boxes.empty()])
+def test_rows_have_no_truth_value(value):
+    """None and no rows are two answers."""
+    with pytest.raises(TypeError, match=r"has no truth value: ask for its len\(\)"):
+        bool(value)
 
 
 @pytest.mark.parametrize("make", [boxes, masks, prompts, low_res])

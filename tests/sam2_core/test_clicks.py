@@ -112,8 +112,15 @@ def test_what_is_no_prompt_says_why(compact):
                            np.zeros((1, 64, 64), np.float32))  # fmt: skip
     with pytest.raises(AutolabelError, match="close_ups=False"):
         opened.segment(refined)
-    with pytest.raises(ValueError, match="uint8"):
-        OpenImage(compact, np.zeros((9, 9), np.uint8))
+
+
+@pytest.mark.parametrize(
+    "click", [(np.nan, 90, 1), (130, np.nan, 0), (np.inf, 90, 1), (130, -np.inf, 1)]
+)
+def test_a_click_at_no_place_is_refused(click):
+    with pytest.raises(ValueError, match="expected clicks at finite x, y"):
+        prompts([(130, 90, 1), click])
+    assert len(prompts([(*click[:2], -1)])) == 1, "what is no point may be anywhere"
 
 
 def test_a_held_click_spreads_over_what_looks_alike_and_stops_at_an_edge():
