@@ -73,7 +73,7 @@ TERMS = """\
 miou: IoU of masks, on average over all true instances, 0 where none was found (matched: over those
 found), with its 95% interval by bootstrap over pictures. boundary F: the same of their outlines,
 within 0.2% of the diagonal. recall: share that was found, by a box of its class with an IoU of 0.5.
-ap50: COCO's average precision at an IoU of 0.5."""
+ap50: COCO's average precision at an IoU of 0.5, of the best 100 of each class in a picture."""
 # What an evaluation records of its options, to compare it with others later.
 OF_A_RUN = ("truth", "first_frames", "limit")
 OF_PROMPT = {

@@ -544,6 +544,8 @@ def headline(result: Mapping[str, Any]) -> str:
         clicked, jittered = "clicks" in run, result["prompt"] == "jittered"
         own = "objects" if clicked else "boxes"
         text += f"; {own} are the truth's own{', jittered' if jittered else ''}"
+    if result["boxes_alone"]:
+        text += "; measured by boxes: the truth has no masks, so IoU is that of boxes"
     return text
 
 
@@ -581,10 +583,6 @@ def _shown(value: float | tuple[float, float] | None) -> str:
 def remarks(result: Mapping[str, Any]) -> list[str]:
     """Say in lines what is not in the table: of sequences, beside another run, not counted."""
     lines = []
-    if result.get("boxes_alone"):
-        lines.append(
-            "the truth has boxes alone: IoU and recall are of boxes, and of masks nothing is said"
-        )
     if davis := result.get("davis"):
         lines.append(
             f"J&F {davis['j_and_f']:.3f}, J {davis['j']:.3f}, F {davis['f']:.3f} of "

@@ -16,7 +16,7 @@ from sam2_core.mask_geometry import boundary_f, mask_iou, size_class
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import read_truth
 from tasks.evaluate.evaluate import evaluate, one_by_one, open_truth, true_boxes
-from tasks.evaluate.metrics import Scores, box_iou, matched, remarks
+from tasks.evaluate.metrics import Scores, box_iou, headline, matched
 
 H, W = 120, 160
 SIZE = [H, W]
@@ -277,7 +277,7 @@ def test_a_truth_of_boxes_alone_is_measured_by_boxes(tmp_path, mask):
     ]
     assert (result["boxes_alone"], result["instances"], result["recall"]) == (True, 3, 0.6667)
     assert [result[name] for name in ("boundary_f", "mask_ap", "mask_ap50")] == [None] * 3
-    assert "the truth has boxes alone" in remarks(result)[0]
+    assert "the truth has no masks" in headline(result | {"model": "x", "prompt": "detector"})
     theirs = coco_says(tmp_path / "truth.json", boxes)
     sizes = [result["by_size"][name]["ap"] for name in ("small", "medium", "large")]
     ours = [result["ap"], result["ap50"], *sizes]
