@@ -25,7 +25,7 @@ def decoding_versions() -> dict[str, str]:
     """Return the versions of the installed libraries that decode pictures, videos and recordings.
 
     The names are "numpy", "opencv", "pillow", "pyav" and "simplejpeg", sorted; one that is not
-    installed (PyAV comes with an extra) is left out. Nothing is imported.
+    installed is left out. Nothing is imported.
     """
     found = {}
     for name, distributions in _LIBRARIES.items():

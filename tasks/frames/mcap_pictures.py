@@ -22,6 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+import av
 import numpy as np
 
 from sam2_core.machine import of_extra
@@ -334,7 +335,6 @@ class PacketDecoder:
 
     def feed(self, number: int, time_ns: int, codec: str, data: bytes) -> Iterator[Shot]:
         """Decode a packet; a damaged one costs the pictures that need it."""
-        av = _av()
         if self._context is None:
             names = {"h265": "hevc", "hevc": "hevc", "h264": "h264", "av1": "av1", "vp9": "vp9"}
             if codec.lower() not in names:
@@ -367,7 +367,7 @@ class PacketDecoder:
         if self._context is not None:
             try:
                 yield from self._out(self._context.decode(None))
-            except _av().FFmpegError as error:
+            except av.FFmpegError as error:
                 _raise_of_machine(error)
                 log.debug("the end of a video: %s", error)
         for number, time_ns in sorted(self._times.items()):
@@ -378,10 +378,6 @@ def _raise_of_machine(error: Exception) -> None:
     """Raise a lack of memory; any other error number is a decoder's word for what it was fed."""
     if is_host_full(error):
         raise as_machine_error(error, "decoding a video") from error
-
-
-def _av() -> Any:
-    return of_extra("av", "compressed video", "mcap")
 
 
 def shots_of(path: Path, topic: str, wanted: Callable[[int], bool]) -> Iterator[Shot]:

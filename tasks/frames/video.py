@@ -25,16 +25,13 @@ from tasks.frames.download import CacheError, ChangedError, ExtractedFrames, Row
 from tasks.frames.identity import file_version, part_of
 from tasks.frames.images import TooLargeError, as_jpeg, refuse_large
 from tasks.frames.mcap_pictures import BadRecordingError, extract_stream
+from tasks.frames.video_streams import BadVideoError, capture_of
 from tasks.store import storage
 from tasks.store.retry import is_transient
 from tasks.types import Footage, FrameFailure, FrameRef, FrameSelection, StreamRef, VideoRef
 from tasks.wording import counted
 
 log = logging.getLogger(__name__)
-
-
-class BadVideoError(ValueError):
-    """A video that cannot be decoded; the message is the reason."""
 
 
 def expand_videos(frames: Iterable[Footage]) -> list[FrameRef | FrameFailure]:
@@ -169,7 +166,7 @@ def _extract(path: Path, extracted: ExtractedFrames, selection: FrameSelection) 
     """Write selected frames; one that cannot be decoded has no file and counts all the same."""
     # FFmpeg would tell what is wrong with a file, without its name; it is read once.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-    capture = cv2.VideoCapture(str(path))
+    capture = capture_of(path)
     try:
         width = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH))
         refuse_large(width, int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT)))

@@ -1,0 +1,96 @@
+"""Videos that OpenCV shows wrongly: of several streams, and interlaced ones."""
+
+import av
+import cv2
+import numpy as np
+import pytest
+from av.stream import Disposition
+
+from tasks.frames import video_streams
+from tasks.frames.video import expand_videos
+from tests.frames.sources import only
+
+SMALL, LARGE = (64, 48), (128, 96)
+
+
+def write(path, *sizes, default=None, interlaced=False, codec="libx264", frames=6):
+    """A video with a stream of each size (width, height), whose pictures move sideways."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        streams = []
+        for number, (width, height) in enumerate(sizes):
+            options = {"x264-params": "tff=1"} if interlaced else {}
+            stream = container.add_stream(codec, rate=10, options=options)
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            if default is not None:
+                stream.disposition = Disposition.default if number == default else Disposition(0)
+            streams.append(stream)
+        for index in range(frames):
+            for stream in streams:
+                pixels = np.full((stream.height * 3 // 2, stream.width), 128, np.uint8)
+                luma = pixels[: stream.height]
+                luma[:] = 16
+                luma[::2, 4 * index : 4 * index + 16] = 235
+                luma[1::2, 4 * index + 2 * interlaced :][:, :16] = 235
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, "yuv420p")))
+        for stream in streams:
+            container.mux(stream.encode(None))
+    return path
+
+
+def pictures(path):
+    frames = expand_videos(only(path).frames)
+    return [cv2.imread(frame.local_path) for frame in frames]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "default", "size"),
+    [
+        ("a.mp4", (SMALL, LARGE), None, LARGE),
+        ("b.mp4", (LARGE, SMALL), None, LARGE),
+        ("c.ts", (SMALL, LARGE, SMALL), None, LARGE),
+        ("d.mkv", (SMALL, LARGE), 1, LARGE),
+        ("e.mkv", (LARGE, SMALL), 1, SMALL),
+    ],
+)
+def test_of_several_streams_the_default_or_largest_is_labeled(
+    tmp_path, caplog, name, sizes, default, size
+):
+    found = pictures(write(tmp_path / name, *sizes, default=default))
+    assert [one.shape[1::-1] for one in found] == [size] * 6
+    width, height = size
+    assert f"{len(sizes)} video streams: that of {width}x{height} is labeled" in caplog.text
+
+
+def combed(pixels):
+    """How much rows differ from those above and below them."""
+    rows = pixels[..., 1].astype(float)
+    return np.abs(rows[1:-1] - (rows[:-2] + rows[2:]) / 2).mean()
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "b.ts", "c.mkv"])
+def test_interlaced_video_is_deinterlaced(tmp_path, name):
+    found = pictures(write(tmp_path / name, LARGE, interlaced=True))
+    assert len(found) == 6
+    assert max(map(combed, found)) < 1
+    bars = [pixels[:, 4 * index + 8].min() for index, pixels in enumerate(found)]
+    assert min(bars) > 200
+
+
+def test_both_ways_to_read_a_video_give_the_same_pictures(tmp_path):
+    path = write(tmp_path / "a.mp4", LARGE)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"tkhd") + 44  # the matrix of ISO 14496-12, here a quarter turn
+    data[at : at + 20] = b"".join(
+        n.to_bytes(4, "big") for n in (0, 1 << 16, 0, (1 << 32) - (1 << 16), 0)
+    )
+    path.write_bytes(data)
+    captures = cv2.VideoCapture(str(path)), video_streams._Capture(path, 0)
+    for _ in range(6):
+        assert all(capture.grab() for capture in captures)
+        (_, one), (_, other) = (capture.retrieve() for capture in captures)
+        assert one.shape == (128, 96, 3)
+        assert np.array_equal(one, other)
+        times = [capture.get(cv2.CAP_PROP_POS_MSEC) for capture in captures]
+        assert times[0] == pytest.approx(times[1])
+    assert not any(capture.grab() for capture in captures)
