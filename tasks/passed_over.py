@@ -55,7 +55,7 @@ class PassedOver:
         return f"passed over: {', '.join(told)}" if told else ""
 
     def _some(self, kind: tuple[str, str]) -> str:
-        names = [one_line(name) for name in self.examples[kind]]
+        names = [one_line(name) for name in self.examples.get(kind, ())]
         more = ", ..." if len(names) > _SHOWN else ""
         return f" ({', '.join(names[:_SHOWN])}{more})" if names else ""
 
@@ -70,7 +70,7 @@ def passed_over_json(found: Iterable[PassedOver]) -> list[dict[str, Any]]:
     return [
         {
             "where": one.where, "what": kind[1], "count": count,
-            "examples": one.examples[kind][:_SHOWN],
+            "examples": one.examples.get(kind, [])[:_SHOWN],
         }
         for one in found for kind, count in sorted(one.counts.items())
     ]  # fmt: skip

@@ -79,10 +79,12 @@ def _addresses(sources: Iterable[str], option: str = "SOURCE") -> Iterator[str]:
     for source in sources:
         found = [(option, source)]
         if source == "-" or source.startswith("@"):
-            text = sys.stdin.read() if source == "-" else (
-                storage.read_bytes(checked(source[1:])).decode("utf-8-sig", "replace")
-            )  # fmt: skip
-            lines = enumerate(map(str.strip, text.splitlines()), 1)
+            data = (
+                sys.stdin.buffer.read()
+                if source == "-"
+                else storage.read_bytes(checked(source[1:]))
+            )
+            lines = enumerate(map(str.strip, storage.text_of(data).splitlines()), 1)
             found = [
                 (f"{option} {source}, line {number}", line)
                 for number, line in lines

@@ -14,7 +14,8 @@ begins. No picture's own address ends so. Their versions (etags) are those of th
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -184,9 +185,17 @@ def split_address(address: str) -> tuple[str, str, str]:
 
 
 IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
+    re.findall(r"\S+", ".jpg .jpeg .jpe .jfif .png .bmp .webp .tif .tiff .ppm .pgm .pbm .pnm .jp2")
 )
-VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".m4v", ".webm", ".mpg", ".mpeg"})
+VIDEO_SUFFIXES = frozenset(
+    re.findall(
+        r"\S+",
+        """
+        .mp4 .m4v .mov .qt .f4v .3gp .3g2 .mkv .webm .ivf .avi .divx .wmv .asf .flv .mxf .dv .vob
+        .mpg .mpeg .mpe .m1v .m2v .ts .mts .m2t .m2ts .h264 .264 .h265 .265 .hevc .mjpeg .mjpg
+        """,
+    )
+)
 # Files of other formats with many pictures in each (`tasks.frames.readers`).
 CONTAINER_SUFFIXES = frozenset({".mcap", ".parquet", ".tar"})
 _CAMERA_WORDS = frozenset(
@@ -215,6 +224,17 @@ def suffix_of(name: str) -> str:
     """Return the ending of a file's name in small letters, with its dot; "" for none."""
     dot = name.rfind(".")
     return name[dot:].lower() if dot > 0 else ""
+
+
+def plain_name(name: str) -> str:
+    r"""Write the spellings of a path alike: `/` for `\`, letters whole (macOS splits marks off)."""
+    return unicodedata.normalize("NFC", name.replace("\\", "/"))
+
+
+def spellings(name: str) -> Iterator[str]:
+    """Yield the ways in which a disk may spell a path that a list names: its own first."""
+    plain = plain_name(name)
+    yield from dict.fromkeys((name, plain, unicodedata.normalize("NFD", plain)))
 
 
 def shared_beginning(ways: Sequence[Sequence[str]]) -> list[str]:

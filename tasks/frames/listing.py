@@ -285,7 +285,7 @@ class Folder:
         # Where there is no folder, the reader that lists it says so.
         most = _FIRST_NAMES if storage.is_s3(self.uri) else None
         there = itertools.islice(storage.entries(self.uri), most)
-        return {name: is_folder for name, is_folder, *_ in there}
+        return {name: is_folder for name, is_folder, *_ in there if not is_hidden(name)}
 
 
 class Reader(Protocol):

@@ -20,12 +20,12 @@ _SYSTEM_FOLDERS = frozenset(
 _OF_SYSTEM = "folder of a NAS or recycle bin", "folders of a NAS or recycle bin"
 _UNREAD = {
     ("file that looks like video", "files that look like video"): (
-        ".264 .265 .3g2 .3gp .asf .braw .dav .divx .f4v .flv .h264 .h265 .hevc .insv .ivf .lrv "
-        ".m2t .m2ts .m2v .mjpeg .mjpg .mts .mxf .ogv .qt .r3d .rm .rmvb .ts .vob .wmv .y4m .yuv"
+        ".av1 .avc .braw .dav .insv .lrv .mod .mp4v .nut .obu .ogm .ogv .r3d .rm .rmvb .sec .tod "
+        ".wtv .y4m .yuv"
     ),
     ("file that looks like a picture", "files that look like pictures"): (
-        ".arw .avif .cr2 .cr3 .dib .dng .exr .gif .hdr .heic .heif .j2c .j2k .jfif .jpf .jpx .jxl "
-        ".mpo .nef .pbm .pnm .psd .raw .rw2 .tga .thm"
+        ".arw .avif .cr2 .cr3 .dib .dng .exr .gif .hdr .heic .heif .ico .j2c .j2k .jpf .jpx .jxl "
+        ".jxr .mpo .nef .orf .pfm .psd .raw .rw2 .svg .tga .thm"
     ),
     (
         "recording that is not read",

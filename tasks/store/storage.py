@@ -4,6 +4,7 @@ Any fsspec URL: a local path, s3://, http(s)://, memory://. Credentials come fro
 (AWS_* for S3, AWS_ENDPOINT_URL for another S3 server), never from a URL.
 """
 
+import codecs
 import contextlib
 import errno
 import functools
@@ -194,7 +195,9 @@ def explained(action: str, uri: str) -> Iterator[None]:
         ours = [one for one in causes(error) if isinstance(one, StorageError)]
         if ours:  # fsspec has made "not found" of it
             raise ours[0] from error
-        if isinstance(error, PermissionError) or status in {401, 403}:
+        if "InvalidObjectState" in _told_by_s3(error):
+            why = "archived: restore it first, as with `aws s3api restore-object`"
+        elif isinstance(error, PermissionError) or status in {401, 403}:
             expired = _told_by_s3(error) & _EXPIRED
             why = (
                 _NEW_ONES + of_workers
@@ -296,6 +299,12 @@ def read_bytes(uri: str) -> bytes:
     # Without this s3fs asks for the size first, to read large files in parts: a request more.
     at_once = {"max_concurrency": 1} if is_s3(uri) else {}
     return ask("read", uri, lambda fs, path: fs.cat_file(path, **at_once))
+
+
+def text_of(data: bytes) -> str:
+    """Text of a file: UTF-8, or UTF-16 as Windows writes it; what is neither is replaced."""
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16" if is_utf16 else "utf-8-sig", "replace")
 
 
 def delete(uri: str) -> None:

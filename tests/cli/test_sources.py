@@ -20,10 +20,14 @@ def sources(*words):
     return label_params(values).sources
 
 
+def piped(text, encoding="utf-8"):
+    return io.TextIOWrapper(io.BytesIO(text.encode(encoding)))
+
+
 def test_lists_stand_for_their_lines(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("list.txt").write_text("\ufeffs3://b/drive one\n\n# no source\n  ./clip.mp4  \n")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("/x/a\n/x/b\n"))
+    monkeypatch.setattr(sys, "stdin", piped("/x/a\n/x/b\n"))
     found = sources("first", "@list.txt", "-")
     assert found == (
         f"{tmp_path}/first",
@@ -35,15 +39,24 @@ def test_lists_stand_for_their_lines(tmp_path, monkeypatch):
     Path("empty.txt").write_text("# nothing\n")
     with pytest.raises(click.UsageError, match=r"SOURCE @empty.txt: empty.txt has no lines"):
         sources("@empty.txt")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("https://me:secret@host/x\n"))
+    monkeypatch.setattr(sys, "stdin", piped("https://me:secret@host/x\n"))
     with pytest.raises(click.UsageError, match="password") as refused:
         sources("-")
     assert "secret" not in str(refused.value)
-    Path("other.txt").write_bytes("\ufeffdrives\n".encode("utf-16"))
+    Path("other.txt").write_bytes("drives\n".encode("utf-16-le"))  # without its mark
     with pytest.raises(click.UsageError, match=r"^SOURCE @other.txt, line 1: .* control char"):
         sources("@other.txt")
     with pytest.raises(click.UsageError, match=r"^SOURCE: an address must not be empty"):
         sources("")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
+def test_lists_may_be_written_as_windows_does(tmp_path, monkeypatch, encoding):
+    monkeypatch.chdir(tmp_path)
+    text = "\ufeffdrives/größe\r\n\r\n# none\r\n"
+    Path("list.txt").write_bytes(text.encode(encoding))
+    monkeypatch.setattr(sys, "stdin", piped(text, encoding))
+    assert sources("@list.txt") == sources("-") == (f"{tmp_path}/drives/größe",)
 
 
 @pytest.mark.parametrize(

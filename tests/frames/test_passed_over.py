@@ -1,10 +1,13 @@
 """What is not read of a source is counted by what it is, on every kind of storage alike."""
 
+import fsspec
 import pytest
 
+from tasks.frames.download import download
 from tasks.passed_over import PassedOver, passed_over_json, passed_over_lines
+from tests.frames import formats
 from tests.frames.recordings import jpeg, tar
-from tests.frames.sources import anywhere, ids, passed_over, write
+from tests.frames.sources import anywhere, good, ids, only, passed_over, reasons, write
 
 
 @pytest.mark.parametrize("place", ["local", "s3", "http"], indirect=True)
@@ -50,6 +53,54 @@ def test_members_of_an_archive_are_counted_like_files(tmp_path):
     assert passed_over(path) == (
         "1 file that looks like a picture (.heic), 3 folders of a NAS or recycle bin (@eaDir), "
         "1 video or recording in an archive (d/2.mp4)"
+    )
+
+
+def test_keys_with_empty_names_are_counted_and_the_rest_is_labeled(s3):
+    client = fsspec.filesystem("s3")
+    for key in ("in/d/1.jpg", "in//2.jpg", "in/d//3.jpg"):
+        client.call_s3("put_object", Bucket=s3[5:], Key=key, Body=b"x")
+    assert ids(f"{s3}/in") == ["d"]
+    assert passed_over(f"{s3}/in") == "2 names that no file can have (/2.jpg, d//3.jpg)"
+
+
+@pytest.mark.parametrize("storage_class", ["GLACIER", "DEEP_ARCHIVE"])
+def test_an_archived_object_is_to_be_restored(s3, storage_class):
+    client, body = fsspec.filesystem("s3"), jpeg(0)
+    put = {"Bucket": s3[5:], "Body": body}
+    client.call_s3("put_object", Key="d/1.jpg", StorageClass=storage_class, **put)
+    client.call_s3("put_object", Key="d/2.jpg", **put)
+    outcomes = download(only(f"{s3}/d").frames)
+    assert len(good(outcomes)) == 1
+    assert "d/1.jpg: archived: restore it first" in reasons(outcomes)[0]
+
+
+def test_rows_that_are_not_valid_are_no_frames(tmp_path):
+    root = formats.nuscenes(tmp_path / "t4", ["scene-1"], tables="annotation", data="data")
+
+    def invalid(rows):
+        for number, row in enumerate(one for one in rows if "CAM_FRONT" in one["filename"]):
+            row["is_valid"] = number > 0
+
+    whole = len(only(root).frames)
+    formats.change_table(root / "annotation" / "sample_data.json", invalid)
+    assert len(only(root).frames) == whole - 1
+    told = "1 picture with is_valid false"
+    assert passed_over(root) == passed_over(root) == told, "when its tables are known, too"
+
+
+def test_older_versions_and_absent_sweeps_are_counted(tmp_path):
+    for version in ("0", "1", "2"):
+        root = tmp_path / "all" / "id" / version
+        formats.nuscenes(root, ["scene-1"], tables="annotation", data="data")
+    folder = root / "annotation"
+
+    def sweep(rows):
+        rows.append(rows[0] | {"is_key_frame": False, "filename": "data/CAM_BACK/gone.jpg"})
+
+    formats.change_table(folder / "sample_data.json", sweep)
+    assert passed_over(tmp_path / "all") == (
+        "2 older versions of datasets (0, 1), 1 sweep that is not there (data/CAM_BACK/gone.jpg)"
     )
 
 

@@ -144,7 +144,8 @@ def _members(archive: File, passed_over: PassedOver) -> tuple[list[File], File |
     by_path = {_path(one): one for one in found}
     for name, target in links.items():
         if target in by_path:
-            found.insert(0, _linked(by_path[target], name))
+            by_path[name] = _linked(by_path[target], name)
+            found.insert(0, by_path[name])  # the last one stays the last of the archive
         else:
             passed_over.add(*_DANGLING, example=name)
     whole = not any(one.problem for one in found)
@@ -232,7 +233,7 @@ class Mcap(Reader):
 def _tell_of_missing(folder: str, there: set[str]) -> None:
     """Tell of the files of a rosbag2 recording that are not beside its metadata."""
     uri = storage.join(folder, METADATA)
-    text = storage.read_bytes(uri).decode("utf-8", "replace")
+    text = storage.text_of(storage.read_bytes(uri))
     named = re.findall(r"[^][,'\"/\s]+\.mcap\b", text)
     gone = [one for one in dict.fromkeys(named) if one not in there]
     if gone:

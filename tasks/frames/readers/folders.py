@@ -292,7 +292,7 @@ def _timed(files: list[File], times_uri: str) -> list[File]:
         return ordered
     lines: list[str] = []
     try:
-        lines = storage.read_bytes(times_uri).decode("utf-8", "replace").splitlines()
+        lines = storage.text_of(storage.read_bytes(times_uri)).splitlines()
     except storage.StorageError as error:
         log.warning("%s", error)
     times = dict(enumerate(timestamp_ns(line.strip().replace(" ", "_")) for line in lines))

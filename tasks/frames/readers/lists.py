@@ -35,6 +35,7 @@ from tasks.frames.identity import (
     is_camera_name,
     sequence_id_of,
     shared_beginning,
+    spellings,
     suffix_of,
     timestamps_ns,
 )
@@ -58,6 +59,7 @@ class Record:
         timestamp_ns: since 1970, or None.
         etag, size_bytes: where the list tells them; else the file is looked at.
         problem: why it cannot be labeled, "" for nothing.
+        named: the end of its address that the list tells; disks may spell it otherwise.
 
     """
 
@@ -69,6 +71,7 @@ class Record:
     etag: str = ""
     size_bytes: int = 0
     problem: str = ""
+    named: str = ""
 
     @property
     def folder(self) -> str:
@@ -188,10 +191,12 @@ def _file(one: Record) -> File:
     name = one.uri.rpartition("/")[2]
     if one.problem or (one.etag and not storage.is_local(one.uri)):
         return File(name, one.uri, one.size_bytes, "" if one.problem else one.etag)
-    try:
-        return stat_file(one.uri) or File(name, one.uri, 0, "")
-    except storage.NotFoundError:
-        return File(name, one.uri, 0, "")
+    around = one.uri.removesuffix(one.named)
+    for spelled in spellings(one.named):
+        with contextlib.suppress(storage.NotFoundError):
+            if file := stat_file(around + spelled):
+                return file
+    return File(name, one.uri, 0, "")
 
 
 _COLUMNS: dict[str, tuple[str, ...]] = {
@@ -243,6 +248,7 @@ def _record(row: Mapping[str, Any], base: str, where: str, *, anywhere: bool) ->
         uri, str(row.get("sequence") or ""), str(row.get("camera") or ""),
         order if isinstance(order, int) else None, time_ns,
         str(row.get("etag") or ""), int(row.get("size_bytes") or 0), problem,
+        named if uri.endswith(named) else "",
     )  # fmt: skip
 
 
@@ -292,9 +298,10 @@ def _base(source: str, names: list[str]) -> str:
     ]
     for name in names[:20]:  # the first ones may be gone
         for base in bases:
-            with contextlib.suppress(storage.StorageError):
-                if stat_file(storage.join(base, name)):
-                    return base
+            for spelled in spellings(name):
+                with contextlib.suppress(storage.StorageError):
+                    if stat_file(storage.join(base, spelled)):
+                        return base
     shown = ", ".join(map(storage.redact, bases))
     raise AutolabelError(
         f"{storage.redact(source)} names {names[0]!r}, which is in none of: {shown}"

@@ -26,12 +26,14 @@ from tasks.frames.identity import IMAGE_SUFFIXES, address_of, fits_int64, suffix
 from tasks.frames.listing import File, Folder, ListedSequence, Reader, natural_key, stat_file, walk
 from tasks.passed_over import PassedOver
 from tasks.store import storage
-from tasks.wording import counted
 
 _TABLES = re.compile(r"annotation|v\d+\.\d+(-\w+)*")
 _NEEDED = {"sample_data.json", "calibrated_sensor.json", "sensor.json", "sample.json"}
 _PIECE, _BETWEEN = 1 << 20, re.compile(r"[\s,]*")  # characters
 Row = dict[str, Any]
+_INVALID = "picture with is_valid false", "pictures with is_valid false"
+_STRAY = "picture of no sample with a scene", "pictures of no sample with a scene"
+_NOT_THERE = "sweep that is not there", "sweeps that are not there"
 _LEVELS = 2  # of folders above a dataset: T4's are in ID/VERSION
 
 log = logging.getLogger(__name__)
@@ -47,18 +49,17 @@ class NuScenes(Reader):
         for _ in range(_LEVELS + 1):
             if table_folders(folder):
                 return True
-            folders = [name for name in folder.folders if not name.startswith(".")]
-            if not folders:
+            if not folder.folders:
                 return False
-            folder = folder / folders[0]
+            folder = folder / folder.folders[0]
         return False
 
     def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
         """List the scenes of each dataset."""
         found, where = False, ""
-        for names, folder, tables in datasets(Folder(source)):
+        for names, folder, tables in datasets(Folder(source), passed_over):
             where = where or storage.redact(storage.join(folder, tables[0]))
-            for listed in _scenes(names, folder, tables):
+            for listed in _scenes(names, folder, tables, passed_over):
                 found = True
                 yield listed
         if where and not found:
@@ -80,9 +81,10 @@ def table_folders(folder: Folder) -> list[str]:
 
 
 def datasets(
-    folder: Folder, names: tuple[str, ...] = ()
+    folder: Folder, passed_over: PassedOver | None = None, names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str, list[str]]]:
     """Yield the datasets in a folder: way to it, its folder, the folders of its tables."""
+    passed_over = passed_over or PassedOver()
     tables = table_folders(folder)
     if tables:
         yield names, folder.uri, tables
@@ -90,10 +92,14 @@ def datasets(
     if len(names) == _LEVELS:
         return
     folders = sorted(folder.folders, key=natural_key)
-    versions = [name for name in folders if name.isdecimal()]
-    for name in versions[-1:] if names and versions == folders else folders:
-        if not name.startswith("."):
-            yield from datasets(folder / name, (*names, name))
+    if names and all(map(str.isdecimal, folders)):
+        for name in folders[:-1]:
+            passed_over.add(
+                "older version of a dataset", "older versions of datasets", example=name
+            )
+        folders = folders[-1:]
+    for name in folders:
+        yield from datasets(folder / name, passed_over, (*names, name))
 
 
 def rows(uri: str) -> Iterator[Row]:
@@ -186,14 +192,14 @@ def _why_not(row: Row, camera: str | None, scene_of: Mapping[str, str]) -> str:
         return f"sample_token {row.get('sample_token')} is of no sample of a scene"
     if filename.startswith("/") or ".." in filename.split("/"):
         return f"filename {filename!r} leads out of the dataset"
-    if row.get("is_valid") is False:
-        return "is_valid is false"
     return "" if _time_ns(row) >= 0 else f"timestamp {row.get('timestamp')!r} is no time"
 
 
 @functools.lru_cache(maxsize=1)
-def _read(folder: str, table: str, versions: tuple[tuple[str, str], ...]) -> _Scenes:
-    """Read the tables of a dataset.
+def _read(
+    folder: str, table: str, versions: tuple[tuple[str, str], ...]
+) -> tuple[_Scenes, Counter[tuple[str, str]]]:
+    """Read the tables of a dataset; returns its scenes, and how many pictures are passed over.
 
     A shard lists each of its sequences anew, and large tables take minutes to read.
 
@@ -206,30 +212,30 @@ def _read(folder: str, table: str, versions: tuple[tuple[str, str], ...]) -> _Sc
     channels, scene_of = _by_token(folder, table, by_log="scene.json" not in dict(versions))
     found: _Scenes = {name: {} for name in dict.fromkeys(scene_of.values())}
     only = next(iter(found)) if len(found) == 1 else None
-    strays = []
+    passed_over = Counter[tuple[str, str]]()
     for row in rows(storage.join(folder, table, "sample_data.json")):
         camera = channels.get(str(row.get("calibrated_sensor_token")))
         filename = str(row.get("filename") or "")
         if camera == "" or suffix_of(filename) not in IMAGE_SUFFIXES:
             continue
+        if row.get("is_valid") is False:
+            passed_over[_INVALID] += 1
+            continue
         scene = scene_of.get(str(row.get("sample_token")), only)
         if scene is None:
-            strays.append(str(row.get("token")))
+            passed_over[_STRAY] += 1
             continue
         why = _why_not(row, camera, scene_of)
         why = why and f"{table}/sample_data.json, token {row.get('token')}: {why}"
         shot = _Shot(filename, _time_ns(row), bool(row.get("is_key_frame", True)), why)
         camera = camera or filename.rpartition("/")[0].rpartition("/")[2] or "_"
         found[scene].setdefault(camera, []).append(shot)
-    if strays:
-        log.warning(
-            "%s: %s of no sample that belongs to a scene, the first is %s",
-            storage.redact(folder), counted(len(strays), "picture"), strays[0],
-        )  # fmt: skip
-    return found
+    return found, passed_over
 
 
-def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[ListedSequence]:
+def _scenes(
+    names: tuple[str, ...], folder: str, tables: list[str], passed_over: PassedOver
+) -> Iterator[ListedSequence]:
     for table in tables:
         has = (Folder(folder) / table).files
         if _NEEDED - has:
@@ -244,7 +250,8 @@ def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[
             (name, one.etag if one else "") for name, one in zip(used, listed, strict=True)
         )
         with _reading:
-            scenes = _read(folder, table, versions)
+            scenes, left_out = _read(folder, table, versions)
+        passed_over.counts.update(left_out)
         find = _finder(folder)
         for scene, cameras in scenes.items():
             own: tuple[str, ...] = (scene,) if len(tables) == 1 else (table, scene)
@@ -252,7 +259,7 @@ def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[
             if names and len(scenes) == len(tables) == 1:
                 own = ()
             pictures = {
-                camera: list(_pictures(folder, shots, find))
+                camera: list(_pictures(folder, shots, find, passed_over))
                 for camera, shots in sorted(cameras.items(), key=lambda one: natural_key(one[0]))
             }
             if any(pictures.values()):
@@ -289,7 +296,7 @@ def _finder(folder: str) -> Callable[[str], File | None]:
 
 
 def _pictures(
-    folder: str, shots: list[_Shot], find: Callable[[str], File | None]
+    folder: str, shots: list[_Shot], find: Callable[[str], File | None], passed_over: PassedOver
 ) -> Iterator[File]:
     first_ns = min((one.timestamp_ns for one in shots if one.timestamp_ns >= 0), default=None)
     before = None
@@ -299,6 +306,7 @@ def _pictures(
         before = shot
         file = None if shot.problem else find(shot.filename)
         if file is None and not shot.problem and not shot.is_key:
+            passed_over.add(*_NOT_THERE, example=shot.filename)
             continue
         time_ns = shot.timestamp_ns if shot.timestamp_ns >= 0 else first_ns
         if file is None:  # made up, always below the dataset
