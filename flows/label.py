@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 from prefect import Flow, flow
-from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.label_sequences import THREADS, label_sequences
@@ -14,10 +13,11 @@ from flows.params import LabelParams
 from flows.plan.plan import Plan, begin, make_plan, summary_of
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import dated, frames_counted, publish
-from flows.server.runs import signs_of_life
+from flows.server.runs import ending, signs_of_life
 from tasks.errors import redacted_errors
 from tasks.pipeline.device_processes import ready
 from tasks.processes import handling
+from tasks.wording import counted
 
 LabelFlow = Flow[[LabelParams], dict[str, Any]]
 
@@ -28,8 +28,9 @@ def label_flow(plan: Plan | None = None) -> LabelFlow:
     def label(params: LabelParams) -> Any:
         """Label every sequence of the sources that is not labeled yet, and load them into FiftyOne.
 
-        Returns the summary (`flows.plan.plan.summary_of`): failures are in it, and never fail the
-        flow. The state's message counts them: `autolabel status` prints it.
+        Returns the summary (`flows.plan.plan.summary_of`). The flow ends like a shard of a
+        backfill: Failed when some sequence is not complete, and else Completed, perhaps "in part".
+        The state's message says what is missing: `autolabel status` prints it.
         """
         with redacted_errors(), signs_of_life(), contextlib.ExitStack() as stack:
             if plan:  # of a command: Prefect takes SIGTERM to wait for tasks, perhaps minutes
@@ -45,8 +46,10 @@ def label_flow(plan: Plan | None = None) -> LabelFlow:
                 outcomes = label_sequences(job, made.sequences, submit_step, made.cameras)
             summary = summary_of(made, outcomes, time.perf_counter() - started)
             publish(summary)
-            failed = len(summary["failed"])
-            return Completed(message=f"{failed} failed", data=summary) if failed else summary
+            text = f"{counted(summary['frames'], 'frame')}, {counted(summary['instances'], 'mask')}"
+            state = ending(outcomes, text, 0, params.dataset_name)
+            state.data = summary
+            return state
 
     label.__qualname__ = label.__name__  # where Prefect looks for the flow of a deployment
     as_flow = flow(

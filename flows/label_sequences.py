@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flows.pipeline import Handle, Submit, do_now, run_sequence
+from flows.plan.rates import remember_rate
 from sam2_core.machine import usable_cores
 from sam2_core.machine_errors import causes
 from tasks.observe.progress import DETECT, DOWNLOAD, LABEL, OPEN, SEGMENT
@@ -166,10 +167,13 @@ def label_sequences(
         pause_s = FIRST_PAUSE_S * (1 if in_shard else COMMAND_PAUSES) * 2 ** (tried - 1)
         pause_s *= random.uniform(1, 1.2)  # noqa: S311 - workers are not to come back all at once
         log.warning(
-            "%s failed for now; trying again in %.0f s", counted(len(todo), "sequence"), pause_s
-        )
+            "%s failed for now (%s); trying again in %.0f s",
+            counted(len(todo), "sequence"), ", ".join(parts[number].name for number in todo[:10]),
+            pause_s,
+        )  # fmt: skip
         time.sleep(pause_s)
     found = [outcomes[one] for one in sorted(outcomes)]
+    remember_rate(job.stamp, found, follows=job.params.follow)
     if not in_shard:  # a shard's flow counts all failures
         _note_unreadable(job, parts, found)
     return found

@@ -135,7 +135,10 @@ def _under_prefect(
     from flows.server.runs import TAG
 
     with api.settings(), tags(TAG), shown:
-        summary: dict[str, Any] = flow.label_flow(plan)(plan.job.params)
+        state = flow.label_flow(plan)(plan.job.params, return_state=True)
+    summary: dict[str, Any] | Exception = state.result(raise_on_failure=False)
+    if isinstance(summary, Exception):
+        raise summary
     return summary
 
 

@@ -98,8 +98,10 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
         when = local_time(one["started"]) if one["started"] else "not started"
         later = "; the same command continued it later" if one["continued"] else ""
         click.echo(f"{one['name']}: {one['state']}, {when}, to {one['out']}{later}")
-        if one["state"] == "Completed" and one["message"]:
-            click.echo(f"  {one['message']}, which and why: {as_typed('status', one['out'])}")
+        if one["state"] in {"Completed", "Failed"} and one["message"]:
+            lacks = one["state"] == "Failed" or "in part" in one["message"]
+            why = f"; which and why: {as_typed('status', one['out'])}" if lacks else ""
+            click.echo(f"  {one['message']}{why}")
     if not status["runs"]:
         click.echo(f"no shards in the last {hours:g} h")
     for run in status["runs"]:

@@ -4,7 +4,7 @@ Streams: of a sequence only a few short strings stay in memory, so a hundred tho
 The plan is shown as a table on the terminal and as Markdown in Prefect.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -16,6 +16,7 @@ import numpy as np
 from flows.params import BackfillParams
 from flows.plan.names import Stored, names_of, why_kept
 from flows.plan.plan import job_of
+from flows.plan.rates import Rate, last_rate, rate_of
 from flows.plan.shards import Piece, ShardParams, pack, shard_lengths, taken_ns, work_of
 from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
@@ -23,7 +24,6 @@ from tasks.boxes.imported import Matching
 from tasks.dataset.schema import refuse_before_labeling
 from tasks.frames.discover import Discovered, discover, refuse_output_inside
 from tasks.frames.naming import Names
-from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
 from tasks.passed_over import PassedOver, passed_over_json, passed_over_lines
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
@@ -31,50 +31,7 @@ from tasks.store.manifests import Key, ListedManifest, dated_ahead, path_of, rea
 from tasks.types import VideoRef
 from tasks.wording import counted, plain
 
-# Until something was measured: about what the bundled model takes on a CPU, without and with
-# following, and twice what SAM 2's base_plus takes for a crowded frame on a GPU.
-ASSUMED_SECONDS_PER_FRAME, ASSUMED_WITH_FOLLOWING = 0.5, 10.0
-ASSUMED_SECONDS_PER_FRAME_ON_GPU = 0.02
 REPORTS_READ = 50
-
-
-@dataclass(frozen=True)
-class Rate:
-    """Seconds of a worker's time that one frame takes.
-
-    Attributes:
-        seconds_per_frame: estimate, at least a microsecond.
-        frames: frames it was measured on, 0 when it is assumed.
-
-    """
-
-    seconds_per_frame: float
-    frames: int
-
-    @property
-    def text(self) -> str:
-        """What to tell a person."""
-        how = f"measured on {self.frames}" if self.frames else "assumed: none of this run measured"
-        return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, {how}"
-
-
-def rate_of(
-    reports: Iterable[dict[str, Any]], *, on_gpu: bool = False, follows: bool = False
-) -> Rate:
-    """Return the rate that a run's reports of sequences tell, else an assumption.
-
-    The stages of a run overlap, so a frame costs what the longest of them takes.
-    """
-    frames, total = 0, {DOWNLOAD: 0.0, DETECT: 0.0, SEGMENT: 0.0}
-    for report in reports:
-        frames += int(report.get("frames", 0))
-        for stage in total:
-            total[stage] += float(report.get("seconds", {}).get(stage, 0))
-    if not frames:
-        on_cpu = ASSUMED_WITH_FOLLOWING if follows else ASSUMED_SECONDS_PER_FRAME
-        return Rate(ASSUMED_SECONDS_PER_FRAME_ON_GPU if on_gpu else on_cpu, 0)
-    return Rate(max(max(total.values()) / frames, 1e-6), frames)
-
 
 # Prefect takes half a megabyte of parameters; a shard's have the sources and its pieces.
 MOST_SOURCE_CHARACTERS = 200_000
@@ -238,6 +195,8 @@ def plan_backfill(
     on_gpu = made_by is not None and needs_gpu(made_by.backend, made_by.precision)
     reports = islice(read_reports(label.out, stamp.run_key), REPORTS_READ)
     rate = rate_of(reports, on_gpu=on_gpu, follows=label.follow)
+    if not rate.frames:
+        rate = last_rate(stamp, follows=label.follow) or rate
     plan = BackfillPlan(params, stamp, rate, matching=matching, known=names_of(label))
     plan.works = list(_missing(plan, in_flight(stamp.run_key)))
     if matching:

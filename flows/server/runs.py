@@ -50,7 +50,7 @@ def ending(
     """Return Failed, with up to three reasons, when some sequence is not complete, else Completed.
 
     Args:
-        outcomes: of every sequence of the shard.
+        outcomes: of every sequence of the run.
         text: what was done.
         given_up: how many of the failed sequences will not be tried again.
         dataset: where the labels were to be loaded.
@@ -63,6 +63,8 @@ def ending(
             for one in some
         )
 
+    if frames := sum(len(one.failures) for one in outcomes):
+        text += f", in part: {counted(frames, 'frame')} without labels"
     failed = [one for one in outcomes if one.partial or (one.error and one.stage != LOAD)]
     if failed:
         gone = f" ({given_up} of them given up)" if given_up else ""

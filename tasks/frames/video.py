@@ -113,7 +113,7 @@ def _frames_of(video: VideoRef, start_ns: int | None, first: int) -> tuple[list[
         if stream:
             found = extract_stream(path, stream, first, extracted)
         else:
-            found = list(_extract(path, extracted, selection)), 0
+            found = list(_extract(path, extracted, selection, storage.redact(video.uri))), 0
         # OpenCV opens files by name: by now another one may lie there.
         is_same = path.exists() and before == file_identity(path)
         is_listed = is_same and video.etag in {"", file_version(path)}
@@ -162,11 +162,13 @@ def _times_ns(capture: Any) -> Iterator[int | None]:
         yield last_ns if last_ns > before_ns else None
 
 
-def _extract(path: Path, extracted: ExtractedFrames, selection: FrameSelection) -> Iterator[Row]:
+def _extract(
+    path: Path, extracted: ExtractedFrames, selection: FrameSelection, where: str
+) -> Iterator[Row]:
     """Write selected frames; one that cannot be decoded has no file and counts all the same."""
     # FFmpeg would tell what is wrong with a file, without its name; it is read once.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-    capture = capture_of(path)
+    capture = capture_of(path, where)
     try:
         width = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH))
         refuse_large(width, int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT)))
@@ -174,7 +176,7 @@ def _extract(path: Path, extracted: ExtractedFrames, selection: FrameSelection) 
         index = 0
         while selection.stop is None or index < selection.stop:
             if not capture.grab():
-                yield from _lost(path, index, promised, selection, times)
+                yield from _lost(path, index, promised, selection, times, where=where)
                 break
             shown_ns = next(times)
             if index in selection:
@@ -194,7 +196,13 @@ def _extract(path: Path, extracted: ExtractedFrames, selection: FrameSelection) 
 
 
 def _lost(
-    path: Path, decoded: int, promised: int, selection: FrameSelection, times: Iterator[int | None]
+    path: Path,
+    decoded: int,
+    promised: int,
+    selection: FrameSelection,
+    times: Iterator[int | None],
+    *,
+    where: str,
 ) -> Iterator[Row]:
     """Yield the first selected frame that is missing, if frames are missing and that is known."""
     if decoded == 0:
@@ -208,7 +216,7 @@ def _lost(
     except OSError as error:
         raise as_machine_error(error, f"reading {path}") from error
     if not reason and decoded < promised:
-        log.warning("%s: %d frames of %d could be decoded", path, decoded, promised)
+        log.warning("%s: %d frames of %d could be decoded", where, decoded, promised)
     missing = range(decoded, max(promised, decoded + 1)) if reason else ()
     for index in [one for one in missing if one in selection][:1]:
         yield index, "", (0, 0), 0, next(times), reason

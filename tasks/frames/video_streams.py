@@ -29,10 +29,15 @@ class BadVideoError(ValueError):
     """A video that cannot be decoded; the message is the reason."""
 
 
-def capture_of(path: Path) -> Any:
+def capture_of(path: Path, where: str) -> Any:
     """Open a video; returns what can be read like a `cv2.VideoCapture`.
 
     Of several streams the default one is read, which Matroska alone tells, else the largest.
+
+    Args:
+        path: of the file.
+        where: its address, for the log.
+
     """
     # Damaged files may have no stream, or others when they are opened again.
     with suppress(av.FFmpegError, LookupError), _opened(path) as container:
@@ -42,7 +47,7 @@ def capture_of(path: Path) -> Any:
         if len(streams) > 1:
             log.warning(
                 "%s has %d video streams: that of %dx%d is labeled",
-                one_line(path.name), len(streams), stream.width, stream.height,
+                one_line(where), len(streams), stream.width, stream.height,
             )  # fmt: skip
         first = islice(container.decode(stream), _LOOKED_AT)
         if stream != container.streams.video[0] or any(one.interlaced_frame for one in first):

@@ -127,7 +127,8 @@ def open_sequence(job: Job, part: SequencePart) -> Opened:
         )
     frames_here = sum(len(chunk.frames) for chunk in mine)
     expect((part.name, part.chunks), frames_here - part.planned)
-    log.info("%s in %s", counted(frames_here, "frame"), counted(len(mine), "chunk"))
+    in_chunks = counted(len(mine), "chunk")
+    log.info("%s: %s in %s", part.name, counted(frames_here, "frame"), in_chunks)
     return Opened(part, mine, rest, stored_paths, failures, attempt_uri)
 
 
@@ -190,14 +191,17 @@ def check_sequence(
     together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
     outcome = outcome_so_far(part.name, together, opened.failures)
     for one in outcome.failures[:FAILURES_LOGGED]:  # the report has all of them
-        log.info("%s failed in %s: %s", one.uri.rpartition("/")[2], one.stage, one.reason)
+        name = one.uri.rpartition("/")[2]
+        log.info("%s: %s failed in %s: %s", part.name, name, one.stage, one.reason)
     if len(outcome.failures) > FAILURES_LOGGED:
-        log.info("%d more frames failed", len(outcome.failures) - FAILURES_LOGGED)
+        more = len(outcome.failures) - FAILURES_LOGGED
+        log.info("%s: %d more frames failed", part.name, more)
     frames = counted(outcome.frames, "frame")
     if others is None:
-        log.info("%s, %s, the rest of it is done by other shards", frames, outcome.masks)
+        told = "%s: %s, %s, the rest of it is done by other shards"
+        log.info(told, part.name, frames, outcome.masks)
         return outcome
-    log.info("%s, %s", frames, outcome.masks)
+    log.info("%s: %s, %s", part.name, frames, outcome.masks)
     partial = bool(opened.failures) or any(one.may_yet_come for one in outcome.failures)
     versions = [one.versions for one in together]
     manifest = Manifest(
@@ -292,7 +296,7 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
             add_to_report(params.out, manifest, {"gaps": facts["gaps"]})
     seconds = outcome.seconds | {TRACK: time.perf_counter() - started}
     outcome = replace(with_tracks(outcome, facts), tracked_now=not stored, seconds=seconds)
-    log.info("%s", counted(outcome.tracks, "track"))
+    log.info("%s: %s", outcome.sequence_id, counted(outcome.tracks, "track"))
     return outcome
 
 
@@ -329,7 +333,7 @@ def load_sequence(job: Job, outcome: SequenceOutcome, loaded: frozenset[str]) ->
         return outcome
     report = loader.run(load_labels, manifest) if loader else load_labels(job, manifest)
     frames = counted(manifest.frames - manifest.failed, "frame")
-    log.info("%s loaded into %s", frames, job.params.dataset_name)
+    log.info("%s: %s loaded into %s", outcome.sequence_id, frames, job.params.dataset_name)
     job.context.progress.advance(LOAD, manifest.frames)
     seconds = outcome.seconds | {LOAD: report.seconds}
     return replace(outcome, seconds=seconds, left_out=report.changed)

@@ -32,7 +32,10 @@ def test_nights_are_told_with_their_zone(monkeypatch):
         "last_message": "labeled 2 sequences: 4 frames, 6 masks; 5 of 5 sequences labeled",
     }  # fmt: skip
     run = {"name": "label in", "started": "", "out": "out", "continued": False}
-    told = ("Completed", "5 failed"), ("Completed", ""), ("Crashed", "stood still")
+    told = (
+        ("Completed", "9 frames, in part: 5 frames without labels"), ("Completed", "9 frames"),
+        ("Failed", "9 frames, 1 sequence failed"), ("Crashed", "stood still"),
+    )  # fmt: skip
     runs = [run | {"state": state, "message": message} for state, message in told]
     found = {"workers_online": [], "workers_refused": {}, "label_runs": runs, "runs": []}
     found["database_bytes"] = 5_000_000
@@ -49,7 +52,9 @@ def test_nights_are_told_with_their_zone(monkeypatch):
         "the last run of Sat 2026-08-01 01:00 CEST (with other parameters than now) completed: "
         "labeled 2 sequences: 4 frames, 6 masks; 5 of 5 sequences labeled"
     )
-    assert shown.count("which and why: ") == shown.count("\n  5 failed, which and why: ") == 1
+    assert shown.count("5 frames without labels; which and why: ") == 1
+    assert shown.count("1 sequence failed; which and why: ") == 1
+    assert shown.count("which and why: ") == 2
     assert night.split() == ["planned", "Mon", "2026-11-23", "01:00", "CET"]
 
 

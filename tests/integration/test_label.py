@@ -91,7 +91,19 @@ def test_bad_frames_and_bad_boxes_fail_alone(terminal, tmp_path):
     assert again["failed"] == result["failed"]
     assert again["skipped"] == 2
     *_, first = (one for one in label_runs(flow_runs(["label"])) if one["out"] == result["out"])
-    assert (first["state"], first["message"]) == ("Completed", "2 failed"), "`status` tells it"
+    told = "2 frames, 7 masks, in part: 2 frames without labels"
+    assert (first["state"], first["message"]) == ("Completed", told), "`status` tells it"
+
+
+def test_a_run_with_a_sequence_that_is_not_complete_ends_failed(terminal, tmp_path):
+    for number in range(20):  # more than are labeled without Prefect
+        write_image(tmp_path / "in" / "good" / f"{number}.jpg")
+    (tmp_path / "in" / "bad.mp4").write_bytes(b"no video")
+    result, _ = terminal.label(tmp_path / "in", "--out", tmp_path / "out", "--no-dataset", code=1)
+    assert [one["sequence"] for one in result["failed"]] == ["bad"]
+    *_, last = (one for one in label_runs(flow_runs(["label"])) if one["out"] == result["out"])
+    assert last["state"] == "Failed"
+    assert "1 sequence failed: bad: " in last["message"]
 
 
 def test_bad_usage_ends_with_2_and_says_what_to_do(terminal, tmp_path):

@@ -8,13 +8,15 @@ import pytest
 
 from flows import backfill
 from flows.params import BackfillParams, LabelParams
-from flows.plan.backfill import Rate, plan_backfill, plan_rows
+from flows.plan.backfill import plan_backfill, plan_rows
 from flows.plan.plan import job_of, make_plan
+from flows.plan.rates import Rate, last_rate, remember_rate
 from flows.plan.shards import pack
 from flows.shard import parts_of
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import open_dataset
 from tasks.frames.listing import walk
+from tasks.pipeline.outcome import SequenceOutcome
 from tasks.pipeline.run_context import RunContext
 from tasks.review.actions import accept, mark_sequence
 from tasks.review.events import undo
@@ -64,6 +66,24 @@ def test_frames_of_videos_are_not_told_as_if_somebody_had_counted_them(params, t
     (video,) = [(one.sequence_id, one.content_key) for one in plan.works if not one.splittable]
     plan = plan_backfill(params(), lambda _: {video})
     assert (plan.as_json()["frames"], plan.in_flight) == (6, 1)
+
+
+def test_a_plan_takes_its_rate_from_the_last_run_of_its_kind_here(params, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    plan = plan_backfill(params())
+    assert plan.rate == Rate(0.5, 0)
+    seconds = {"download": 1.0, "segment": 8.0}
+    outcomes = [SequenceOutcome("a", computed_frames=4, frames=9, seconds=seconds)]
+    outcomes.append(SequenceOutcome("labeled before", frames=90, seconds={"load": 50.0}))
+    remember_rate(plan.stamp, outcomes, follows=False)
+    remember_rate(plan.stamp, outcomes[1:], follows=False)
+    plan = plan_backfill(params())
+    assert (plan.rate.seconds_per_frame, plan.rate.frames) == (2.0, 4)
+    assert dict(plan_rows(plan))["worker time"].endswith("measured on 4 of the last run here)")
+    assert last_rate(plan.stamp, follows=True) is None, "which takes far longer"
+    (path,) = (tmp_path / "cache" / "rates").iterdir()
+    path.write_text("[")
+    assert plan_backfill(params()).rate == Rate(0.5, 0)
 
 
 @pytest.mark.parametrize(

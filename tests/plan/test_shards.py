@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.plan.backfill import Rate, rate_of
+from flows.plan.rates import Rate, rate_of
 from flows.plan.shards import Piece, pack, shard_lengths
 
 

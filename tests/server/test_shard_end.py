@@ -7,16 +7,20 @@ import pytest
 from flows.server.runs import LONGEST, NOT_LOADED, ending, why_not_loaded
 from tasks.observe.progress import CHECK, LOAD
 from tasks.pipeline.outcome import SequenceOutcome
+from tasks.types import FrameFailure
 
 GOOD = SequenceOutcome("good", frames=3)
 AWAY = SequenceOutcome("away", frames=3, error="the database does not answer", stage=LOAD)
+TORN = FrameFailure("part", "", 0, "1.jpg", "decode", "zero-byte file")
+PART = SequenceOutcome("part", frames=3, failures=(TORN,))
 BAD = SequenceOutcome("bad", error="no disk", stage=CHECK)
 
 
 @pytest.mark.parametrize(
     ("outcomes", "state", "told", "untold"),
     [
-        ([GOOD], "Completed", ["3 frames"], [NOT_LOADED, "failed"]),
+        ([GOOD], "Completed", ["3 frames"], [NOT_LOADED, "failed", "in part"]),
+        ([GOOD, PART], "Completed", ["in part: 1 frame without labels"], ["failed"]),
         (
             [GOOD, AWAY],
             "Completed",

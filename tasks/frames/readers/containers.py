@@ -253,7 +253,7 @@ def list_recording(files: Sequence[File], names: tuple[str, ...], folder: str) -
         for one in ordered
     }
     schemas = {topic: name for topics in of_file.values() for topic, name in topics.items()}
-    cameras = cameras_of(schemas)
+    cameras = cameras_of(schemas, storage.redact(ordered[0].uri))
     if not cameras:
         some = [f"{topic} ({name})" for topic, name in sorted(schemas.items())[:_SHOWN]]
         raise AutolabelError(
@@ -269,8 +269,14 @@ def list_recording(files: Sequence[File], names: tuple[str, ...], folder: str) -
     return ListedSequence(names, address_of(folder, Mcap.name, ""), pictures)
 
 
-def cameras_of(schemas: Mapping[str, str]) -> dict[str, str]:
-    """Choose a topic for each camera: compressed pictures before video before raw ones."""
+def cameras_of(schemas: Mapping[str, str], where: str = "") -> dict[str, str]:
+    """Choose a topic for each camera: compressed pictures before video before raw ones.
+
+    Args:
+        schemas: of the topics.
+        where: the recording, for the log.
+
+    """
     ways: dict[tuple[str, ...], dict[str, str]] = {}
     for topic, name in sorted(schemas.items()):
         if name in KINDS and not any(word in topic.lower() for word in _NO_CAMERAS):
@@ -285,5 +291,5 @@ def cameras_of(schemas: Mapping[str, str]) -> dict[str, str]:
         cameras[camera] = next(topics[kind] for kind in _ORDER if kind in topics)
         unused = sorted({*topics.values()} - {cameras[camera]})
         if unused:
-            log.info("camera %s: %s, not %s", camera, cameras[camera], ", ".join(unused))
+            log.info("%s: camera %s: %s, not %s", where, camera, cameras[camera], ", ".join(unused))
     return cameras
