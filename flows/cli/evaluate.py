@@ -37,6 +37,7 @@ from sam2_core.redaction import redact
 from sam2_core.trust.calibration import write_difference
 from sam2_core.types import AutolabelError
 from tasks.dataset.coco_truth import Truth, TruthImage
+from tasks.dataset.schema import TRUTH_FIELD
 from tasks.evaluate.evaluate import (
     Predict,
     by_boxes,
@@ -89,7 +90,7 @@ OF_A_MODEL = (
 
 
 @click.command()
-@click.argument("truth")
+@click.argument("truth", required=False)
 @click.option("--images", type=FOLDER, help="Images of the truth; not needed for a dataset.")
 @click.option(
     "--run",
@@ -144,7 +145,8 @@ def command(**options: Any) -> None:
     """Measure masks and boxes against TRUTH.
 
     TRUTH is a COCO instances json, a folder of indexed PNGs (DAVIS, MOSE, Cityscapes), or
-    `dataset:NAME.FIELD`, a field of a FiftyOne dataset.
+    `dataset:NAME.FIELD`, a field of a FiftyOne dataset. With --dataset it is that dataset's own
+    field ground_truth where none is given.
 
     `miou` and `boundary_f` are means over all true instances; one that was not found counts 0;
     boundary F allows 0.2% of the diagonal (3 px at 1280x720). Where the boxes are the truth's own,
@@ -156,6 +158,7 @@ def command(**options: Any) -> None:
     measured.
     """
     _refuse_wrong_options(options)
+    options["truth"] = options["truth"] or f"dataset:{options['dataset']}.{TRUTH_FIELD}"
     other = read_run(options["against"]) if options["against"] else None
     existing = options["run"] or options["dataset"]
     truth = open_truth(
@@ -214,6 +217,9 @@ def _refuse_wrong_options(options: dict[str, Any]) -> None:
     refuse(
         {
             "give --run or --dataset, not both": len(existing) == 2,
+            "give TRUTH; only a --dataset may have its own": not (
+                options["truth"] or options["dataset"]
+            ),
             f"{made} says how masks are made; {scored} scores those that exist": made and scored,
             **{
                 f"{option} applies only with --prompt {prompt}": option in given

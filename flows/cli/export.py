@@ -191,8 +191,7 @@ def _of_folder(report: Mapping[str, Any], target: str) -> Iterator[str]:
 def _of_dataset(report: Mapping[str, Any]) -> Iterator[str]:
     """Say what people have to do with an export."""
     from tasks.dataset.schema import open_dataset
-    from tasks.export.run import UNDECIDED_LABEL
-    from tasks.review.export import AS_BACKGROUND
+    from tasks.export.run import AS_BACKGROUND, UNDECIDED_LABEL
     from tasks.review.opinions import second_opinions_given, unsettled
 
     yield (

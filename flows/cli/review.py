@@ -27,8 +27,6 @@ from tasks.review import stats
 from tasks.review.app import DEFAULT_PORT, App, run_app
 from tasks.review.events import REVIEWER_VARIABLE, show_again
 from tasks.review.events import reviewer as signed_by
-from tasks.review.export import export_reviews
-from tasks.review.opinions import second_opinions_given, unsettled
 from tasks.review.queue import (
     CONTROL,
     DEFAULT_BUDGET,
@@ -207,26 +205,6 @@ def open_(
                 raise
 
 
-@command.command("export")
-@click.argument("dataset")
-@click.option("--out", help="Default: where the labels came from.")
-@json_option
-def export(dataset: str, out: str | None, as_json: bool) -> None:
-    """Write decisions as a table and as COCO json with masks.
-
-    Exit code 1: there is no decision.
-    """
-    report = export_reviews(dataset, out or "")
-    if not print_json(as_json, asdict(report)):
-        click.echo(report.text())
-        click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
-        if report.set_aside_uri:
-            click.echo(f"not in them: {report.set_aside.text()}\n  {report.set_aside_uri}")
-        if count := unsettled(second_opinions_given(open_dataset(dataset))):
-            click.echo(f"{counted(count, 'disagreement')} open: what stands is written")
-    sys.exit(0 if report.frames or report.set_aside_uri else 1)
-
-
 @command.command("report")
 @click.argument("dataset")
 @json_option
@@ -285,19 +263,6 @@ def calibrate(dataset: str) -> None:
     )
     if done.uri:
         click.echo(f"  {done.uri}\n  {done.picture_uri}")
-
-
-@command.command("evaluate")
-@click.argument("dataset")
-@click.option("--iou", default=0.5, help="Lowest mask IoU of a match.")
-@json_option
-def evaluate(dataset: str, iou: float, as_json: bool) -> None:
-    """Compare labels with ground truth, if there is any; saves patch views."""
-    from tasks.load.into_fiftyone import evaluate as run
-
-    figures = run(dataset, iou)
-    if not print_json(as_json, figures):
-        click.echo(", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
 
 
 @command.command("relabel")

@@ -113,7 +113,7 @@ class CocoWriter(Writer):
             "attributes": {
                 "box_xyxy_px": [round(side, 3) for side in instance.box_xyxy_px],
                 "risk": round(instance.risk, 6), "predicted_iou": round(instance.predicted_iou, 6),
-                "decision": instance.decision,
+                "decision": instance.decision, **instance.review,
             },
         }  # fmt: skip
 

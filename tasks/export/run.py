@@ -42,8 +42,8 @@ from tasks.export.types import (
 from tasks.frames.identity import frame_key
 from tasks.frames.images import as_jpeg
 from tasks.review.actions import frame_of
+from tasks.review.decided import NOT_RIGHT, is_decided, is_empty, rows_of
 from tasks.review.events import RELABEL, standing_entries
-from tasks.review.export import NOT_RIGHT, is_decided, is_empty, rows_of
 from tasks.review.set_aside import compare_files, finishing, harvest, last_decisions
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
 from tasks.store import storage
@@ -90,6 +90,7 @@ class Decided:
 
 
 UNDECIDED_LABEL = "undecided label"
+AS_BACKGROUND = "objects left undecided look like background to who trains on the files"
 UNDECIDED = Decided((), (), frozenset(), reviewed=False)
 _ALL_BOXES = frozenset(range(1 << 16))
 
@@ -169,8 +170,13 @@ def _instance(row: Values) -> Instance:
         float(row.get("risk") or 0.0),
         float(row.get("predicted_iou") or 0.0),
         row["decision"],
-        source={name: row[name] for name in ("source", "undetected_frames") if row.get(name)},
+        source=_known(row, "source", "undetected_frames"),
+        review=_known(row, "changed", "reviewer", "reviewed_at"),
     )
+
+
+def _known(row: Values, *names: str) -> Values:
+    return {name: row[name] for name in names if row.get(name)}
 
 
 @dataclass(frozen=True)

@@ -221,6 +221,7 @@ class Instance:
         predicted_iou: what the model expects of its mask.
         decision: what people decided, "" where nobody has looked.
         source: of an instance that no detector has found, `LabeledFrame.source_of`.
+        review: who decided, when, and what was changed.
 
     """
 
@@ -234,6 +235,7 @@ class Instance:
     predicted_iou: float = 0.0
     decision: str = ""
     source: Mapping[str, Any] = field(default_factory=dict)
+    review: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

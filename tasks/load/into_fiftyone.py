@@ -4,7 +4,7 @@ A load writes what the machine made and nothing of what people decided. Each fra
 the frame's own id, so two writers of the same sequence leave what one would have left. Frames are
 those that the labels name, at their addresses and in their versions; nothing is joined by position.
 
-Ground truth goes into a field of its own, and is compared with the labels inside FiftyOne.
+Ground truth goes into a field of its own.
 """
 
 import datetime
@@ -52,7 +52,6 @@ from tasks.dataset.schema import (
     PREVIOUS_FIELD,
     TRUTH_FIELD,
     bootstrap_dataset,
-    dataset_lock,
     loaded_manifests,
     open_dataset,
     refuse_before_labeling,
@@ -62,7 +61,6 @@ from tasks.dataset.schema import (
 from tasks.frames.identity import frame_key
 from tasks.masks.crops import crops_of, crops_of_frames, npy_zlib, segments_of
 from tasks.review.events import apply_events, read_events, standing_entries
-from tasks.review.queue import F, everything
 from tasks.review.set_aside import (
     CHANGED,
     forget,
@@ -88,8 +86,6 @@ from tasks.store.tracks import read_tracks
 from tasks.tracks.linking import make_tracks
 from tasks.types import FrameRef
 from tasks.wording import counted
-
-EVALUATION = "truth"
 
 
 def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> int:
@@ -142,45 +138,6 @@ def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> in
         )
     collection.bulk_write(writes, ordered=False)
     return instances
-
-
-def evaluate(dataset_name: str, iou: float = 0.5) -> dict[str, float]:
-    """Compare `detections` with `ground_truth` by mask IoU inside FiftyOne, and save patch views.
-
-    The views `wrong labels` and `missed objects` show one patch each; labels with empty masks count
-    as wrong.
-
-    Returns:
-        precision, recall, fscore, and the counts tp, fp, fn.
-
-    Raises:
-        AutolabelError: no such dataset, or it has no ground truth.
-
-    """
-    dataset = open_dataset(dataset_name)  # it chooses the database, before fiftyone is there
-    if not dataset.count(f"{TRUTH_FIELD}.detections"):
-        raise AutolabelError(f"dataset '{dataset_name}' has no ground truth to compare with")
-    flat = everything(dataset).exists(TRUTH_FIELD)  # an empty one says that nothing is there
-    with_mask = flat.filter_labels(MACHINE_FIELD, F("area_px") > 0, only_matches=False)
-    with_mask.evaluate_detections(
-        MACHINE_FIELD, gt_field=TRUTH_FIELD, eval_key=EVALUATION, iou=iou, use_masks=True,
-        classwise=False,
-    )  # fmt: skip
-    empty = flat.count(f"{MACHINE_FIELD}.detections") - with_mask.count(
-        f"{MACHINE_FIELD}.detections"
-    )
-    patches = dataset.load_evaluation_view(EVALUATION).to_evaluation_patches(EVALUATION)
-    with dataset_lock(dataset.name):
-        wrong, missed = (patches.match(F("type") == kind) for kind in ("fp", "fn"))
-        dataset.save_view("wrong labels", wrong, overwrite=True)
-        dataset.save_view("missed objects", missed, overwrite=True)
-    counts = {kind: float(patches.match(F("type") == kind).count()) for kind in ("tp", "fp", "fn")}
-    counts["fp"] += empty
-    precision, recall = (
-        counts["tp"] / max(counts["tp"] + counts[wrong], 1) for wrong in ("fp", "fn")
-    )
-    fscore = 2 * precision * recall / max(precision + recall, 1e-9)
-    return {"precision": precision, "recall": recall, "fscore": fscore, **counts}
 
 
 def truth_documents(image: TruthImage, owner: str) -> list[dict[str, Any]]:

@@ -47,7 +47,6 @@ from tasks.review.events import (
     standing_entries,
     undo,
 )
-from tasks.review.export import export_reviews, left_out, reviewed_samples
 from tasks.review.follow_from import begin, held
 from tasks.review.mask_repair import Clicked, mend, open_label, take, take_drawn, warm_up
 from tasks.review.opinions import second_opinions_given, unsettled
@@ -166,7 +165,6 @@ def _change(sample: Mapping[str, Any], touched: Collection[str]) -> dict[str, An
     return {"labels": labels, "gone": sorted(set(touched) - present), "values": values}
 
 
-EXPORT = "'Export' above the grid"
 _WORDS = {**WORDS, "none": "no reason"}
 WHOLE_UP_TO = 10  # below it Plotly would divide an axis of counts into fractions
 
@@ -227,12 +225,8 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         for row, (label, view) in enumerate(ctx.panel.get_state("views") or ()):
             buttons.btn(f"view_{row}", label=label, on_click=self.open, params={"view": view})
         panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
-        name = shlex.quote(ctx.dataset.name)
-        panel.md(
-            f"**Hand on:** {EXPORT}, or `autolabel review export {name}`, writes "
-            f"the decisions as files; `autolabel export {name} --format coco --to FOLDER "
-            "--reviewed`, or other formats", name="export_text",
-        )  # fmt: skip
+        told = f"**Hand on:** {_handing_on(ctx.dataset)}, or in other formats"
+        panel.md(told, name="export_text")
         for name in _TITLES:
             layout = ctx.panel.get_state(f"layout_{name}") or {}
             # The wheel scrolls the panel.
@@ -600,16 +594,6 @@ def _follow_take(ctx: Any) -> Done:
     return Done(told, events)
 
 
-def _export_reviews(ctx: Any) -> Done:
-    if not ctx.params.get("confirmed") and (left := left_out(reviewed_samples(ctx.dataset))):
-        raise UnconfirmedError(f"it writes what people decided. {left}. Go on?")
-    report = export_reviews(ctx.dataset.name)
-    return Done(
-        f"{report.text()}. Written to {report.table_uri}; beside it, with masks, "
-        f"{report.coco_uri.rpartition('/')[2]}"
-    )
-
-
 def _refresh_queue(ctx: Any) -> Done:
     share = Share.of_this_process()
     queue = build_queue(ctx.dataset, share=share)
@@ -705,6 +689,11 @@ def _is_remade(label: Mapping[str, Any], sample: Mapping[str, Any]) -> bool:
     )
 
 
+def _handing_on(dataset: Any) -> str:
+    name = shlex.quote(dataset.name)
+    return f"`autolabel export {name} --reviewed --format coco --to FOLDER` writes what is decided"
+
+
 def _next_after(dataset: Any) -> str:
     """Say what comes after a queue without anything left."""
     share = Share.of_this_process()
@@ -727,7 +716,7 @@ def _next_after(dataset: Any) -> str:
             "Shift+E on a frame of a drive ('Open a sequence' shows them) ends it: what nobody "
             "touched in it counts as right"
         )
-    return "; ".join([*steps, f"{EXPORT} writes the decisions as files"])
+    return "; ".join([*steps, _handing_on(dataset)])
 
 
 def _in_words(act: Sequence[Event]) -> str:
@@ -815,7 +804,7 @@ ACTS: Mapping[str, Callable[[Any], Done | Answer]] = {
     **dict.fromkeys(DECISIONS, _decide), **dict.fromkeys(("undo", "redo"), _revert),
     "take": _take, "send_to_relabel": _send_to_relabel, "spread": _spread,
     "sequence_done": _sequence_done, "nothing_here": _nothing_here,
-    "export_reviews": _export_reviews, "refresh_queue": _refresh_queue,
+    "refresh_queue": _refresh_queue,
     "open_sequence": _open_sequence, "classes": _classes, "sequences": _sequences,
     "standing": _standing, "around": _around, "drawn": _drawn, "opinions": _opinions,
     "repair_open": _repair_open, "repair_warm": _repair_warm, "repair_click": _repair_click,

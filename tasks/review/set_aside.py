@@ -237,12 +237,6 @@ def count_set_aside(dataset: Any) -> SetAside:
     return SetAside(sum(why.values()), labels, dict(sorted(why.items())))
 
 
-def samples_set_aside(dataset: Any) -> list[dict[str, Any]]:
-    """Return the samples with something that people did, as they were, by frame."""
-    found: list[dict[str, Any]] = list(_collection().find({**_mine(dataset), **_DECIDED}))
-    return sorted(found, key=lambda one: str(one["frame_key"]))
-
-
 def set_aside(dataset: Any, ids: Sequence[Any], why: str, keep_all: bool = False) -> int:
     """Take samples out of a dataset, and keep those that people did something with.
 

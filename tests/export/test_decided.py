@@ -4,7 +4,6 @@ import json
 import uuid
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from pycocotools import mask as coco_mask
@@ -15,11 +14,10 @@ from flows.plan.backfill import plan_backfill
 from flows.plan.plan import make_plan
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import open_dataset, refuse_before_labeling
-from tasks.export.run import Choice, chosen_manifests, export, source_of
+from tasks.export.run import AS_BACKGROUND, Choice, chosen_manifests, export, source_of
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset, rebuild
 from tasks.review.actions import accept, fix_class, merge, reject
 from tasks.review.events import undo
-from tasks.review.export import AS_BACKGROUND, export_reviews
 from tasks.review.queue import NO_LABELS, build_queue
 from tasks.review.relabel import bring_back, relabel_dataset, request_relabel
 from tasks.review.stats import review_stats
@@ -27,7 +25,7 @@ from tasks.store.roots import Root, write_roots
 from tasks.types import NothingFoundError
 from tests.export.labeled_runs import run_of, truth
 from tests.integration.runs import MICRO, write_image
-from tests.review.reviewed import ask, pick, relabel
+from tests.review.reviewed import ask, decided_labels, pick, relabel
 
 
 def loaded(run):
@@ -52,7 +50,6 @@ def test_sequences_without_a_decision_are_not_counted_among_those_of_the_decided
     with pytest.raises(NothingFoundError, match="nobody has reviewed a frame yet"):
         export(name, "coco", str(target), Choice(reviewed=True), images="none")
     assert not target.exists()
-    assert CliRunner().invoke(cli, ["review", "export", name]).exit_code == 1
     accept(*pick(name, 0, 0))
     for choice, count in ((Choice(), 2), (Choice(reviewed=True), 1)):
         told = export(name, "coco", str(tmp_path / f"coco-{count}"), choice, images="none")
@@ -161,12 +158,12 @@ def test_labels_that_are_undecided_again_are_exported_as_such(name, tmp_path):
     assert (frames, sorted(found)) == (3, sorted(areas))
     with pytest.raises(NothingFoundError):
         exported("none", reviewed=True)
-    assert export_reviews(name).frames == 0
+    assert decided_labels(name) == []
     accept(*pick(name, 1, 1))
     frames, found = exported("one decided")
     assert (frames, sorted(found)) == (3, sorted(areas))
     assert exported("accepted", reviewed=True) == (1, [400])
-    assert export_reviews(name).frames == 1
+    assert len(decided_labels(name)) == 1
 
 
 def test_a_plain_name_is_the_dataset_and_its_folder_has_a_dot(database, tmp_path, monkeypatch):
@@ -249,8 +246,7 @@ def test_what_is_empty_is_told_from_what_nobody_has_looked_at(database, tmp_path
     wrong = CliRunner().invoke(cli, ["export", name, "--format", "coco", "--to", "x",
                                      "--decisions", "fine"])  # fmt: skip
     assert (wrong.exit_code, "fine is none of accepted" in wrong.output) == (2, True)
-    table = pq.read_table(export_reviews(name).table_uri).to_pylist()
-    assert {one["reviewer"] for one in table} == {"ana", "ben"}
+    assert {one["reviewer"] for one in decided_labels(name)} == {"ana", "ben"}
 
 
 def test_a_dataset_is_scored_with_what_people_decided(name, tmp_path):

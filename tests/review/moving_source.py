@@ -8,7 +8,6 @@ from pathlib import Path
 
 import fsspec
 import numpy as np
-import pyarrow.parquet as pq
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
@@ -17,14 +16,14 @@ from tasks.frames.discover import discover
 from tasks.load import into_fiftyone as load
 from tasks.load.into_fiftyone import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose
-from tasks.review.export import export_reviews
-from tasks.review.set_aside import COLLECTION, compare_files, samples_set_aside
+from tasks.review.set_aside import COLLECTION, compare_files
 from tasks.store.manifests import dated_ahead, declare_again, list_manifests, write_manifest
 from tasks.store.roots import Root, write_roots
 from tasks.store.tables import LabeledFrame
 from tasks.types import ALL_FRAMES
 from tests.load.test_into_fiftyone import store
 from tests.review.labels import OTHER_STAMP, STAMP
+from tests.review.reviewed import decided_labels
 
 SIZE_HW = (8, 12)
 _numbers = itertools.count(1)
@@ -198,10 +197,16 @@ class Reviewing:
         assert there <= shown, (shown, there)  # what is gone may have had labels
 
     def check_export(self) -> None:
-        table = pq.read_table(export_reviews(self.name).table_uri).to_pylist()
+        table = decided_labels(self.name)
         if not self.source.root.startswith("memory"):  # there a copy of the content is here
             there = [self.source.content(row["frame_uri"]) for row in table]
             assert there == [row["label"] for row in table]
+
+
+def samples_set_aside(dataset: object) -> list:
+    """Return the samples that are kept with what people did, while they do not count."""
+    mine = {"_dataset_id": layout.dataset_id(dataset)}
+    return list(layout.database()[COLLECTION].find(mine))
 
 
 EDITS = ("insert first", "rewrite", "remove", "rename", "swap", "rename sequence", "add camera")

@@ -13,7 +13,9 @@ from sam2_core.types import Masks
 from tasks.dataset import documents, layout, schema
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset
 from tasks.review.actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
+from tasks.review.decided import rows_of
 from tasks.review.relabel import bring_back, open_requests, request_relabel
+from tasks.review.set_aside import compare_files, harvest
 from tasks.store.manifests import write_manifest
 from tasks.store.tables import LabeledFrame
 from tests.load.test_into_fiftyone import store
@@ -25,6 +27,15 @@ def pick(name: str, frame: int, *rows: int, field: str = "detections") -> tuple:
     sample = dataset.match({"frame_number": frame}).first()
     labels = [sample[field].detections[row].id for row in rows]
     return dataset, choose(dataset, [sample.id], labels)
+
+
+def decided_labels(name: str) -> list[dict[str, Any]]:
+    """Every label that people decided on, with what they decided."""
+    dataset = schema.open_dataset(name)
+    harvest(dataset)
+    compare_files(dataset)
+    samples = layout.sample_collection(dataset).find({}).sort("frame_key")
+    return [row for sample in samples for row in rows_of(sample)]
 
 
 def state(name: str) -> list:

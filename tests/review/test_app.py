@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-import pyarrow.parquet as pq
 import pytest
 from pycocotools import mask as coco_mask
 
@@ -17,7 +16,6 @@ from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, choose, reject
 from tasks.review.app import install_plugin, run_app
 from tasks.review.events import read_events
-from tasks.review.export import export_reviews
 from tasks.review.queue import F, build_queue
 from tasks.review.relabel import bring_back, open_requests
 from tasks.review.stats import DECISION_COLOURS
@@ -38,7 +36,7 @@ from tests.review.app_page import (
     wait_for,
 )
 from tests.review.labels import OTHER_STAMP, PLACES, SIZE_HW, disc, picture_with, three_labels
-from tests.review.reviewed import load_run
+from tests.review.reviewed import decided_labels, load_run
 
 # What FiftyOne would draw beside a label of a class.
 NAME_DRAWN = """(name) => {
@@ -395,7 +393,7 @@ def test_a_class_changed_in_the_annotate_tab_survives_a_reload_and_is_exported(
     events = [(event.action, event.by) for event in read_events(out, name)]
     acts = ["reject", "accept", "add", "undo", "edit"]
     assert events == [(act, "tester") for act in acts]
-    rows = pq.read_table(export_reviews(name).table_uri).to_pylist()
+    rows = decided_labels(name)
     assert [(row["label"], row["decision"], row["changed"]) for row in rows] == [
         ("car", "edited", "edited in the App"), ("car", "rejected", ""),
     ]  # fmt: skip

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from pycocotools import mask as coco_mask
 
@@ -14,7 +13,6 @@ from tasks.load.into_fiftyone import load_sequence, rebuild
 from tasks.review.actions import accept, choose, fix_class, reject
 from tasks.review.app import run_app
 from tasks.review.events import read_events
-from tasks.review.export import export_reviews
 from tasks.review.mask_repair import MODEL_VARIABLE
 from tasks.review.queue import build_queue, queue_standing, spread
 from tasks.review.stats import review_stats
@@ -30,7 +28,7 @@ from tests.review.app_page import (
     review_state,
 )
 from tests.review.labels import PLACES, disc, picture_with
-from tests.review.reviewed import ask, load_run, pick, state
+from tests.review.reviewed import ask, decided_labels, load_run, pick, state
 from tests.sam2_core.test_follow import StandIn
 
 CAR, VAN, TRUCK = PLACES
@@ -94,8 +92,7 @@ def followed(name):
 
 def exported(name):
     """Class, decision and frame of what people hold to be right."""
-    table = pq.read_table(export_reviews(name).table_uri).to_pylist()
-    rows = [(row["label"], row["decision"], row["index"]) for row in table]
+    rows = [(row["label"], row["decision"], row["index"]) for row in decided_labels(name)]
     return {row for row in rows if row[1] != "rejected"}
 
 

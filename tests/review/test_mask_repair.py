@@ -5,7 +5,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from sam2_core.types import AutolabelError
@@ -14,9 +13,9 @@ from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, choose
 from tasks.review.app import FIFTYONE_SETTINGS
 from tasks.review.events import read_events
-from tasks.review.export import export_reviews
 from tasks.review.mask_repair import Clicked, mend, open_label, take, tidied, warm_up
 from tests.review.labels import PLACES
+from tests.review.reviewed import decided_labels
 
 
 def opened(name: str, row: int = 0) -> tuple:
@@ -69,7 +68,7 @@ def test_clicks_become_a_mask_and_a_correction_that_is_exported_and_rebuilt(
     )  # fmt: skip
     assert noted["model"].startswith("compact/close-ups@")
     assert noted["prompts"]["points_xy_px"] == [middle, away]
-    (row,) = pq.read_table(export_reviews(name).table_uri).to_pylist()
+    (row,) = decided_labels(name)
     assert (row["label"], row["decision"], row["changed"], row["reviewer"]) == (
         "car", "corrected", "mask: 2 clicks", "tester",
     )  # fmt: skip

@@ -201,7 +201,7 @@ def test_the_page_is_told_what_there_is_to_choose_from(name: str) -> None:
     standing = ask(dataset, "standing")
     paths = [one["paths"][:3] for one in standing["groups"]]
     assert ["reasons", "risk", "review_status"] in paths
-    assert "'Export' above the grid" in standing["next"], "how the labels leave"
+    assert f"`autolabel export '{name}' --reviewed" in standing["next"], "how the labels leave"
     assert "Shift+E on a frame of a drive" in standing["next"]
     ctx = context(dataset, dataset.view(), params={"act": "open_sequence", "sequence": "DRI"})
     message = Review().execute(ctx)["message"]

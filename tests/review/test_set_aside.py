@@ -5,13 +5,12 @@ import os
 import uuid
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flows.cli.review import command
+from flows.cli.main import cli
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.load.into_fiftyone import prepare_dataset
@@ -19,14 +18,20 @@ from tasks.review import relabel
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.app import has_sample
 from tasks.review.events import read_events, reviews_uri
-from tasks.review.export import export_reviews
 from tasks.review.relabel import request_relabel
 from tasks.review.set_aside import compare_files, count_set_aside
 from tasks.review.stats import review_stats, summary
 from tasks.types import FrameSelection
 from tests.review.labels import OTHER_STAMP, labeled_frames
-from tests.review.moving_source import ACTS, EDITS, MovingSource, Reviewing, steps
-from tests.review.reviewed import load_run, pick
+from tests.review.moving_source import (
+    ACTS,
+    EDITS,
+    MovingSource,
+    Reviewing,
+    samples_set_aside,
+    steps,
+)
+from tests.review.reviewed import decided_labels, load_run, pick
 
 CHANGES = st.lists(
     st.tuples(st.sampled_from((*EDITS, *ACTS)), st.integers(0, 9), st.integers(0, 9)),
@@ -78,12 +83,10 @@ def test_a_rewritten_frame_loses_its_labels_and_an_old_one_gets_them_back(
     assert len(dataset) == 5
     text = summary(review_stats(dataset))
     assert "1 decision on 1 frame is set aside (1: their picture has changed)" in text
-    report = export_reviews(dataset.name)
-    assert (report.labels, report.set_aside.labels) == (0, 1)
-    (row,) = pq.read_table(report.set_aside_uri).to_pylist()
-    assert (row["decision"], row["why"], row["id"] != "") == ("accepted", "changed", True)
-    said = CliRunner().invoke(command, ["export", dataset.name]).output
-    assert "not in them: 1 decision on 1 frame is set aside" in said
+    assert decided_labels(dataset.name) == []
+    given = ["export", dataset.name, "--format", "coco", "--to", str(path.parent / "to")]
+    said = CliRunner().invoke(cli, given).stderr
+    assert "not among them: 1 decision on 1 frame is set aside" in " ".join(said.split())
     reviewing.label()
     assert count_set_aside(dataset).why == {"unlisted": 1}, "another content was labeled since"
     assert len(dataset) == 6
@@ -130,19 +133,13 @@ def test_what_a_fresh_database_never_had_is_set_aside_with_its_decisions(
     reviewing.label()
     reviewing.forget_database()
     reviewing.act("rebuild", 0)
-    report = export_reviews(dataset.name)
-    assert (report.set_aside.frames, report.set_aside.labels) == (2, 2)
-    rows = pq.read_table(report.set_aside_uri).to_pylist()
-    assert sorted(row["decision"] for row in rows) == ["accepted", "rejected"]
-    assert {row["why"] for row in rows} == {"unlisted"}
-    table = Path(report.set_aside_uri)
+    aside = compare_files(dataset)
+    assert (aside.frames, aside.labels, aside.why) == (2, 2, {"unlisted": 2})
     reviewing.forget_database()
     (reviewing.outs[0] / "reviews").rename(reviewing.out / "away")
     reviewing.label()
     (reviewing.out / "away").rename(reviewing.outs[0] / "reviews")
-    assert table.exists()
-    assert export_reviews(dataset.name).set_aside_uri == ""
-    assert not table.exists(), "what an earlier export told no longer holds"
+    assert compare_files(dataset).frames == 0
 
 
 def test_events_that_name_a_position_are_set_aside(reviewing: Reviewing) -> None:
@@ -158,10 +155,9 @@ def test_events_that_name_a_position_are_set_aside(reviewing: Reviewing) -> None
     reviewing.act("rebuild", 0)
     assert count_set_aside(dataset).why == {"unlisted": 1}
     assert not any(one.reviewed.detections for one in dataset)
-    report = export_reviews(dataset.name)
-    assert (report.labels, report.set_aside.labels) == (0, 1)
-    (row,) = pq.read_table(report.set_aside_uri).to_pylist()
-    assert (row["frame_key"], row["label"] != "") == ("drive-1/CAM_FRONT/000000", True)
+    assert (decided_labels(dataset.name), compare_files(dataset).labels) == ([], 1)
+    (aside,) = samples_set_aside(dataset)
+    assert aside["frame_key"] == "drive-1/CAM_FRONT/000000"
 
 
 def test_another_picture_is_not_labeled_again_for_the_old_one(

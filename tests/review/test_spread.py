@@ -171,7 +171,7 @@ def test_a_queue_that_has_nothing_more_to_ask_says_that_all_is_decided(still: st
     assert (more in told, done in told) == (False, True)
     mark_sequence(dataset, dataset.first().sequence_id)
     told = ask(dataset, "standing")["next"]
-    assert (more in told, done in told, "Export" in told) == (False, False, True)
+    assert (more in told, done in told, "autolabel export" in told) == (False, False, True)
 
 
 def test_that_nothing_is_in_a_frame_says_nothing_of_its_objects_elsewhere(still: str) -> None:

@@ -36,7 +36,6 @@
     sequence_done: { key: "E", label: "Sequence done", icon: "done_all" },
     undo: { key: "Z", label: "Undo", icon: "undo", told: "as Ctrl+Z does" },
     redo: { key: "Y", label: "Redo", icon: "redo", told: "as Ctrl+Y does" },
-    export_reviews: { label: "Export" },
     refresh_queue: { label: "Order again" },
     open_sequence: { label: "Open a sequence" },
   };
