@@ -1,7 +1,7 @@
 """A film of reviewing for the documents: `python -m lab.tools.take_film DATASET FILE.webp`.
 
 From the real App, each picture as long as a person looks at it: the queue, decisions by keys, a
-mask repaired by clicks, the export. The dataset is of `autolabel label`, with nothing decided.
+mask repaired by clicks. The dataset is of `autolabel label`, with nothing decided.
 """
 
 from __future__ import annotations
@@ -104,16 +104,6 @@ def by_clicks(film: Film, app: App, dataset: Any) -> None:
     film.take(1500)
 
 
-def exported(film: Film, app: App, dataset: Any) -> None:
-    """The button above the grid that exports."""
-    page = film.page
-    page.once("dialog", lambda question: question.accept())  # undecided labels are left out
-    open_view(page, app.link(dataset.name, view="needs-review"))
-    page.get_by_text("Export", exact=True).first.click()
-    page.get_by_text("written to").first.wait_for()
-    film.take(2000, 300)
-
-
 def main(name: str, path: Path) -> None:
     """Take it."""
     dataset = open_dataset(name)
@@ -123,7 +113,6 @@ def main(name: str, path: Path) -> None:
         film = Film(page)
         by_keys(film, app, dataset)
         by_clicks(film, app, dataset)
-        exported(film, app, dataset)
     film.write(path)
 
 

@@ -246,17 +246,6 @@ def progress(camera: Camera, app: App, dataset: Any) -> None:
     camera.keep("review-panel")
 
 
-def exported(camera: Camera, app: App, dataset: Any) -> None:
-    """The button above the grid that exports, and what the App says then."""
-    page = camera.page
-    page.set_viewport_size(VIEWPORT)
-    open_view(page, app.link(dataset.name, view="needs-review"))
-    page.once("dialog", lambda question: question.accept())  # frames are partly decided
-    page.get_by_text("Export", exact=True).first.click()
-    page.get_by_text("written to").first.wait_for()
-    camera.keep("review-export", aside=False, pause_ms=500)  # what is said goes again
-
-
 def main(name: str, folder: Path) -> None:
     """Take them all."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -275,7 +264,6 @@ def main(name: str, folder: Path) -> None:
         decide_a_little(dataset)
         marks(camera, app, dataset)
         progress(camera, app, dataset)
-        exported(camera, app, dataset)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.frames.discover import Discovered
-from tasks.frames.identity import part_of
+from tasks.frames.identity import handed_on, part_of
 from tasks.frames.images import UPRIGHT, BadImageError, shown_size, stored_size, turn_boxes
 from tasks.store import storage
 from tasks.types import Footage, FrameFailure, FrameRef, NothingFoundError, VideoRef
@@ -248,7 +248,7 @@ class ImportedBoxes:
     def __post_init__(self) -> None:
         for entry in self.entries:
             if entry.frame_uri:
-                self._copies[entry.frame_uri] = entry
+                self._copies[handed_on(entry.frame_uri)] = entry
             folder = entry.parents[-1] if entry.parents else ""
             names: list[str | int] = [entry.stem]
             number = _NUMBERED.fullmatch(entry.stem)
@@ -299,7 +299,7 @@ class ImportedBoxes:
 
     def entries_of(self, frame: FrameRef) -> list[Entry]:
         """Entries that fit a frame: of a copy of it, else those that name most of its folders."""
-        if copy := self._copies.get(frame.uri):
+        if copy := self._copies.get(handed_on(frame.uri)):
             return [copy]
         path, number = _place_of(frame)
         return self._fitting(path.stem if number is None else number, frame)

@@ -468,9 +468,12 @@ def _array(rle: bytes, size_hw: tuple[int, int]) -> BoolArray:
 
 
 def find_image(folder: Path, file_name: str) -> Path:
-    """Where an image of the truth lies: by its path below the folder, else by its bare name."""
-    root = folder.absolute()
-    for candidate in (root / file_name, root / Path(file_name).name):
+    """Where an image of the truth lies: by its path below the folder, or by the end of it.
+
+    Folders that come first may be those of a split, or lie around the folder.
+    """
+    root, parts = folder.absolute(), Path(file_name).parts
+    for candidate in (root.joinpath(*parts[first:]) for first in range(len(parts))):
         below = Path(os.path.normpath(candidate)).is_relative_to(os.path.normpath(root))
         if below and candidate.is_file():
             return candidate

@@ -30,6 +30,7 @@ from tasks.export.types import (
     rle_dict,
     tight_box,
 )
+from tasks.frames.identity import handed_on
 from tasks.types import FrameRef
 
 
@@ -91,7 +92,8 @@ class CocoWriter(Writer):
         images.add({
             "id": images.count + 1, "file_name": frame.file_name, "width": width, "height": height,
             "sequence_id": frame.sequence_id, "camera": frame.camera, "frame_id": frame.index,
-            "timestamp_ns": frame.timestamp_ns, "frame_key": frame.key, "model": frame.model,
+            "timestamp_ns": frame.timestamp_ns, "frame_key": frame.key,
+            "frame_uri": handed_on(frame.uri), "model": frame.model,
             **({"confirmed_empty": True} if frame.confirmed_empty else {}),
         })  # fmt: skip
         for instance in frame.instances:

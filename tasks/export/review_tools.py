@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sam2_core.types import AutolabelError
 from tasks.export.types import ExportFrame, Instance, Writer, bitmap, tight_crops
-from tasks.frames.identity import part_of
+from tasks.frames.identity import handed_on, part_of
 from tasks.masks.crops import npy_zlib
 from tasks.store import storage
 
@@ -232,7 +232,7 @@ class FiftyOneWriter(Writer):
             "metadata": {"_cls": "ImageMetadata", "width": width, "height": height},
             "_media_type": "image", "sequence_id": frame.sequence_id, "camera": frame.camera,
             "frame_number": frame.index, "timestamp_ns": frame.timestamp_ns,
-            "frame_key": frame.key, "model": frame.model,
+            "frame_key": frame.key, "frame_uri": handed_on(frame.uri), "model": frame.model,
             FIELD: {"_cls": "Detections", "detections": detections},
         }  # fmt: skip
         self.splits[""].add(sample)

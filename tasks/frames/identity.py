@@ -53,6 +53,13 @@ def relative_address(uri: str, frames_uri: str) -> str:
     return address
 
 
+def handed_on(uri: str) -> str:
+    """Write an address for other machines: of a path of this one they learn the hash alone."""
+    if not storage.is_local(uri):
+        return uri
+    return f"file-sha256://{hashlib.sha256(storage.absolute(uri).encode()).hexdigest()}"
+
+
 def is_below(uri: str, frames_uri: str) -> bool:
     """Whether an address lies at or below that of a sequence, without a way up in it."""
     address = _plain(uri)

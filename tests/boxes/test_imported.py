@@ -11,6 +11,7 @@ from flows.cli.main import cli
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.import_files import import_boxes
 from tasks.boxes.imported import Matching, chosen_boxes
+from tasks.frames.identity import handed_on
 from tasks.store import storage
 from tasks.store.manifests import newest_manifests
 from tasks.types import FrameFailure, FrameRef
@@ -44,6 +45,10 @@ def test_our_exports_fit_the_frames_that_they_are_copies_of(tmp_path):
     told["images"][0]["frame_uri"] = there
     (tmp_path / "c.json").write_text(json.dumps(told))
     boxes = import_boxes(str(tmp_path / "c.json"))
+    told["images"][0]["frame_uri"] = handed_on(there)
+    (tmp_path / "elsewhere.json").write_text(json.dumps(told))
+    elsewhere = import_boxes(str(tmp_path / "elsewhere.json"))
+    assert len(elsewhere.of(frame(there, sequence_id="drive_a"))) == 1
     for uri in (there, "/coco/images/2026-11-24__drive_a/0.jpg"):
         assert len(boxes.of(frame(uri, sequence_id="drive_a"))) == 1
     assert len(boxes.of(frame("/data/2026-11-24/drive_b/0.jpg", sequence_id="drive_b"))) == 0

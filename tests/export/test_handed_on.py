@@ -16,13 +16,16 @@ from pycocotools import mask as coco_mask
 
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError
+from tasks.boxes.import_files import import_boxes
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import open_dataset
+from tasks.evaluate.evaluate import find_image
 from tasks.export.run import FORMATS, Choice, chosen_manifests, export, split_of
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset
 from tasks.review.actions import accept, choose
 from tasks.store import storage
 from tasks.store.manifests import write_manifest
+from tasks.types import FrameRef
 from tests.export.labeled_runs import NOTHING, run_of, store, stored, truth
 from tests.review.labels import labeled_frame, labeled_frames
 from tests.review.reviewed import pick
@@ -258,7 +261,25 @@ def test_suffixes_stay_as_they_are_and_the_source_is_found_by_them(tmp_path):
     export(source, "coco", str(tmp_path / "to"), NOTHING, images="none")
     images = json.loads((tmp_path / "to/annotations/instances.json").read_text())["images"]
     assert [one["file_name"] for one in images] == ["drive/up 0.JPG", "drive/up 1.JPG"]
-    assert all((tmp_path / "in" / one["file_name"]).is_file() for one in images)
+    for folder in (tmp_path / "in", tmp_path / "in/drive"):
+        for one in images:
+            path = tmp_path / "in" / one["file_name"]
+            assert find_image(folder, one["file_name"]) == path
+
+
+def test_an_export_with_splits_is_measured_on_its_source(tmp_path):
+    export(run_of(tmp_path), "coco", str(tmp_path / "to"), Choice(splits={"train": 1}))
+    read = json.loads((tmp_path / "to/annotations/instances_train.json").read_text())
+    name = read["images"][0]["file_name"]
+    assert find_image(tmp_path / "in", name) == tmp_path / "in/drive/000000.jpg"
+
+
+def test_boxes_of_an_export_fit_the_frames_of_a_sequence_that_is_called_otherwise(tmp_path):
+    source = run_of(tmp_path, ("one", "two"), frames=1)
+    export(source, "coco", str(tmp_path / "to"), NOTHING, images="none")
+    boxes = import_boxes(str(tmp_path / "to/annotations/instances.json"))
+    uri = str(tmp_path / "in/two/000000.jpg")
+    assert len(boxes.of(FrameRef("2026-11-24__two", "", 0, None, uri))) == 5
 
 
 @pytest.mark.parametrize("format_", ["cityscapes", "davis", "mots", "t4"])
