@@ -29,7 +29,7 @@ def checked_image(image: Any) -> ImageArray:
         ValueError: it is no such image.
 
     """
-    array = image if isinstance(image, np.ndarray) else np.zeros(0)
+    array: npt.NDArray[Any] = image if isinstance(image, np.ndarray) else np.zeros(0)
     if array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size:
         return array
     given = f"{array.dtype} {array.shape}" if array is image else type(image).__name__

@@ -16,7 +16,6 @@ import click
 
 from flows.cli.common_options import FloatRange, json_option, print_json
 from flows.machine.services import folder
-from flows.server.api import use_api
 from flows.server.sign_in import write_links
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import DatabaseKeeper, end_without_waiting, running_server
@@ -45,7 +44,6 @@ from tasks.review.queue import (
     sequence_risks,
     show_disagreements,
 )
-from tasks.review.relabel import relabel_dataset
 from tasks.review.set_aside import compare_files, count_set_aside
 from tasks.wording import counted
 
@@ -184,9 +182,6 @@ def open_(
     click.echo(f"{dataset}: riskiest sequences: {', '.join(risks[:5]) or 'all done'}", err=True)
     if aside.frames:
         click.echo(f"{dataset}: {aside.text()}", err=True)
-    # For relabel requests; without a server of `autolabel up` they wait in storage.
-    with contextlib.suppress(AutolabelError):
-        use_api()
     with run_app(port) as app:
         if port is None and app.port != DEFAULT_PORT:
             click.echo(f"port {DEFAULT_PORT} is taken: {app.port} is used", err=True)
@@ -263,20 +258,6 @@ def calibrate(dataset: str) -> None:
     )
     if done.uri:
         click.echo(f"  {done.uri}\n  {done.picture_uri}")
-
-
-@command.command("relabel")
-@click.argument("dataset")
-@click.option("--out", help="Default: where the labels came from.")
-@click.option("--backend", default="auto", help="What runs the model.")
-@json_option
-def relabel(dataset: str, out: str | None, backend: str, as_json: bool) -> None:
-    """Label again what reviewers sent back, on this machine."""
-    requests, labels = relabel_dataset(dataset, out or "", backend=backend)
-    if not print_json(as_json, {"requests": requests, "labels": labels}):
-        click.echo(
-            f"{dataset}: {counted(labels, 'label')} of {counted(requests, 'request')} made again"
-        )
 
 
 @command.command("rebuild")

@@ -5,7 +5,6 @@ Of the demo, as `autolabel demo` leaves it; decides on some labels and sends one
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from tasks.dataset.schema import open_dataset  # noqa: E402 - the database comes
 from tasks.review.actions import accept, choose, fix_class, reject  # noqa: E402
 from tasks.review.app import App, run_app  # noqa: E402
 from tasks.review.queue import CONTROL, NEEDS_REVIEW, build_queue  # noqa: E402
-from tasks.review.relabel import request_relabel  # noqa: E402
 from tests.review.app_page import (  # noqa: E402
     RepairPage,
     browser_page,
@@ -124,8 +122,8 @@ def whole_dataset(camera: Camera, app: App, dataset: Any) -> None:
     camera.keep("demo")
 
 
-def queue_and_forms(camera: Camera, app: App, dataset: Any) -> tuple[Any, Any]:
-    """The queue, a label of it, and what the keys ask for; return the label that was shown."""
+def queue_and_forms(camera: Camera, app: App, dataset: Any) -> None:
+    """The queue, a label of it, and what a key asks for."""
     page = camera.page
     open_view(page, app.link(dataset.name, view="needs-review"))
     camera.keep("review-queue", pause_ms=COUNTS_MS)
@@ -138,10 +136,6 @@ def queue_and_forms(camera: Camera, app: App, dataset: Any) -> tuple[Any, Any]:
     page.keyboard.type("tr")
     camera.keep("review-class")
     page.keyboard.press("Escape")
-    page.keyboard.press("Shift+L")
-    page.get_by_test_id("prompt-picker").wait_for()
-    camera.keep("review-relabel")
-    return sample, label
 
 
 def tiles(camera: Camera, app: App, dataset: Any) -> None:
@@ -219,16 +213,6 @@ def by_hand(camera: Camera, app: App, dataset: Any) -> None:
     camera.keep("review-annotate")
 
 
-def sent_back(camera: Camera, app: App, dataset: Any, sample: Any, label: Any) -> None:
-    """Have a label made again, as the command does without a Prefect server."""
-    chosen = choose(dataset, [sample.id], [label.id])
-    request_relabel(dataset, chosen, prompt="wider box")
-    subprocess.run(["autolabel", "review", "relabel", dataset.name], check=True)
-    camera.open_sample(app.link(dataset.name, view="sent-back", id=sample.id))
-    camera.point_at(sample, label)
-    camera.keep("review-back")
-
-
 def marks(camera: Camera, app: App, dataset: Any) -> None:
     """Tiles of frames with decided labels."""
     open_view(camera.page, app.link(dataset.name, view="control-sample"))
@@ -255,11 +239,10 @@ def main(name: str, folder: Path) -> None:
         page.set_viewport_size(VIEWPORT)
         camera = Camera(page, folder)
         whole_dataset(camera, app, dataset)
-        sample, label = queue_and_forms(camera, app, dataset)
+        queue_and_forms(camera, app, dataset)
         tiles(camera, app, dataset)
         from_the_keyboard(camera, app, dataset)
         by_clicks(camera, app, dataset)
-        sent_back(camera, app, dataset, sample, label)
         by_hand(camera, app, dataset)
         decide_a_little(dataset)
         marks(camera, app, dataset)

@@ -256,7 +256,7 @@ def whole_document(values: Mapping[str, Any]) -> Document:
 
 
 def override_document(values: Mapping[str, Any]) -> Document:
-    """Turn what became of a machine label, made again or followed, into the fields replaced."""
+    """Turn what became of a followed machine label into the fields replaced."""
     made = to_document({"sources": [], "decision": "", "changed": "", **values})
     names = (
         "bounding_box", "mask", "area_px", "model", "label", "predicted_iou", "stability",
@@ -289,7 +289,7 @@ class Origin:
         objects: names the objects that the labels show.
         mask_folder: where masks go as PNG files; None for the documents.
         decisions: what people decided, by label id.
-        overrides: what became of labels that were made again or followed, by label id.
+        overrides: what became of labels that were followed, by label id.
 
     """
 
@@ -440,5 +440,5 @@ def first_fields(dataset: Any, key: str, now: datetime.datetime) -> Document:
     random = int.from_bytes(hashlib.sha256(f"control\0{key}".encode()).digest()[:6], "big") / 2**48
     return layout.new_sample(dataset, random, now) | {
         "frame_key": key, "control": random, "review_status": "open", "review_log": [],
-        "reviewed": layout.detections([]), "relabel": "", "share": {},
+        "reviewed": layout.detections([]), "share": {},
     }  # fmt: skip

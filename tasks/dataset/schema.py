@@ -49,7 +49,7 @@ OTHER_COLOURS = (
 )  # fmt: skip
 # What is in no group is in the closed one "other".
 SIDEBAR = {
-    "review": ["reasons", "risk", "review_status", "relabel"],
+    "review": ["reasons", "risk", "review_status"],
     "labels": ["detections", "reviewed", "ground_truth", "previous"],
     "frame": ["sequence_id", "camera", "frame_number"],
     "origin": ["model", "previous_model", "run_key", "frame_uri", "frame_key", "stamp"],
@@ -139,7 +139,7 @@ def _group(name: str, paths: list[str]) -> Any:
 
 MACHINE_FIELD, PREVIOUS_FIELD, TRUTH_FIELD = "detections", "previous", "ground_truth"
 REVIEWED_FIELD, STATUS_FIELD, LOG_FIELD = "reviewed", "review_status", "review_log"
-RELABEL_FIELD, RISK_FIELD, REASONS_FIELD = "relabel", "risk", "reasons"
+RISK_FIELD, REASONS_FIELD = "risk", "reasons"
 SHARE_FIELD = "share"  # how many divide the queue -> the number of who holds the frame
 GROUP_FIELD = "group"
 OBJECT_PATH = f"{MACHINE_FIELD}.detections.object"
@@ -306,7 +306,7 @@ def _declare_fields(dataset: Any) -> None:
             TRUTH_FIELD: fo.Detections(
                 detections=[fo.Detection(label="", bounding_box=[0.0, 0.0, 0.0, 0.0])]
             ),
-            RISK_FIELD: 0.0, REASONS_FIELD: [""], STATUS_FIELD: "", RELABEL_FIELD: "",
+            RISK_FIELD: 0.0, REASONS_FIELD: [""], STATUS_FIELD: "",
             LOG_FIELD: [{"": ""}], SHARE_FIELD: {"": 0},
         },
     )  # fmt: skip
@@ -319,7 +319,7 @@ def _create_indexes(dataset: Any) -> None:
     existing = set(dataset.list_indexes())
     if "frame_key" not in existing:
         dataset.create_index("frame_key", unique=True)
-    for name in {RISK_FIELD, REASONS_FIELD, RELABEL_FIELD, "control", OBJECT_PATH} - existing:
+    for name in {RISK_FIELD, REASONS_FIELD, "control", OBJECT_PATH} - existing:
         dataset.create_index(name)
     dataset.create_index([(STATUS_FIELD, 1), (RISK_FIELD, -1)])
     dataset.create_index([(STATUS_FIELD, 1), ("sequence_id", 1), (RISK_FIELD, 1)])

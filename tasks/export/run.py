@@ -43,7 +43,7 @@ from tasks.frames.identity import frame_key
 from tasks.frames.images import as_jpeg
 from tasks.review.actions import frame_of
 from tasks.review.decided import NOT_RIGHT, is_decided, is_empty, rows_of
-from tasks.review.events import RELABEL, standing_entries
+from tasks.review.events import standing_entries
 from tasks.review.set_aside import compare_files, finishing, harvest, last_decisions
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
 from tasks.store import storage
@@ -73,7 +73,7 @@ class Decided:
 
     Attributes:
         instances: accepted, corrected and added labels, and those of a finished frame.
-        remade: labels that were made again or followed and that nobody has decided on since.
+        remade: labels that were followed and that nobody has decided on since.
         settled: positions of the machine's boxes that these take the place of, or that are wrong.
         reviewed: whether a decision stands, of those that were asked for.
         empty: whether a person has confirmed that nothing is there.
@@ -114,8 +114,7 @@ def _decided(sample: Mapping[str, Any], run_key: str, choice: Choice) -> Decided
     empty, reviewed = is_empty(sample, rows), is_decided(sample)
     wanted = choice.decisions
     kept: list[Instance] = []
-    sent = sum(what == RELABEL for what, _ in last.values())
-    left_out = Counter({"label sent back to a model": sent})
+    left_out = Counter[str]()
     for row in rows:
         what, is_theirs = row["decision"], choice.is_by(row["reviewer"])
         if is_theirs and (what in wanted if wanted else what not in NOT_RIGHT):
@@ -152,7 +151,7 @@ def _decided(sample: Mapping[str, Any], run_key: str, choice: Choice) -> Decided
 def _people(sample: Mapping[str, Any]) -> Iterator[str]:
     """Yield who has decided, of each label that a decision stands on."""
     for decision, who in last_decisions(sample).values():
-        if decision not in {"", RELABEL}:
+        if decision:
             yield who["reviewer"]
     yield from (label.get("reviewer") or "" for label in detections_of(sample, REVIEWED_FIELD))
 

@@ -1,1 +1,1 @@
-"""What people decide: queue, decisions, export, labels sent back."""
+"""What people decide: queue, decisions, export."""

@@ -6,11 +6,11 @@ from typing import Any
 from tasks.dataset.documents import Values, detections_of, to_values
 from tasks.dataset.schema import DONE, MACHINE_FIELD, REVIEWED_FIELD
 from tasks.review.actions import frame_of
-from tasks.review.events import DELETED, REJECTED, RELABEL
+from tasks.review.events import DELETED, REJECTED
 from tasks.review.set_aside import finishing, last_decisions
 
 PASSED = "passed"
-NOT_RIGHT = frozenset({REJECTED, DELETED, RELABEL})
+NOT_RIGHT = frozenset({REJECTED, DELETED})
 
 
 def rows_of(sample: Mapping[str, Any]) -> Iterator[Values]:
@@ -43,9 +43,8 @@ def _frame_values(sample: Mapping[str, Any]) -> Values:
 
 
 def is_decided(sample: Mapping[str, Any]) -> bool:
-    """Whether a decision on a frame stands: it was not taken back, and no label made again."""
-    undecided = {"", RELABEL}  # sent back, and not here again
-    stands = any(one not in undecided for one, _ in last_decisions(sample).values())
+    """Whether a decision on a frame stands: it was not taken back."""
+    stands = any(action for action, _ in last_decisions(sample).values())
     return stands or sample["review_status"] == DONE or bool(detections_of(sample, REVIEWED_FIELD))
 
 

@@ -45,12 +45,12 @@ from tasks.dataset.schema import (
     DONE,
     LOG_FIELD,
     MACHINE_FIELD,
-    RELABEL_FIELD,
     REVIEWED_FIELD,
     STATUS_FIELD,
 )
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json
+from tasks.wording import counted
 
 if TYPE_CHECKING:
     from tasks.review.actions import Chosen
@@ -59,7 +59,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 ACCEPTED, REJECTED, CORRECTED = "accepted", "rejected", "corrected"
 ADDED = "added"  # what a person drew; stored as a correction of nothing
-MERGED, DELETED, EDITED, RELABEL = "merged", "deleted", "edited", "relabel"
+MERGED, DELETED, EDITED = "merged", "deleted", "edited"
+# Actions of earlier versions, which had models make labels again.
+NOT_READ = frozenset({"relabel", "relabeled"})
 NOTHING_HERE = "nothing_here"  # an action, about all labels of a frame
 WRONG = (REJECTED, CORRECTED, MERGED, DELETED, EDITED)
 REVIEWER_VARIABLE = "AUTOLABEL_REVIEWER"
@@ -75,8 +77,8 @@ class Event:
         event_id: unique.
         at: UTC time, ISO 8601, microseconds; the order of replay.
         by: who.
-        action: accept, reject, fix_class, merge, delete, edit, add, remove, relabel, relabeled,
-            done, nothing_here, repair, follow, undo, redo.
+        action: accept, reject, fix_class, merge, delete, edit, add, remove, done, nothing_here,
+            repair, follow, undo, redo.
         frame_key: the frame (`tasks.frames.identity.frame_key`); before there were such names its
             position, by which no frame can be told.
         frame: fields of its sample that say to people which one it is.
@@ -85,11 +87,10 @@ class Event:
         decisions: machine label id -> decision ("" takes one back).
         upserts: instances that are now in `reviewed`, as `dataset.documents` has them.
         removed: ids that are no longer in `reviewed`.
-        overrides: machine label id -> what it is now, made again or followed; a label that the
+        overrides: machine label id -> what it is now that it was followed; a label that the
             frame lacks is added, and empty values take one away.
         changes: what changed, for people and statistics.
         status: new review status of the frame, "" for none.
-        relabel: new relabel state of the frame, None for no change.
         before: what takes it back, as `states_before` says; empty if nothing can.
         reverts: id of the event that this one takes back, "" for none.
         second_opinion: whether the person did not see what somebody else had decided before. It
@@ -110,7 +111,6 @@ class Event:
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
     status: str = ""
-    relabel: str | None = None
     frame: Mapping[str, Any] = field(default_factory=dict)
     before: Mapping[str, Any] = field(default_factory=dict)
     reverts: str = ""
@@ -213,14 +213,21 @@ def _after_all(dataset: Any, events: Sequence[Event]) -> str:
 
 
 def read_events(out_uri: str, dataset_name: str) -> list[Event]:
-    """Read all events of a dataset, oldest first.
+    """Read all events of a dataset, oldest first; those of `NOT_READ` are counted in the log.
 
     Raises:
         AutolabelError: a file is damaged; says which.
 
     """
     files = storage.at_once(read_file, event_uris(out_uri, dataset_name))
-    return sorted((event for file in files for event in file), key=lambda event: event.at)
+    events = [event for file in files for event in file if event.action not in NOT_READ]
+    if passed := sum(map(len, files)) - len(events):
+        log.warning(
+            "decisions on '%s': %s of labels sent back to a model passed over, as this version "
+            "sends none back; what was decided before and after them stands",
+            dataset_name, counted(passed, "event"),
+        )  # fmt: skip
+    return sorted(events, key=lambda event: event.at)
 
 
 def event_uris(out_uri: str, dataset_name: str) -> list[str]:
@@ -250,7 +257,7 @@ def reviewed_sequences(out_uri: str) -> Counter[str]:
         for event in read_events(out_uri, dataset):
             frame = stands.setdefault((event.frame.get("sequence_id", ""), event.frame_key), {})
             decisions = event.decisions.items()
-            frame |= {label: decision not in {"", RELABEL} for label, decision in decisions}
+            frame |= {label: bool(decision) for label, decision in decisions}
             frame |= dict.fromkeys(event.removed, False)
             frame |= {str(one["id"]): True for one in event.upserts}
             if event.status:
@@ -391,8 +398,6 @@ def update_of(event: Event) -> dict[str, Any]:
         fields["reviewed"] = detections({"$concatArrays": [kept, documents]})
     if event.status:
         fields["review_status"] = event.status
-    if event.relabel is not None:
-        fields["relabel"] = event.relabel
     return fields
 
 
@@ -429,7 +434,7 @@ def states_before(dataset: Any, events: Sequence[Event]) -> list[Values]:
     """
     parts = [f"{MACHINE_FIELD}.detections.{name}" for name in ("_id", "decision")]
     machine = [MACHINE_FIELD] if any(event.overrides for event in events) else parts
-    fields = (*machine, REVIEWED_FIELD, STATUS_FIELD, RELABEL_FIELD, "metadata")
+    fields = (*machine, REVIEWED_FIELD, STATUS_FIELD, "metadata")
     ids = [sample_id(event.frame_key) for event in events]
     found = sample_collection(dataset).find({"_id": {"$in": ids}}, dict.fromkeys(fields, 1))
     samples = {one["_id"]: one for one in found}
@@ -463,7 +468,6 @@ def _before(sample: Mapping[str, Any], event: Event) -> Values:
         ],
         "removed": sorted(touched - {str(one["_id"]) for one in there}),
         "status": (sample.get(STATUS_FIELD) or "") if event.status else "",
-        "relabel": (sample.get(RELABEL_FIELD) or "") if event.relabel is not None else None,
     }  # fmt: skip
 
 
@@ -584,7 +588,7 @@ def _inverse(event: Event, action: str) -> Event:
     return Event(
         event.frame_key, action, run_key=event.run_key, model=event.model, frame=event.frame,
         decisions=before["decisions"], upserts=tuple(before["upserts"]),
-        removed=tuple(before["removed"]), status=before["status"], relabel=before["relabel"],
+        removed=tuple(before["removed"]), status=before["status"],
         overrides=before.get("overrides", {}),
         changes={action: event.changes.get(UNDO, event.action)}, reverts=event.event_id,
         second_opinion=event.second_opinion,
@@ -626,7 +630,7 @@ def standing_entries(sample: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     kept: list[Mapping[str, Any]] = []
     cancelled: set[str] = set()
     for entry in reversed(log_of(sample)):
-        if entry.get("event_id") in cancelled:
+        if entry.get("event_id") in cancelled or entry["action"] in NOT_READ:
             continue
         if entry.get("reverts"):
             cancelled.add(entry["reverts"])

@@ -40,8 +40,8 @@ from tasks.review.actions import (
 from tasks.review.events import DELETED, REJECTED, Event, refuse_changed_labels
 from tasks.review.mask_repair import MODEL_VARIABLE, models, picture_of, read_picture
 from tasks.review.queue import ORDER_AGAIN
-from tasks.review.relabel import overrides_of
 from tasks.review.stats import recalibration_of
+from tasks.risk.compute_risk import compute_risk, recalibrated
 from tasks.store.tables import FOLLOWED, LabeledFrame
 from tasks.wording import counted
 
@@ -199,7 +199,14 @@ class Following:
         name = str(known["_id"] if best else carried)
         boxes = Boxes(np.array([box], np.float32), np.ones(1, np.float32), (self._name,), None, "")
         labeled = LabeledFrame(picture_of(frame), boxes, masks)
-        values = overrides_of(labeled, [name], self._model, self._recalibration)[name] | {
+        judgement = recalibrated(compute_risk([labeled])[0], self._recalibration)
+        values = {
+            "id": name, "label": self._name, "size_hw": list(masks.size_hw),
+            "box_xyxy_px": [float(side) for side in box], "rle": rle.decode("ascii"),
+            "area_px": int(masks.area_px[0]), "model": self._model,
+            "predicted_iou": float(masks.predicted_iou[0]), "stability": float(masks.stability[0]),
+            "object_score": float(masks.object_score[0]), "reason": masks.reasons[0],
+            "risk": float(judgement.risk[0]), "reasons": list(judgement.reasons[0]),
             "source": FOLLOWED, "undetected_frames": age, "object": self.carried,
             "changed": f"mask: followed from frame {self._seed.frame.get('frame_number')}",
             **{what: known[what] for what in ("index", "track") if what in known},

@@ -44,7 +44,6 @@ from tasks.review.events import (
     last_act,
     redo,
     reviewer,
-    standing_entries,
     undo,
 )
 from tasks.review.follow_from import begin, held
@@ -77,7 +76,6 @@ from tasks.review.queue import (
     unseen_by_me,
     unseen_labels,
 )  # fmt: skip
-from tasks.review.relabel import request_relabel, sent_back, submit_relabel
 from tasks.review.stats import (
     decisions_plot,
     rates_plot,
@@ -115,7 +113,7 @@ def labels_of_patches(view: Any, sample_ids: Sequence[str]) -> list[str]:
     return [str(one) for one in found if one]
 
 
-SHOWN = ("risk", "reasons", "review_status", "relabel")
+SHOWN = ("risk", "reasons", "review_status")
 
 
 def redrawn(dataset: Any, events: Sequence[Event]) -> dict[str, Any]:
@@ -325,7 +323,7 @@ class Review(foo.Operator):  # type: ignore[misc]
         return {"ok": True, "message": done.message, "samples": samples, **where}
 
 
-NOT_BLIND = {"merge", "spread", "send_to_relabel", "repair_open", "follow_begin", "nothing_here"}
+NOT_BLIND = {"merge", "spread", "repair_open", "follow_begin", "nothing_here"}
 
 
 def chosen_labels(ctx: Any) -> list[Chosen]:
@@ -469,17 +467,6 @@ def _take(ctx: Any) -> Done:
     label, who = str(ctx.params["focus"]["label_id"]), str(ctx.params["who"])
     (frame,) = choose(ctx.dataset, [ctx.params["focus"]["sample_id"]], [label])
     return Done(f"as {who} decided", actions.decide_as(ctx.dataset, frame, label, who))
-
-
-def _send_to_relabel(ctx: Any) -> Done:
-    chosen = chosen_labels(ctx)
-    model, prompt = ctx.params.get("model") or "", ctx.params.get("prompt") or "box"
-    request = request_relabel(ctx.dataset, chosen, model, prompt)
-    labels = {one.frame_key: one.label_ids for one in request.frames}
-    return Done(
-        f"sent {_count(chosen)}: {submit_relabel(ctx.dataset, request)}",
-        [sent_back(one, labels.get(one.frame_key, ())) for one in chosen],
-    )
 
 
 def _sequence_done(ctx: Any) -> Done:
@@ -663,30 +650,18 @@ def _standing(ctx: Any) -> Answer:
 
 
 def _around(ctx: Any) -> Answer:
-    """Return who has decided on a frame's labels, and all of these, whatever the view shows.
-
-    `remade` are those that were made again and wait for a decision.
-    """
+    """Return who has decided on a frame's labels, and all of these, whatever the view shows."""
     wanted = {"_id": ObjectId(ctx.params["sample_id"])}
     sample = sample_collection(_dataset_of(ctx)).find_one(wanted, {LOG_FIELD: 1, **_PLACES}) or {}
     labels = detections_of(sample, MACHINE_FIELD)
     return {
         "by": deciders(sample),
-        "remade": [str(one["_id"]) for one in labels if _is_remade(one, sample)],
         "labels": [{**one, "id": str(one.pop("_id"))} for one in labels],
     }
 
 
 _OF_PLACES = ("_id", "label", "bounding_box", "decision")
 _PLACES = {f"{MACHINE_FIELD}.detections.{name}": 1 for name in _OF_PLACES}
-
-
-def _is_remade(label: Mapping[str, Any], sample: Mapping[str, Any]) -> bool:
-    return not label.get("decision") and any(
-        str(label["_id"]) in entry["decisions"]
-        for entry in standing_entries(sample)
-        if entry["action"] == "relabeled" and "failed" not in entry["changes"]
-    )
 
 
 def _handing_on(dataset: Any) -> str:
@@ -802,7 +777,7 @@ def _dataset_of(ctx: Any) -> Any:
 
 ACTS: Mapping[str, Callable[[Any], Done | Answer]] = {
     **dict.fromkeys(DECISIONS, _decide), **dict.fromkeys(("undo", "redo"), _revert),
-    "take": _take, "send_to_relabel": _send_to_relabel, "spread": _spread,
+    "take": _take, "spread": _spread,
     "sequence_done": _sequence_done, "nothing_here": _nothing_here,
     "refresh_queue": _refresh_queue,
     "open_sequence": _open_sequence, "classes": _classes, "sequences": _sequences,

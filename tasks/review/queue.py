@@ -358,7 +358,7 @@ def _undecided_of(
     return frames, labels
 
 
-NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
+NEEDS_REVIEW, CONTROL = "needs review", "control sample"
 LABEL_BY_LABEL = "label by label"
 SECOND_OPINIONS, DISAGREEMENTS = "second opinions", "disagreements"
 SECOND_TOLD = "labels that another reviewer has decided on, which is not shown"
@@ -512,10 +512,6 @@ def build_queue(
     }
     if second:
         views[share.named(SECOND_OPINIONS)] = (unseen_view(dataset, second), SECOND_TOLD)
-    views[SENT_BACK] = (
-        everything(dataset).match({"relabel": {"$nin": ["", None]}}),
-        "labels that a model makes again: decide on the new ones",
-    )  # fmt: skip
     nothing = everything(dataset).match({"review_status": OPEN, "instances": 0, "reasons": []})
     if nothing.count():
         views[NO_LABELS] = (nothing, "open frames in which the machine has found nothing")

@@ -171,7 +171,7 @@ WHY = {
     UNLISTED: "their frame, or this version of it, is not among those last labeled",
 }  # fmt: skip
 # What a sample holds that is people's and not a load's.
-PEOPLES = ("tags", "review_status", LOG_FIELD, REVIEWED_FIELD, "relabel", SHARE_FIELD)
+PEOPLES = ("tags", "review_status", LOG_FIELD, REVIEWED_FIELD, SHARE_FIELD)
 _DECIDED = {
     "$or": [
         {f"{LOG_FIELD}.0": {"$exists": True}},
@@ -286,7 +286,7 @@ def hold_events(dataset: Any, events: Sequence[Any], update: Any) -> None:
         height, width = next((one["size_hw"] for one in event.upserts), (0, 0))
         first = {
             "_dataset_id": dataset_id(dataset), "frame_key": event.frame_key, "tags": [],
-            "review_status": OPEN, "relabel": "", LOG_FIELD: [],
+            "review_status": OPEN, LOG_FIELD: [],
             "metadata": image_metadata((int(height), int(width))),
             REVIEWED_FIELD: detections([]),
             "aside": {"why": UNLISTED, "at": at}, **event.frame,

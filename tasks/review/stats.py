@@ -33,7 +33,6 @@ from tasks.review.events import (
     CORRECTED,
     EDITED,
     OPEN_RISK,
-    RELABEL,
     WRONG,
     reviews_uri,
     said,
@@ -232,15 +231,13 @@ class Stats:
     Attributes:
         frames, frames_done: frames, and those marked as done or without a label left to decide.
         labels: machine labels, those too that were followed to their frame.
-        decisions: how many labels by decision, "relabel" for those that wait to be made again, and
-            "added" for objects that the machine has no label of.
+        decisions: how many labels by decision; "added" are objects that the machine missed.
         disagreement: decided labels that were wrong.
         by_class, by_reason: the same by class name and by reason.
         by_reviewer: labels with a decision that each person has decided on.
         per_hour: decisions per hour while at work; 0 while there are too few to say.
         control: wrong labels in the control sample: what the unreviewed part is worth.
         control_size: how many labels the control sample has.
-        relabel: frames by relabel state.
         by_sequence: risk of the sequences with open frames, riskiest first.
         set_aside: decisions whose frame is gone or has changed; counted nowhere else.
         queue: how far the queue of this reviewer is.
@@ -259,7 +256,6 @@ class Stats:
     per_hour: float
     control: Rate
     control_size: int
-    relabel: Mapping[str, int]
     by_sequence: Mapping[str, float]
     set_aside: SetAside
     queue: Standing
@@ -268,7 +264,7 @@ class Stats:
     @property
     def decided(self) -> int:
         """Labels with a decision that stands."""
-        return sum(n for name, n in self.decisions.items() if name not in {RELABEL, ADDED})
+        return sum(n for name, n in self.decisions.items() if name != ADDED)
 
 
 def review_stats(dataset: Any) -> Stats:
@@ -285,14 +281,12 @@ def review_stats(dataset: Any) -> Stats:
     with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
     fields += [LOG_FIELD, STATUS_FIELD, "instances"]
     for sample in collection.find(with_log, dict.fromkeys(fields, 1)):
-        own = [
-            one for one in standing_entries(sample) if one["action"] not in {"relabeled", "done"}
-        ]
+        own = [one for one in standing_entries(sample) if one["action"] != "done"]
         acts += own
         people = {(one["by"], label) for one in own for label in said(one)}
         labels = detections_of(sample, MACHINE_FIELD)
         followed += max(0, len(labels) - (sample.get("instances") or 0))
-        left = [one for one in labels if one.get("decision") in {"", None, RELABEL}]
+        left = [one for one in labels if not one.get("decision")]
         decisions[ADDED] += sum(
             not one.get("sources") for one in detections_of(sample, REVIEWED_FIELD)
         )
@@ -315,7 +309,6 @@ def review_stats(dataset: Any) -> Stats:
             name: Rate(wrong[kind, name], of[kind, name]) for k, name in sorted(of) if k == kind
         }
 
-    sent = {"$match": {"relabel": {"$nin": ["", None]}}}
     return Stats(
         collection.count_documents({}),
         done,
@@ -328,7 +321,6 @@ def review_stats(dataset: Any) -> Stats:
         _per_hour(acts),
         rates("control").get("", Rate(0, 0)),
         len(drawn),
-        _sums(collection, "$relabel", {"$sum": 1}, sent),
         sequence_risks(dataset),
         count_set_aside(dataset),
         queue_standing(dataset),
@@ -414,7 +406,7 @@ _ORANGE, _GREY, _RED = "#ff6d04", "#6b7280", "#ff4d6d"
 # The same colours as in fiftyone_plugin/marks.js.
 DECISION_COLOURS = {
     "accepted": "#22c55e", "rejected": "#ef4444", "corrected": "#fde047", "edited": "#fde047",
-    "merged": "#c084fc", "deleted": "#9ca3af", "relabel": "#f97316", "added": "#a3e635",
+    "merged": "#c084fc", "deleted": "#9ca3af", "added": "#a3e635",
 }  # fmt: skip
 
 
@@ -439,7 +431,6 @@ def summary(stats: Stats) -> str:
     agreement = Rate(stats.disagreement.of - stats.disagreement.wrong, stats.disagreement.of)
     agreed = agreement.text() if agreement.of else "nothing decided"
     pairs = "; ".join(one.text() for one in agreements(stats.opinions))
-    sent = [f"{count} {_SENT.get(state, state)}" for state, count in stats.relabel.items()]
     control = _of(stats.control.of, stats.control_size)
     if stats.control.of:
         control += f"; wrong: {stats.control.text()}, and about as much of what nobody reviews"
@@ -457,8 +448,6 @@ def summary(stats: Stats) -> str:
         f"| Decisions by | {plain(decided_by(stats))} |",
         f"| Agreement of reviewers | {plain(pairs) or 'nobody has given a second opinion yet'} |",
         f"| Disagreements that nobody has settled | {unsettled(stats.opinions)} |",
-        "| Frames with labels sent back to a model, in the view 'sent back' | "
-        f"{', '.join(sent) or 'none'} |",
     ]
     if stats.control_size:
         told = "Decided in the control sample: random labels that nobody else reviews"
@@ -466,9 +455,6 @@ def summary(stats: Stats) -> str:
     if stats.set_aside.frames:
         lines.append(f"| Set aside | {stats.set_aside.text()} |")
     return "\n".join(lines)
-
-
-_SENT = {"requested": "wait for their new masks", "back": "have new masks to decide on"}
 
 
 def _of(count: int, whole: int) -> str:
@@ -483,7 +469,7 @@ def decisions_plot(stats: Stats) -> list[dict[str, Any]]:
     return [
         {
             "type": "bar", "x": [counts[name] for name in names],
-            "y": ["sent back to a model" if name == RELABEL else name for name in names],
+            "y": names,
             "orientation": "h",
             "hovertemplate": "%{x} %{y}<extra></extra>",
             "marker": {"color": [DECISION_COLOURS[name] for name in names]},

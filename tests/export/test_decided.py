@@ -19,13 +19,12 @@ from tasks.load.into_fiftyone import load_sequence, prepare_dataset, rebuild
 from tasks.review.actions import accept, fix_class, merge, reject
 from tasks.review.events import undo
 from tasks.review.queue import NO_LABELS, build_queue
-from tasks.review.relabel import bring_back, relabel_dataset, request_relabel
 from tasks.review.stats import review_stats
 from tasks.store.roots import Root, write_roots
 from tasks.types import NothingFoundError
 from tests.export.labeled_runs import run_of, truth
 from tests.integration.runs import MICRO, write_image
-from tests.review.reviewed import ask, decided_labels, pick, relabel
+from tests.review.reviewed import ask, decided_labels, follow_here, pick
 
 
 def loaded(run):
@@ -63,7 +62,6 @@ def test_a_dataset_belongs_to_one_out(name, tmp_path):
     for act, advice in (
         (lambda: prepare_dataset(name, out_uri=second), f"--dataset '{name}-"),
         (lambda: rebuild(name, second), f"rebuild it under another name, such as '{name}-"),
-        (lambda: relabel_dataset(name, second), f"give --out {first}, or none"),
         (lambda: refuse_before_labeling(name, second), f"--dataset '{name}-"),
     ):
         with pytest.raises(AutolabelError, match=rf"{first},.*{advice}"):
@@ -138,14 +136,10 @@ def test_decisions_take_the_place_of_the_labels(name, tmp_path):
 
 
 def test_labels_that_are_undecided_again_are_exported_as_such(name, tmp_path):
-    """With the mask that was made; where it could not be made, with the old one."""
-    relabel(name, tmp_path / "run", frame=1)
-    dataset, chosen = pick(name, 0, 0)
-    bring_back(
-        request_relabel(dataset, chosen), str(tmp_path / "run"), [RuntimeError("gone")], None
-    )
+    """With the mask that was followed to them."""
+    follow_here(name, frame=1)
     accept(*pick(name, 2, 3))
-    undo(dataset)
+    undo(open_dataset(name))
 
     def exported(target, **choice):
         told = export(name, "coco", str(tmp_path / target), Choice(**choice), images="none")

@@ -15,7 +15,6 @@ FLOWS = {
     "backfill": ("flows/backfill.py:backfill", "flows.backfill"),
     "nightly": ("flows/nightly.py:nightly", "flows.nightly"),
     "load-dataset": ("flows/load_dataset.py:load_dataset", "flows.load_dataset"),
-    "relabel": ("flows/relabel.py:relabel", "flows.relabel"),
 }
 DEPLOY = """
 import importlib, json, sys
@@ -41,7 +40,7 @@ serve(*[one.to_deployment("served") for one in found])
 
 @pytest.fixture
 def served(cluster):
-    """All six flows, served by one process."""
+    """All five flows, served by one process."""
     command = [sys.executable, "-c", SERVE, json.dumps(FLOWS)]
     process = subprocess.Popen(command, cwd=REPOSITORY, env=cluster.home.environment)
     yield process
@@ -84,7 +83,7 @@ def form(one):
 def test_flows_are_served_deployed_and_deployed_from_a_source(cluster, served, tmp_path):
     command = [sys.executable, "-c", DEPLOY, json.dumps(FLOWS), str(REPOSITORY)]
     subprocess.run(command, cwd=REPOSITORY, env=cluster.home.environment, check=True)
-    wait_for(lambda: deployment(cluster, "relabel", "served"), 200)
+    wait_for(lambda: deployment(cluster, "load-dataset", "served"), 200)
     for flow in FLOWS:
         ours = next(
             one

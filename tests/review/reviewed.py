@@ -9,15 +9,23 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from sam2_core.types import Masks
 from tasks.dataset import documents, layout, schema
+from tasks.dataset.documents import stamp_text
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset
-from tasks.review.actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
+from tasks.review.actions import (
+    accept,
+    choose,
+    decide,
+    delete,
+    fix_class,
+    mark_sequence,
+    merge,
+    reject,
+)
 from tasks.review.decided import rows_of
-from tasks.review.relabel import bring_back, open_requests, request_relabel
 from tasks.review.set_aside import compare_files, harvest
 from tasks.store.manifests import write_manifest
-from tasks.store.tables import LabeledFrame
+from tasks.store.tables import FOLLOWED, LabeledFrame
 from tests.load.test_into_fiftyone import store
 from tests.review.labels import OTHER_STAMP, SIZE_HW
 
@@ -44,7 +52,7 @@ def state(name: str) -> list:
     found = layout.sample_collection(dataset).find({}).sort("frame_key")
     return [
         (
-            one["frame_key"], one["review_status"], one["relabel"],
+            one["frame_key"], one["review_status"],
             [(d["_id"], d["decision"], d.get("mask"), d["model"])
              for d in one["detections"]["detections"]],
             sorted(
@@ -67,19 +75,23 @@ def decide_everything(name: str) -> None:
     mark_sequence(schema.open_dataset(name), "drive")
 
 
-def relabel(name: str, out: Path, frame: int = 3) -> None:
-    """Ask for two labels of a frame again and make squares of them."""
-    dataset, chosen = pick(name, frame, 1, 2)
-    request = request_relabel(dataset, chosen, model="tiny", prompt="wider box")
-    assert [one.request_id for one in open_requests(str(out), name)] == [request.request_id]
+def follow_here(name: str, frame: int = 3) -> None:
+    """Give two labels of a frame the mask of a square, as following their object does."""
+    dataset, (chosen,) = pick(name, frame, 1, 2)
     square = np.zeros(SIZE_HW, np.uint8, order="F")
     square[10:30, 20:40] = 1
-    rle = coco_mask.encode(square)["counts"]
-
-    assert [len(boxes) for _, boxes in request.prompts()] == [2]
-    made = Masks((rle,) * 2, SIZE_HW, [0.9] * 2, [0.9] * 2, [5] * 2, [400] * 2, ("",) * 2)
-    assert bring_back(request, str(out), [made], OTHER_STAMP.model) == 2
-    assert open_requests(str(out), name) == []
+    rle = coco_mask.encode(square)["counts"].decode("ascii")
+    overrides = {
+        str(label["_id"]): {
+            "id": str(label["_id"]), "label": label["label"], "size_hw": list(SIZE_HW),
+            "box_xyxy_px": [20.0, 10.0, 40.0, 30.0], "rle": rle, "area_px": 400,
+            "model": stamp_text(OTHER_STAMP.model), "predicted_iou": 0.9, "stability": 0.9,
+            "object_score": 5.0, "reason": "", "risk": 0.5, "reasons": [], "source": FOLLOWED,
+            "undetected_frames": 1, "object": label["object"], "changed": "mask: followed",
+        }
+        for _, label in chosen.labels
+    }  # fmt: skip
+    decide(dataset, [chosen], [chosen.event("follow", overrides=overrides)])
 
 
 def context(dataset: Any, view: Any, **chosen: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The App itself, in a headless Chromium: look, decide, send back, watch it come back."""
+"""The App itself, in a headless Chromium: look and decide."""
 
 import re
 import uuid
@@ -8,16 +8,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from pycocotools import mask as coco_mask
 
-from sam2_core.types import Masks
 from tasks.dataset import schema
 from tasks.load.into_fiftyone import rebuild
 from tasks.review.actions import accept, choose, reject
 from tasks.review.app import install_plugin, run_app
 from tasks.review.events import read_events
 from tasks.review.queue import F, build_queue
-from tasks.review.relabel import bring_back, open_requests
 from tasks.review.stats import DECISION_COLOURS
 from tests.review.app_page import (
     READY,
@@ -35,7 +32,7 @@ from tests.review.app_page import (
     save_picture,
     wait_for,
 )
-from tests.review.labels import OTHER_STAMP, PLACES, SIZE_HW, disc, picture_with, three_labels
+from tests.review.labels import SIZE_HW, picture_with, three_labels
 from tests.review.reviewed import decided_labels, load_run
 
 # What FiftyOne would draw beside a label of a class.
@@ -115,8 +112,8 @@ def refused_without_the_app(page: Any, label: str) -> None:
 
 def decides_with_keys(
     page: Any, name: str, places: list[list[float]], ids: list[str], queue: str
-) -> int:
-    """Every kind of decision is drawn, and undone; return the row of the undecided label."""
+) -> None:
+    """Every kind of decision is drawn, and undone."""
     before = [label_pixels(page, place, SIZE_HW) for place in places]
     first = review_state(page)["reviewSample"]
     for row in (0, 1):
@@ -184,14 +181,11 @@ def decides_with_keys(
     open_first_sample(page)
     # Decided is decided when it is opened again.
     wait_for(lambda: looks(page, before, places), loaded)
-    return left
 
 
 @pytest.mark.ci
 @pytest.mark.timeout(600)  # a busy machine draws slowly
-def test_decide_see_it_send_back_and_see_it_come_back(
-    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decide_and_see_it(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FIFTYONE_PLUGINS_DIR", raising=False)
@@ -214,49 +208,16 @@ def test_decide_see_it_send_back_and_see_it_come_back(
         assert [f"http://{one.laddr.ip}:{one.laddr.port}" for one in ports] == [app.url]
         open_first_sample(page)
         assert re.fullmatch("long-+…-+class", page.evaluate(NAME_DRAWN, f"long{196 * '-'}class"))
-        row = decides_with_keys(page, name, places, ids, app.link(name, view="needs-review"))
-        wanted = decisions(name)
-        wanted[row] = "relabel"
-        page.keyboard.press("Shift+L")
-        prompts = page.get_by_test_id("prompt-picker")
-        prompts.wait_for()
-        page.keyboard.type("zzz")
-        prompts.get_by_text("nothing here has these letters").wait_for()
-        page.keyboard.press("Enter")
-        assert prompts.count(), "nothing is marked that could be taken"
-        for _ in "zzz":
-            page.keyboard.press("Backspace")
-        for picker in ("prompt", "model"):
-            page.get_by_test_id(f"{picker}-picker").wait_for()
-            page.keyboard.press("Enter")
-        page.wait_for_function(READY)
-        assert decisions(name) == wanted
-        (request,) = open_requests(out, name)
-        x0, y0, x1, y1 = PLACES[row]
-        square = disc((x0 + 50, y0 + 50, x1 - 50, y1 - 50))
-        smaller = coco_mask.encode(np.asfortranarray(square))["counts"]
-        area = int(square.sum())
-        made = Masks((smaller,), SIZE_HW, [0.9], [0.95], [9], [area], ("",))
-        bring_back(request, out, [made], OTHER_STAMP.model)
-        open_view(page, app.link(name, view="sent-back"))
-        page.get_by_test_id("entry-counts").get_by_text("1").first.wait_for()
-        open_first_sample(page)
-        remade = schema.open_dataset(name).first().detections.detections[row].id
-        wait_for(lambda: review_state(page)["reviewFocus"], remade)
-        assert page.get_by_test_id("strip-reasons").inner_text().startswith("made again")
-        save_picture(page, tmp_path, "review-sent-back")
+        decides_with_keys(page, name, places, ids, app.link(name, view="needs-review"))
     log = (tmp_path / "cache" / "services" / "review-app.log").read_text()
     assert app.token not in log
     sample = schema.open_dataset(name).first()
     sample.reload()
-    assert sample.relabel == "back"
-    assert sample.detections.detections[row].area_px == area
     assert [d.label for d in sample.reviewed.detections] == ["car"]
     events = read_events(out, name)
     assert {event.by for event in events} == {"tester"}
     assert [event.action for event in events] == [
         "merge", "undo", "accept", "undo", "redo", "reject", "fix_class", "undo", "delete", "undo",
-        "relabel", "relabeled",
     ]  # fmt: skip
     assert app.process.poll() is not None, "the server is gone"
 

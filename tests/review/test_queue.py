@@ -181,9 +181,9 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     assert shown_names(plot)["ticktext"] == plot[0]["y"]
     assert "10.0%" in text
     (bars,) = decisions_plot(stats)
-    assert bars["y"][:3] == ["added", "sent back to a model", "deleted"], "from the bottom"
+    assert bars["y"][:3] == ["added", "deleted", "merged"], "from the bottom"
     assert bars["y"][-2:] == ["rejected", "accepted"], "whatever was decided first"
-    assert bars["x"] == [0] * 5 + [3, 27]
+    assert bars["x"] == [0] * 4 + [3, 27]
     (bars,) = decisions_plot(replace(stats, decisions={"edited": 1, "corrected": 2}))
     assert bars["x"][bars["y"].index("corrected")] == 3, "an edit is a correction"
     assert len(rates_plot(stats.by_class)[0]["x"]) == len(stats.by_class)

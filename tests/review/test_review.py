@@ -4,6 +4,7 @@ import datetime
 import json
 import uuid
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import cv2
@@ -14,17 +15,24 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import AutolabelError
 from tasks.dataset import layout, schema
 from tasks.dataset.coco_truth import read_truth
+from tasks.dataset.documents import reviewed_id
 from tasks.export.run import Choice, export
 from tasks.load import into_fiftyone as load
 from tasks.load.into_fiftyone import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose, fix_class, merge
-from tasks.review.events import read_events
-from tasks.review.relabel import request_relabel
+from tasks.review.events import now_text, read_events, reviews_uri
 from tasks.review.set_aside import harvest
 from tasks.store import storage
+from tasks.store.checksums import encode_json
 from tests.load.test_into_fiftyone import store
 from tests.review.labels import SIZE_HW, labeled_frames
-from tests.review.reviewed import decide_everything, decided_labels, pick, relabel, state
+from tests.review.reviewed import (
+    decide_everything,
+    decided_labels,
+    follow_here,
+    pick,
+    state,
+)
 
 
 def test_decisions_show_in_the_dataset_and_lie_in_storage(name: str, out: Path) -> None:
@@ -73,8 +81,6 @@ def test_bad_choices_are_explained(name: str) -> None:
         fix_class(dataset, chosen, "  ")
     with pytest.raises(AutolabelError, match="gone"):
         choose(dataset, [dataset.first().id], ["0" * 24])
-    with pytest.raises(AutolabelError, match="unknown prompt"):
-        request_relabel(dataset, chosen, prompt="guess")
 
 
 def test_a_failed_write_to_storage_decides_nothing(
@@ -93,7 +99,7 @@ def test_a_failed_write_to_storage_decides_nothing(
 
 def test_reload_and_rebuild_give_every_decision_back(name: str, out: Path) -> None:
     decide_everything(name)
-    relabel(name, out)
+    follow_here(name)
     before = state(name)
     rebuild(name, str(out))
     assert state(name) == before, "a reload over the decisions"
@@ -103,13 +109,35 @@ def test_reload_and_rebuild_give_every_decision_back(name: str, out: Path) -> No
     assert state(name) == before, "a rebuild from artifacts alone"
 
 
+def test_events_of_labels_sent_back_are_counted_and_passed_over(
+    name: str, out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an earlier version wrote them: asked for, made again with another mask, undecided."""
+    dataset, (chosen,) = pick(name, 0, 0)
+    accept(dataset, [chosen])
+    before = state(name)
+    label = str(chosen.labels[0][1]["_id"])
+    again = {"id": label, "label": "car", "rle": "0", "size_hw": list(SIZE_HW), "area_px": 0}
+    gone = (str(reviewed_id(label)),)
+    asked = chosen.event("relabel", decisions={label: "relabel"}, removed=gone)
+    made = chosen.event("relabeled", decisions={label: ""}, overrides={label: again})
+    for number, event in enumerate((asked, made)):
+        values = asdict(event) | {"event_id": f"{number}", "at": now_text(), "relabel": "back"}
+        uri = storage.join(reviews_uri(str(out), name), "events", f"9{number}.json")
+        storage.write_bytes(uri, encode_json({"dataset": name, "events": [values]}))
+    dataset.delete()
+    rebuild(name, str(out))
+    assert state(name) == before, "what was accepted stands, on the mask of the run"
+    assert f"decisions on '{name}': 2 events of labels sent back to a model" in caplog.text
+
+
 def test_decisions_on_masks_that_lie_on_disk(
     name: str, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOLABEL_MASK_DIR", str(tmp_path / "masks"))
     rebuild(name, str(out))
     accept(*pick(name, 3, 0))
-    relabel(name, out)
+    follow_here(name)
     dataset = schema.open_dataset(name)
     assert harvest(dataset) == [], "nobody edited anything"
     before = state(name)
@@ -119,7 +147,7 @@ def test_decisions_on_masks_that_lie_on_disk(
     accepted, again = sample.reviewed.detections[0], sample.detections.detections[1]
     from_disk = cv2.imread(sample.detections.detections[0].mask_path, cv2.IMREAD_GRAYSCALE)
     assert np.array_equal(accepted.mask, from_disk > 0)
-    assert (again.mask.sum(), again.mask_path) == (400, None), "made again: not the old file's"
+    assert (again.mask.sum(), again.mask_path) == (400, None), "followed: not the old file's"
 
 
 def test_edits_with_fiftyones_own_tools_are_honoured(name: str, out: Path) -> None:
@@ -180,7 +208,7 @@ def test_labels_that_fiftyones_own_tools_deleted_stay_deleted(name: str, out: Pa
     rebuild(name, str(out))
     rebuilt = state(name)
     # FiftyOne compressed the mask of the reviewed one anew: its id says enough.
-    assert [(one[3], one[5]) for one in rebuilt] == [(one[3], one[5]) for one in before]
+    assert [(one[2], one[4]) for one in rebuilt] == [(one[2], one[4]) for one in before]
     assert [d.id for d in schema.open_dataset(name).first().reviewed.detections] == [kept.id]
 
 

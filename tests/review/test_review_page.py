@@ -196,14 +196,14 @@ def the_strip(page: Any, size: int) -> None:
     page.keyboard.press("?")
     listed = page.get_by_test_id("all-keys")
     keys = listed.inner_text()
-    for mark, colour in zip("✓✗✎∪−↻+", MARKED, strict=True):
+    for mark, colour in zip("✓✗✎∪−+", MARKED, strict=True):
         style = "(one) => one.style.color"
         assert listed.get_by_text(mark, exact=True).last.evaluate(style) == f"rgb{colour}"
     for words in (
         "repeat the last decision on its whole object",
         "reject: there is no such object, or its mask is of no use",
         "delete: the object is there, and another label has it already",
-        "deleted, sent back (a model makes the mask again), added, being written",
+        "deleted, added, being written",
         "needed on ticked tiles of the grid",
         "on a tile: 2 of the 5 labels",
         "white corners: the label that a key acts on",
@@ -406,12 +406,14 @@ def test_the_review_page_tells_what_to_do(name: str) -> None:
         page.get_by_role("button", name="Control sample").click()
         page.get_by_text("decisions left in 'control sample' (drawn at random").wait_for()
         page.locator("[data-cy=looker]").first.wait_for()
-        open_view(page, app.link(name, view="sent-back"))
-        told = "labels that a model makes again: decide on the new ones"
-        page.get_by_text(f"the view 'sent back' ({told}) has nothing left to decide; ").wait_for()
+        open_view(page, app.link(name, view="disagreements"))
+        told = "labels on which two reviewers differ"
+        page.get_by_text(
+            f"the view 'disagreements' ({told}) has nothing left to decide; "
+        ).wait_for()
         page.get_by_test_id("saved-views-btn-selection-clear").click()
         page.get_by_test_id("saved-views-selection").click()
-        page.get_by_test_id("saved-views-sent-back-selection-option").wait_for()
+        page.get_by_test_id("saved-views-disagreements-selection-option").wait_for()
         crashes = page.get_by_test_id("saved-views-unsaved-view-selection-option")
         assert crashes.count()
         assert not crashes.is_visible()

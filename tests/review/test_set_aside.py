@@ -14,15 +14,13 @@ from flows.cli.main import cli
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.load.into_fiftyone import prepare_dataset
-from tasks.review import relabel
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.app import has_sample
-from tasks.review.events import read_events, reviews_uri
-from tasks.review.relabel import request_relabel
+from tasks.review.events import reviews_uri
 from tasks.review.set_aside import compare_files, count_set_aside
 from tasks.review.stats import review_stats, summary
 from tasks.types import FrameSelection
-from tests.review.labels import OTHER_STAMP, labeled_frames
+from tests.review.labels import labeled_frames
 from tests.review.moving_source import (
     ACTS,
     EDITS,
@@ -158,22 +156,6 @@ def test_events_that_name_a_position_are_set_aside(reviewing: Reviewing) -> None
     assert (decided_labels(dataset.name), compare_files(dataset).labels) == ([], 1)
     (aside,) = samples_set_aside(dataset)
     assert aside["frame_key"] == "drive-1/CAM_FRONT/000000"
-
-
-def test_another_picture_is_not_labeled_again_for_the_old_one(
-    reviewing: Reviewing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    identity, path = decided(reviewing)
-    dataset = reviewing.dataset
-    label = dataset[identity].detections.detections[0].id
-    request_relabel(dataset, choose(dataset, [identity], [label]))
-    path.write_bytes(b"something else")
-    choice = type("Choice", (), {"stamp": OTHER_STAMP.model})()
-    monkeypatch.setattr(relabel, "choose_model", lambda *_: choice)
-    monkeypatch.setattr(relabel.Segmenters, "load", lambda *_: None)
-    assert relabel.relabel_dataset(dataset.name)[1] == 0
-    last = read_events(str(reviewing.outs[0]), dataset.name)[-1]
-    assert "has changed since it was labeled" in last.changes["failed"]
 
 
 def test_a_rebuild_brings_the_frames_that_were_labeled_and_no_others(

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from flows.cli import review
-from flows.server import api
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.dataset.documents import sample_id
@@ -194,7 +193,6 @@ def test_review_opens_at_the_queue_and_says_its_counts_and_port(
     services_folder = tmp_path / "services"
     services_folder.mkdir()
     links: list[str] = []
-    chosen: list[tuple[str, str]] = []
 
     def pages() -> list[Path]:
         return list(services_folder.glob("review-*.html"))
@@ -209,13 +207,8 @@ def test_review_opens_at_the_queue_and_says_its_counts_and_port(
     server = app.App(f"http://127.0.0.1:{app.DEFAULT_PORT + 1}", process, "secret")
     monkeypatch.setattr(review, "run_app", lambda _: contextlib.nullcontext(server))
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
-    monkeypatch.setattr(api, "configured_api", lambda: None)
-    monkeypatch.setattr(api, "known_auth", lambda _: "admin:secret")
-    monkeypatch.setattr(api, "choose_api", lambda *one: chosen.append(one))
-    monkeypatch.setattr(api, "running_api", lambda: "http://127.0.0.1:4200/api")
     done = CliRunner().invoke(review.command, [still, "--budget", "2"])
     assert "the App was killed by signal 9" in str(done.exception)
-    assert chosen == [("http://127.0.0.1:4200/api", "admin:secret")]
     view = schema.open_dataset(still).load_saved_view(NEEDS_REVIEW)
     assert f"2 decisions on {counted(len(view), 'frame')}, one label of each object" in done.output
     assert f"{FRAMES} frames in all" in done.output

@@ -72,8 +72,8 @@
     return [...begins, ...holds].slice(0, MOST_ROWS);
   }
 
-  // Asks for one of some rows, at first the one whose value is `marked`, or for something else that
-  // `other` describes, if it is given; null if somebody gives up. A second line of the title says what happens then.
+  // Asks for one of some rows, at first the one whose value is `marked`, or for what was typed, which
+  // `other` describes; null if somebody gives up.
   function pick(kind, title, rows, other, marked = "") {
     const dialog = element(
       "dialog",
@@ -83,9 +83,7 @@
     );
     dialog.dataset.cy = kind;
     const box = element("div", "padding:16px", dialog);
-    const [asked, then = ""] = title.split("\n");
-    element("div", "font-weight:bold;margin-bottom:10px", box, asked);
-    element("div", "margin-bottom:10px;font-size:13px", box, then);
+    element("div", "font-weight:bold;margin-bottom:10px", box, title);
     const field = element(
       "input",
       "width:100%;box-sizing:border-box;padding:8px;font:inherit;border-radius:4px;" +
@@ -99,7 +97,7 @@
     const choices = () => {
       const typed = field.value.trim();
       const known = rows.some(([value]) => value.toLowerCase() === typed.toLowerCase());
-      return [...fitting(rows, typed), ...(other && typed && !known ? [[typed, other(typed)]] : [])];
+      return [...fitting(rows, typed), ...(typed && !known ? [[typed, other(typed)]] : [])];
     };
     return new Promise((answer) => {
       const close = (value) => {
@@ -110,7 +108,6 @@
         const found = choices();
         at = Math.max(0, Math.min(at, found.length - 1));
         list.replaceChildren();
-        if (!found.length) element("div", "padding:5px 8px", list, "nothing here has these letters: delete some");
         found.forEach(([value, text], row) => {
           const mark = row === at ? "background:#38bdf8;color:#111827" : "";
           const cut = "overflow:hidden;text-overflow:ellipsis;white-space:nowrap;";

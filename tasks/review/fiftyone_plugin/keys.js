@@ -29,7 +29,6 @@
       key: "T", label: "Follow from here", icon: "fast_forward",
       told: "carries a mask through the drive: that of the selected label, or of the one with the focus if it is decided, else the one you decided on last",
     },
-    send_to_relabel: { key: "L", label: "Send to relabel", icon: "refresh", onLabels: true },
     nothing_here: {
       key: "X", label: "Nothing here", icon: "block", told: "the frame shows no object, and its labels are wrong",
     },
@@ -60,9 +59,6 @@
     [["2 of 5"], "on a tile: 2 of the 5 labels that the view shows are decided; with ✓ the frame is done: all of it is decided, or somebody has marked it"],
     [["3 hidden, 2 decided"], review.strip.HIDDEN],
   ];
-  const PROMPTS = [["box", "the box as it is"], ["wider box", "a box 10% wider"], ["tighter box", "a box 10% tighter"]];
-  const THEN = "It is made at once if `autolabel up` runs, else by `autolabel review relabel`. You decide on the new one then.";
-  const SAME_MODEL = [["", "the model that made the label"]];
   const MOST_WAITING = 8;
   const SEEN_MS = 400, TURN_MS = 20_000, EMPTY_MS = 300, SILENT_MS = 60_000, LOOK_MS = 3000;
   const AWAY = "the App does not answer: the terminal where it was started says why. What has its mark is in storage";
@@ -199,13 +195,6 @@
       const other = (typed) => `all with "${typed}" in their names`;
       const sequence = await review.pick("sequence-picker", "Open a sequence", rows, other);
       return sequence && { sequence };
-    }
-    if (act === "send_to_relabel") {
-      const prompt = await review.pick("prompt-picker", `Send to relabel: make the mask again, from which box?\n${THEN}`, PROMPTS);
-      if (!prompt) return null;
-      const other = (typed) => `the model "${typed}", a preset or a path`;
-      const model = await review.pick("model-picker", `Send to relabel: by which model?\n${THEN}`, SAME_MODEL, other);
-      return model === null ? null : { prompt, model };
     }
     return {};
   }

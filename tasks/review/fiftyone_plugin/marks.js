@@ -8,7 +8,6 @@
     edited: { colour: "#fde047", mark: "✎" },
     merged: { colour: "#c084fc", mark: "∪" },
     deleted: { colour: "#9ca3af", mark: "−" },
-    relabel: { colour: "#f97316", mark: "↻", dash: [12, 6], said: "sent back (a model makes the mask again)" },
     added: { colour: "#a3e635", mark: "+" },
   };
   const NOT_YET = "…"; // in place of the mark until the decision is written
@@ -54,9 +53,8 @@
     if (!look) return;
     pen.lineWidth = 3;
     pen.strokeStyle = look.colour;
-    pen.setLineDash(look.dash ?? []);
-    pen.strokeRect(x, y, w, h);
     pen.setLineDash([]);
+    pen.strokeRect(x, y, w, h);
     const radius = Math.max(9, Math.min(16, Math.min(w, h) / 3));
     pen.beginPath();
     pen.arc(x + w / 2, y + h / 2, radius, 0, 2 * Math.PI);
@@ -133,13 +131,13 @@
   }
 
   // A decision in words, with its mark before it.
-  const markOf = (decision) => (decision ? `${LOOKS[decision]?.mark ?? ""} ${LOOKS[decision]?.said ?? decision}` : "");
+  const markOf = (decision) => (decision ? `${LOOKS[decision]?.mark ?? ""} ${decision}` : "");
 
   // All marks with their outlines, for the list of all keys: styles and marks of its keys, and what they say.
   const unlike = Object.entries(LOOKS).filter(([name]) => name !== "edited"); // as corrected ones
   const LEGEND = [
-    [...unlike.map(([, { colour, mark, dash }]) => [mark, `color:${colour};background:#111827;border:2px ${dash ? "dashed" : "solid"}`]), NOT_YET],
-    `on labels: ${unlike.map(([name, { said }]) => said ?? name).join(", ")}, being written`,
+    [...unlike.map(([, { colour, mark }]) => [mark, `color:${colour};background:#111827;border:2px solid`]), NOT_YET],
+    `on labels: ${unlike.map(([name]) => name).join(", ")}, being written`,
   ];
 
   // Of a label of the machine: "followed from frame 3".

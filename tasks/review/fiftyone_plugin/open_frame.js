@@ -6,15 +6,15 @@
   const CONTAINER = "[data-cy=modal-looker-container]";
   const FIELD = "detections";
   const MOMENT_MS = 1500;
-  const SENT_BACK = "sent-back", DISAGREEMENTS = "disagreements", SECOND_OPINIONS = "second-opinions"; // views, as addresses have them
+  const DISAGREEMENTS = "disagreements", SECOND_OPINIONS = "second-opinions"; // views, as addresses have them
   const ABOUT_TWO = ["overlap", "duplicate"]; // reasons
   // `claims` are decisions that FiftyOne's labels do not have yet, by label id: what a key has just
   // decided, and what the server has written. `over` are tiles without anything left. `by` says who has decided on labels
   // of the frame before it was opened, `others` are all its labels, those too that the view leaves out; these are
-  // outlined while `showsHidden`; `remade` are ids of those that were made again and are undecided.
+  // outlined while `showsHidden`.
   const open = {
     looker: null, dataset: "", focus: null, next: null, kept: null, last: [], emptySince: null, drawn: 0, by: {}, others: [],
-    remade: [], showsHidden: false, claims: new Map(), over: new Set(),
+    showsHidden: false, claims: new Map(), over: new Set(),
   };
 
   // Labels of the machine that FiftyOne draws now, riskiest first: view and filters are applied. It
@@ -137,7 +137,6 @@
 
   function verdictOn(label) {
     const decision = decisionOf(label);
-    if (!decision && open.remade.includes(label.id)) return "made again";
     if (!decision && label.changed) return review.unseen(label);
     const told = review.markOf(decision), ids = [label.id, ...(label.sources ?? [])];
     const by = ids.map((id) => open.by[id]).find(Boolean); // before what this page decides
@@ -160,18 +159,17 @@
       const isNear = left < x + w && x < left + width && top < y + h && y < top + height;
       if (drawn.has(one.id) || !(showsAll || (isAboutTwo && isNear))) continue;
       const decision = decisionOf(one), by = decision === one.decision && !isBlind(one) && open.by[one.id];
-      const what = decision ? `${decision.replace("relabel", "sent back")}${by ? ` by ${by}` : ""}` : showsAll ? "hidden" : "the other";
+      const what = decision ? `${decision}${by ? ` by ${by}` : ""}` : showsAll ? "hidden" : "the other";
       review.paintOther(pen, boxOnPage(one), `${what}: ${one.label}`);
     }
   }
 
   async function lookAround() {
     const { looker } = open;
-    Object.assign(open, { by: {}, others: [], remade: [] });
+    Object.assign(open, { by: {}, others: [] });
     const found = await review.send("around", { sample_id: openId() }).catch(() => null);
-    if (found?.ok && open.looker === looker) Object.assign(open, { by: found.by, others: found.labels, remade: found.remade });
+    if (found?.ok && open.looker === looker) Object.assign(open, { by: found.by, others: found.labels });
     for (const one of open.others) if (decisionOf(one) && !isHeldBack(one)) review.strip.note(one.id, decisionOf(one));
-    if (open.remade.length && !open.focus && review.strip.viewNow() === SENT_BACK) focusOn(open.remade[0]);
     paint();
   }
 
@@ -286,7 +284,7 @@
     // Somebody may have marked the frame as done before this reviewer has said anything.
     const isDue = drawn.some((one) => isHeldBack(one) && !decisionOf(one)), isDone = review_status === "done" && !isDue,
       isEmpty = isDone && instances === 0 && !reviewed?.detections?.length;
-    const isAll = isDone || (marked.length > 0 && !(instances > marked.length) && marked.every(([, decision]) => decision && decision !== "relabel"));
+    const isAll = isDone || (marked.length > 0 && !(instances > marked.length) && marked.every(([, decision]) => decision));
     looker.canvas.title = !isLabel && marked.some(([, one]) => one) ? "labels that this view shows, and how many are decided; ? tells the marks" : "";
     review.paintTile(looker.ctx, looker.canvas.width / (window.devicePixelRatio || 1), marked, made, isLabel, isEmpty, isAll);
   }
