@@ -92,7 +92,7 @@ extra-%: setup ## Add an extra, such as mcap, prompts or tensorrt: make extra-mc
 
 docs: setup ## Build the pages as a site, which `autolabel docs` opens
 	$(UV) pip install --quiet --python $(BIN)/python --group docs
-	$(BIN)/python lab/tools/docs_site.py
+	$(BIN)/python docs/build.py
 
 demo: setup ## Set up, label the demo sequences and say where to look at them
 	$(BIN)/autolabel demo
@@ -115,7 +115,7 @@ lint: dev ## ruff, mypy --strict, import layers
 fmt: dev ## Format, fix what can be fixed, write docs/cli.md
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/python -m lab.tools.cli_reference
+	$(BIN)/python docs/cli_reference.py
 
 lock: | $(OWN_UV) ## Resolve the dependencies again
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml -o requirements.lock

@@ -19,12 +19,12 @@ COMPACT = ROOT / "sam2_core" / "weights" / "compact" / BUNDLED_GRAPHS
 
 def micro_with_memory(folder: Path) -> Path:
     """Export a small model with a memory; its image path is that of `tests/data/micro`."""
-    from lab.tools.follow_with_meta import weights
     from sam2_core.backends.model_folder import MEMORY_OUTPUTS
     from sam2_core.export import export_memory
     from sam2_core.presets import MICRO
     from sam2_core.trust.calibration import MEMORY_ANSWERS
     from sam2_core.trust.following import torch_follows
+    from tests.followed_objects import weights
 
     shutil.copytree(ROOT / "tests" / "data" / "micro", folder)
     export_memory(*weights(MICRO), folder)

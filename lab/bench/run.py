@@ -16,11 +16,11 @@ from lab.bench.decoding import (
     encoder_sweep,
 )
 from lab.bench.frame import BenchFrame
+from lab.bench.machine import describe_machine
 from lab.bench.session import BenchOptions, Session, start
 from lab.bench.timing import Note, interleaved, ratio, timings_as_dict
 from lab.bench.whole_frame import memory_of_a_frame, stage_times, sustained
 from sam2_core.backends.protocol import Backend
-from sam2_core.machine import describe_machine
 from sam2_core.types import AutolabelError, ImageArray
 
 FORMAT_VERSION = 1

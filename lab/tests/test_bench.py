@@ -15,13 +15,13 @@ from PIL import Image
 from lab.bench.__main__ import command as bench_command
 from lab.bench.comparison import reference_state
 from lab.bench.frame import BenchFrame, crowded
+from lab.bench.machine import describe_machine
 from lab.bench.outlines import OutlinedBackend
 from lab.bench.plot import plot_results
 from lab.bench.run import run_benchmark
 from lab.bench.session import BenchOptions, start
 from lab.bench.timing import Timing, interleaved, ratio
 from lab.bench.whole_frame import PeakMemory
-from sam2_core.machine import describe_machine
 from sam2_core.postprocess import finish
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import AutolabelError, Boxes

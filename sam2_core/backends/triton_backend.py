@@ -35,8 +35,6 @@ from sam2_core.types import (
     Prompts,
 )
 
-BACKEND = "triton"
-
 
 def server_urls(given: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the servers to use: as given, the environment's, or one on this machine."""

@@ -312,7 +312,7 @@ def review_stats(dataset: Any) -> Stats:
     return Stats(
         collection.count_documents({}),
         done,
-        _sums(collection, None, {"$sum": "$instances"}).get(None, 0) + followed,
+        _instances(collection) + followed,
         dict(decisions),
         rates("any").get("", Rate(0, 0)),
         rates("class"),
@@ -331,9 +331,9 @@ def review_stats(dataset: Any) -> Stats:
 _OF_LABELS = ("_id", "decision", "label", "reasons")
 
 
-def _sums(collection: Any, by: str | None, value: Any, *before: Any) -> dict[Any, int]:
-    groups = collection.aggregate([*before, {"$group": {"_id": by, "n": value}}])
-    return {one["_id"]: int(one["n"]) for one in groups}
+def _instances(collection: Any) -> int:
+    groups = collection.aggregate([{"$group": {"_id": None, "n": {"$sum": "$instances"}}}])
+    return sum(int(group["n"]) for group in groups)
 
 
 def _per_hour(acts: Sequence[Mapping[str, Any]]) -> float:

@@ -72,8 +72,8 @@ def test_the_same_command_in_two_terminals_at_once(home, tmp_path):
 @pytest.mark.ci
 def test_a_killed_run_that_follows_leaves_what_an_undisturbed_one_leaves(home, tmp_path):
     torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
-    from lab.tools.follow_with_meta import weights
     from sam2_core.presets import MICRO as PRESET
+    from tests.followed_objects import weights
 
     model, memory = weights(PRESET, score_bias=3)
     torch.save({"model": model.state_dict() | memory.state_dict()}, tmp_path / "micro.pt")

@@ -7,7 +7,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 transformers = pytest.importorskip("transformers", reason="needs transformers: make torch")
 
-from lab.bench.peers import transformers_config  # noqa: E402
 from sam2_core.architecture import build_model, random_weights, select_mask  # noqa: E402
 from sam2_core.checkpoints import from_hugging_face, is_hugging_face  # noqa: E402
 from sam2_core.presets import (  # noqa: E402
@@ -18,6 +17,7 @@ from sam2_core.presets import (  # noqa: E402
     preset_named,
 )
 from sam2_core.types import AutolabelError  # noqa: E402
+from tests.transformers_model import transformers_config  # noqa: E402
 
 
 def oracle(preset: Preset):

@@ -14,7 +14,6 @@ transformers = pytest.importorskip("transformers", reason="needs transformers: m
 from click.testing import CliRunner  # noqa: E402
 
 from flows.cli.models import command as models  # noqa: E402
-from lab.bench.peers import transformers_config  # noqa: E402
 from sam2_core.architecture import (  # noqa: E402
     build_memory,
     build_model,
@@ -30,6 +29,7 @@ from sam2_core.find_weights import Wanted, resolve_weights  # noqa: E402
 from sam2_core.presets import BASE_PLUS, COMPACT, LARGE, MICRO, SMALL, TINY  # noqa: E402
 from sam2_core.types import AutolabelError  # noqa: E402
 from tests.sam2_core.test_architecture import paired  # noqa: E402
+from tests.transformers_model import transformers_config  # noqa: E402
 
 RAISE = {"catch_exceptions": False}
 POINTS = "prompt_encoder.point_embed.weight"

@@ -18,13 +18,6 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 onnx = pytest.importorskip("onnx", reason="needs onnx: make dev")
 
 from flows.cli.main import cli  # noqa: E402
-from lab.tools.follow_with_meta import (  # noqa: E402
-    compared,
-    our_masks,
-    prompts,
-    video,
-    weights,
-)
 from sam2_core.architecture import build_memory, random_memory, random_weights  # noqa: E402
 from sam2_core.architecture.memory_fused import FusedEncoder  # noqa: E402
 from sam2_core.architecture.memory_graphs import ABSENT_LOGIT, Recall  # noqa: E402
@@ -40,6 +33,13 @@ from sam2_core.trust import following  # noqa: E402
 from sam2_core.trust.certify import UncertifiedEngineError  # noqa: E402
 from sam2_core.types import AutolabelError  # noqa: E402
 from tasks.masks.model import Segmenters, choose_model  # noqa: E402
+from tests.followed_objects import (  # noqa: E402
+    compared,
+    our_masks,
+    prompts,
+    video,
+    weights,
+)
 from tests.planted_graphs import FAULTS, as_exported, micro_with_memory  # noqa: E402
 from tests.sam2_core.recorded_reference import DATA  # noqa: E402
 from tests.sam2_core.test_torch_compiled import HostGraph  # noqa: E402

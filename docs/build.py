@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
 # Pages elsewhere than in docs/, and their names on the site.
 OTHERS = {
@@ -34,7 +34,9 @@ def lay_out() -> None:
 
     """
     shutil.rmtree(PAGES, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", PAGES)
+    shutil.copytree(
+        ROOT / "docs", PAGES, ignore=shutil.ignore_patterns("*.py", "*.js", "__pycache__")
+    )
     names = {(ROOT / one).resolve(): name for one, name in OTHERS.items()}
     names |= {
         one.resolve(): str(one.relative_to(ROOT / "docs")) for one in (ROOT / "docs").rglob("*")
