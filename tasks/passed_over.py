@@ -60,6 +60,15 @@ class PassedOver:
         return f" ({', '.join(names[:_SHOWN])}{more})" if names else ""
 
 
+def passed_over_in(where: str, found: list[PassedOver]) -> PassedOver:
+    """Return the entry of a source or file, a new one where it has none."""
+    for one in found:
+        if one.where == where:
+            return one
+    found.append(PassedOver(where))
+    return found[-1]
+
+
 def passed_over_lines(found: Iterable[PassedOver]) -> Iterator[str]:
     """Yield a line for each source or file of which something is passed over."""
     yield from (f"{one_line(one.where)}: {one.text}" for one in found if one.text)

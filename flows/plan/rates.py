@@ -13,6 +13,7 @@ from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp
+from tasks.wording import counted
 
 # Until something was measured: about what the bundled model takes on a CPU, without and with
 # following, and twice what SAM 2's base_plus takes for a crowded frame on a GPU.
@@ -38,7 +39,9 @@ class Rate:
     @property
     def text(self) -> str:
         """What to tell a person."""
-        how = f"measured on {self.frames}" if self.frames else "assumed: nothing is measured"
+        how = "assumed: nothing is measured"
+        if self.frames:
+            how = f"measured on {counted(self.frames, 'frame')}"
         return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, {how}{self.where}"
 
 

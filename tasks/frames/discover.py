@@ -31,8 +31,8 @@ from tasks.frames.listing import File, ListedSequence, Reader, natural_key, stat
 from tasks.frames.naming import Names, root_of_both
 from tasks.frames.readers.choice import FOLDERS, reader_of
 from tasks.frames.readers.folders import by_camera, groups
-from tasks.frames.unread import is_hidden
-from tasks.passed_over import PassedOver
+from tasks.frames.unread import is_read
+from tasks.passed_over import PassedOver, passed_over_in
 from tasks.store import storage
 from tasks.store.artifacts import content_key
 from tasks.types import (
@@ -109,10 +109,10 @@ def discover(
     seen: dict[str, tuple[str, str]] = {}
     owners: dict[str, str] = {}
     selected = False
-    pattern_of = distinct(expanded(sources))
-    told = [] if passed_over is None else passed_over
+    passed_over = [] if passed_over is None else passed_over
+    pattern_of = distinct(expanded(sources, passed_over))
     for source, one in _found(
-        pattern_of, selection, format_, names or Names(), name, passed_over=told
+        pattern_of, selection, format_, names or Names(), name, passed_over=passed_over
     ):
         if len(pattern_of) > 1 and storage.is_local(source):
             _refuse_same_places(one, source, owners)
@@ -144,19 +144,17 @@ def _found(
     for source, pattern in pattern_of.items():
         if source in picked:
             continue
-        found, where = 0, storage.redact(pattern or source)
-        if not passed_over or passed_over[-1].where != where:
-            passed_over.append(PassedOver(where))
+        found, of_source = 0, passed_over_in(storage.redact(pattern or source), passed_over)
         reader = reader_of(_plain(source), format_)
         called = names.of(_plain(source), reader.name, beginning_of(pattern))
-        for listed in reader.sequences(called.source, passed_over[-1]):
+        for listed in reader.sequences(called.source, of_source):
             found += 1
             sequence = SequenceRef(called.name_of(listed, name), listed.address)
             yield source, _discovered(sequence, listed.cameras, selection)
         if not found and not pattern:
-            raise _no_media(source, reader, passed_over[-1])
+            raise _no_media(source, reader, of_source)
         if not found:
-            passed_over[-1].add(*_WITHOUT_MEDIA, example=source.rstrip("/").rpartition("/")[2])
+            of_source.add(*_WITHOUT_MEDIA, example=source.rstrip("/").rpartition("/")[2])
         fitting[pattern] = fitting.get(pattern, 0) + found
     root, of_folder = by_sequence(picked.values()) if picked else ("", {})
     for way, cameras in sorted(of_folder.items()):
@@ -285,8 +283,12 @@ def is_pattern(source: str) -> bool:
     return not storage.ask("open", source, lambda fs, path: fs.exists(path))
 
 
-def expanded(sources: Iterable[str]) -> dict[str, str]:
+def expanded(sources: Iterable[str], passed_over: list[PassedOver] | None = None) -> dict[str, str]:
     """Replace each pattern by what fits it: folders, pictures and videos, in order.
+
+    Args:
+        sources: addresses and patterns.
+        passed_over: what fits a pattern and is not read is added.
 
     Returns:
         Addresses, each with the pattern that it comes from, or "".
@@ -300,7 +302,10 @@ def expanded(sources: Iterable[str]) -> dict[str, str]:
         if not is_pattern(source):
             found[source] = ""
             continue
-        fitting = sorted(_fitting(source), key=natural_key)
+        of_source = passed_over_in(
+            storage.redact(source), [] if passed_over is None else passed_over
+        )
+        fitting = sorted(_fitting(source, of_source), key=natural_key)
         if not fitting:
             raise AutolabelError(
                 f"{storage.redact(source)} fits no folder, picture or video; quote a pattern, so "
@@ -321,13 +326,14 @@ def beginning_of(pattern: str) -> str:
     return "/".join(parts[: wild[0]])
 
 
-def _fitting(pattern: str) -> Iterator[str]:
+def _fitting(pattern: str, passed_over: PassedOver) -> Iterator[str]:
     fs, _ = storage.filesystem(pattern)
     entries = storage.ask("list", pattern, lambda fs, path: fs.glob(path, detail=True))
     for name, info in entries.items():
         last = name.rstrip("/").rpartition("/")[2]
         media = suffix_of(last) in IMAGE_SUFFIXES | VIDEO_SUFFIXES | CONTAINER_SUFFIXES
-        if not is_hidden(last) and (media or info["type"] == "directory"):
+        is_folder = info["type"] == "directory"
+        if is_read(last, passed_over, is_folder=is_folder) and (media or is_folder):
             yield name if storage.is_local(pattern) else str(fs.unstrip_protocol(name))
 
 

@@ -6,7 +6,7 @@ import pytest
 from tasks.frames.download import download
 from tasks.passed_over import PassedOver, passed_over_json, passed_over_lines
 from tests.frames import formats
-from tests.frames.recordings import jpeg, tar
+from tests.frames.recordings import drive, jpeg, tar
 from tests.frames.sources import anywhere, good, ids, only, passed_over, reasons, write
 
 
@@ -102,6 +102,27 @@ def test_older_versions_and_absent_sweeps_are_counted(tmp_path):
     assert passed_over(tmp_path / "all") == (
         "2 older versions of datasets (0, 1), 1 sweep that is not there (data/CAM_BACK/gone.jpg)"
     )
+
+
+def test_a_pattern_tells_what_fits_it_and_is_not_read(tmp_path):
+    write(tmp_path, "a.mp4", "b.lrv", "c.ts.part", "notes.txt", "@eaDir/x.jpg")
+    assert passed_over(f"{tmp_path}/*") == (
+        "2 files that look like video (.lrv, .ts.part), 1 folder of a NAS or recycle bin (@eaDir)"
+    )
+
+
+@pytest.mark.parametrize("format_", ["kitti-raw", "kitti-tracking", "rosbag2"])
+def test_footage_that_a_format_has_no_place_for_is_counted(tmp_path, format_):
+    if format_ == "rosbag2":
+        drive(tmp_path / "bag_0.mcap")
+        write(tmp_path, "metadata.yaml", "1.jpg")
+    else:
+        make = formats.kitti_raw if format_ == "kitti-raw" else formats.kitti_tracking
+        make(tmp_path)
+    write(tmp_path, "extra/1.jpg", "extra/clip.mp4", "extra/2.heic")
+    told = passed_over(tmp_path)
+    assert "1 file that looks like a picture (.heic)" in told
+    assert "files of footage outside the format (" in told
 
 
 def test_a_pattern_tells_which_folders_hold_nothing(tmp_path):

@@ -13,19 +13,19 @@ from tests.frames.sources import only
 SMALL, LARGE = (64, 48), (128, 96)
 
 
-def write(path, *sizes, default=None, interlaced=False, codec="libx264", frames=6):
+def write(path, *sizes, default=None, interlaced=False, codec="libx264", form=None):
     """A video with a stream of each size (width, height), whose pictures move sideways."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(path), "w") as container:
+    with av.open(str(path), "w", format=form) as container:
         streams = []
         for number, (width, height) in enumerate(sizes):
             options = {"x264-params": "tff=1"} if interlaced else {}
-            stream = container.add_stream(codec, rate=10, options=options)
+            stream = container.add_stream(codec, rate=25, options=options)
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             if default is not None:
                 stream.disposition = Disposition.default if number == default else Disposition(0)
             streams.append(stream)
-        for index in range(frames):
+        for index in range(6):
             for stream in streams:
                 pixels = np.full((stream.height * 3 // 2, stream.width), 128, np.uint8)
                 luma = pixels[: stream.height]
@@ -60,6 +60,21 @@ def test_of_several_streams_the_default_or_largest_is_labeled(
     assert [one.shape[1::-1] for one in found] == [size] * 6
     width, height = size
     assert f"{len(sizes)} video streams: that of {width}x{height} is labeled" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "codec"),
+    [
+        ("a.ts", "mpegts", "libx264"), ("a.MTS", "mpegts", "libx264"),
+        ("a.m2ts", "mpegts", "mpeg2video"), ("a.wmv", "asf", "wmv2"), ("a.flv", "flv", "libx264"),
+        ("a.h264", "h264", "libx264"), ("a.hevc", "hevc", "libx265"), ("a.3gp", "3gp", "libx264"),
+        ("a.vob", "vob", "mpeg2video"), ("a.mxf", "mxf", "mpeg2video"),
+    ],
+)  # fmt: skip
+def test_endings_that_the_decoder_reads_are_labeled(tmp_path, name, form, codec):
+    found = pictures(write(tmp_path / "card" / name, LARGE, codec=codec, form=form))
+    assert [one.shape[1::-1] for one in found] == [LARGE] * 6
+    assert all(pixels[:, 4 * index + 8].min() > 200 for index, pixels in enumerate(found))
 
 
 def combed(pixels):

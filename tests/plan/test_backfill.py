@@ -79,7 +79,9 @@ def test_a_plan_takes_its_rate_from_the_last_run_of_its_kind_here(params, tmp_pa
     remember_rate(plan.stamp, outcomes[1:], follows=False)
     plan = plan_backfill(params())
     assert (plan.rate.seconds_per_frame, plan.rate.frames) == (2.0, 4)
-    assert dict(plan_rows(plan))["worker time"].endswith("measured on 4 of the last run here)")
+    assert dict(plan_rows(plan))["worker time"].endswith(
+        "measured on 4 frames of the last run here)"
+    )
     assert last_rate(plan.stamp, follows=True) is None, "which takes far longer"
     (path,) = (tmp_path / "cache" / "rates").iterdir()
     path.write_text("[")

@@ -16,6 +16,7 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
@@ -31,7 +32,7 @@ from tasks.frames.listing import (
     walk,
 )
 from tasks.frames.mcap_pictures import COMPRESSED, KINDS, RAW, VIDEO, require_mcap, topics_of
-from tasks.frames.readers.folders import by_camera
+from tasks.frames.readers.folders import by_camera, count_elsewhere
 from tasks.frames.unread import is_footage, is_path_read
 from tasks.passed_over import PassedOver
 from tasks.store import storage
@@ -215,8 +216,11 @@ class Mcap(Reader):
         if file is not None:
             yield list_recording([file], (file.name.rpartition(".")[0],), source)
             return
-        files = next((files for names, files in walk(source, passed_over) if not names), [])
+        found = dict(walk(source, passed_over))
+        files = found.get((), [])
         parts = [one for one in files if suffix_of(one.name) == MCAP]
+        others = (one for one in chain(*found.values()) if one not in parts)
+        count_elsewhere(others, passed_over)
         if not parts:
             raise AutolabelError(
                 f"{storage.redact(source)} holds no .mcap file; `ros2 bag convert` makes them of "

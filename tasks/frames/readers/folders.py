@@ -43,6 +43,7 @@ from tasks.frames.listing import (
     stat_file,
     walk,
 )
+from tasks.frames.unread import is_footage
 from tasks.passed_over import PassedOver
 from tasks.store import storage
 
@@ -236,10 +237,18 @@ def _refuse_camera_link(folder: Path, target: Path) -> None:
 CAMERA = re.compile(r"image_\d\d")
 _DRIVE, _DATE = re.compile(r".*_drive_\d+.*"), re.compile(r"\d{4}_\d\d_\d\d")
 _TIMES = "timestamps.txt"
+_ELSEWHERE = "file of footage outside the format", "files of footage outside the format"
 
 
 Names = tuple[str, ...]  # of folders, from the source down
 Found = dict[Names, dict[str, list[File]]]  # pictures by sequence and camera
+
+
+def count_elsewhere(files: Iterable[File], passed_over: PassedOver) -> None:
+    """Count footage that lies where a format has none."""
+    for file in files:
+        if is_footage(file.name):
+            passed_over.add(*_ELSEWHERE, example=file.name)
 
 
 def _images(files: list[File]) -> list[File]:
@@ -276,6 +285,8 @@ class KittiRaw(Reader):
             is_camera = names[-1:] == ("data",) and CAMERA.fullmatch("".join(names[-2:-1]))
             if images and is_camera:
                 found.setdefault(names[:-2], {})[names[-2]] = images
+            else:
+                count_elsewhere(files, passed_over)
         for names in _in_order(found):
             folder = folder_below(source, names) if names else source
             cameras = {
@@ -334,6 +345,8 @@ class KittiTracking(Reader):
             inside = len(names) >= 2 and CAMERA.fullmatch(names[-2])
             if inside and images and _SEQUENCE.fullmatch(names[-1]):
                 found.setdefault((*names[:-2], names[-1]), {})[names[-2]] = images
+            else:
+                count_elsewhere(files, passed_over)
         for names in _in_order(found):
             folder = folder_below(source, names[:-1]) if names[:-1] else source
             yield ListedSequence(
