@@ -15,7 +15,7 @@ from flows.plan.plan import make_plan
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import open_dataset, refuse_before_labeling
 from tasks.export.run import AS_BACKGROUND, Choice, chosen_manifests, export, source_of
-from tasks.load.into_fiftyone import load_sequence, prepare_dataset, rebuild
+from tasks.load.into_fiftyone import load_sequence, load_truth, prepare_dataset, rebuild
 from tasks.review.actions import accept, fix_class, merge, reject
 from tasks.review.events import undo
 from tasks.review.queue import NO_LABELS, build_queue
@@ -254,6 +254,17 @@ def test_a_dataset_is_scored_with_what_people_decided(name, tmp_path):
         assert result["run"]["labels"] == name
         assert result["miou_matched"] == 1
     assert [*recall.values()] == [0.9333, 0.9333]  # of fifteen
+
+
+def test_a_dataset_is_scored_by_its_own_ground_truth_where_no_other_is_given(name, tmp_path):
+    export(str(tmp_path / "run"), "coco", str(tmp_path / "coco"), Choice(), images="none")
+    without = CliRunner().invoke(cli, ["evaluate", "--dataset", name])
+    assert "ground_truth" in str(without.exception)
+    load_truth(name, tmp_path / "coco/annotations/instances.json")
+    reject(*pick(name, 0, 1))
+    result = CliRunner().invoke(cli, ["evaluate", "--dataset", name, "--json"])
+    assert json.loads(result.stdout)["recall"] == 0.9333
+    assert CliRunner().invoke(cli, ["evaluate"]).exit_code == 2, "a model needs a truth"
 
 
 def test_a_frame_that_is_not_finished_is_no_frame_without_objects(name, tmp_path):

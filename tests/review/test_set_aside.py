@@ -82,7 +82,7 @@ def test_a_rewritten_frame_loses_its_labels_and_an_old_one_gets_them_back(
     text = summary(review_stats(dataset))
     assert "1 decision on 1 frame is set aside (1: their picture has changed)" in text
     assert decided_labels(dataset.name) == []
-    given = ["export", dataset.name, "--format", "coco", "--to", str(path.parent / "to")]
+    given = ["export", dataset.name, "--format", "coco", "--to", str(reviewing.out / "to")]
     said = CliRunner().invoke(cli, given).stderr
     assert "not among them: 1 decision on 1 frame is set aside" in " ".join(said.split())
     reviewing.label()

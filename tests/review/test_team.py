@@ -45,7 +45,7 @@ def labels(view) -> dict[str, str]:
 
 
 def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = schema.open_dataset(name)
     people = {"ana": Share(1, 2, 0.5), "ben": Share(2, 2, 0.5)}
@@ -117,9 +117,8 @@ def test_shares_are_apart_and_a_part_of_them_is_decided_on_twice_unseen(
         first[0]: ["right", "wrong"], second[0]: ["right", "tram"], mended[0]: ["van", "right"],
     }  # fmt: skip
     assert labels(dataset.load_saved_view("disagreements")) == dict([first, second, mended])
-    assert (
-        "3 disagreements open: what stands" in CliRunner().invoke(command, ["export", name]).output
-    )
+    given = [name, "--reviewed", "--format", "coco", "--to", str(tmp_path / "to")]
+    assert "3 disagreements of reviewers open" in CliRunner().invoke(export, given).stderr
     told = CliRunner().invoke(command, ["report", name]).output
     assert "ana and ben agree on" in told
     text = summary(review_stats(dataset))
