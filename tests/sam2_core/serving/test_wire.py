@@ -51,8 +51,8 @@ POINTS, LABELS = np.zeros((1, 2, 3, 2), np.float32), np.full((1, 2, 3), -1, np.i
     ("tensors", "read", "says"),
     [
         ({"image": np.zeros((2, 4, 4, 3), np.uint8)}, "image", "first dimension must be 1"),
-        ({"image": np.zeros((1, 4, 4, 4), np.uint8)}, "image", "expected uint8"),
-        ({"image": np.zeros((1, 0, 4, 3), np.uint8)}, "image", "expected uint8"),
+        ({"image": np.zeros((1, 4, 4, 4), np.uint8)}, "image", "expected an image"),
+        ({"image": np.zeros((1, 0, 4, 3), np.uint8)}, "image", "expected an image"),
         ({"jpeg": text_tensor(b"no jpeg")[None]}, "image", "cannot be decoded"),
         ({"jpeg": text_tensor(jpeg(64, 64)[:200])[None]}, "image", "cannot be decoded"),
         ({"jpeg": text_tensor(BOMB)[None]}, "image", "larger than|exceeds limit"),
