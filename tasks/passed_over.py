@@ -62,24 +62,24 @@ class PassedOver:
 
 def passed_over_in(where: str, found: list[PassedOver]) -> PassedOver:
     """Return the entry of a source or file, a new one where it has none."""
-    for one in found:
-        if one.where == where:
-            return one
+    for entry in found:
+        if entry.where == where:
+            return entry
     found.append(PassedOver(where))
     return found[-1]
 
 
 def passed_over_lines(found: Iterable[PassedOver]) -> Iterator[str]:
     """Yield a line for each source or file of which something is passed over."""
-    yield from (f"{one_line(one.where)}: {one.text}" for one in found if one.text)
+    yield from (f"{one_line(entry.where)}: {entry.text}" for entry in found if entry.text)
 
 
 def passed_over_json(found: Iterable[PassedOver]) -> list[dict[str, Any]]:
     """Return the same as plain values."""
     return [
         {
-            "where": one.where, "what": kind[1], "count": count,
-            "examples": one.examples.get(kind, [])[:_SHOWN],
+            "where": entry.where, "what": kind[1], "count": count,
+            "examples": entry.examples.get(kind, [])[:_SHOWN],
         }
-        for one in found for kind, count in sorted(one.counts.items())
+        for entry in found for kind, count in sorted(entry.counts.items())
     ]  # fmt: skip

@@ -72,8 +72,11 @@ def remember_rate(stamp: RunStamp, outcomes: Iterable[SequenceOutcome], *, follo
         follows: whether objects were followed.
 
     """
-    done = [one for one in outcomes if one.computed_frames]
-    rate = rate_of({"frames": one.computed_frames, "seconds": one.seconds} for one in done)
+    rate = rate_of(
+        {"frames": outcome.computed_frames, "seconds": outcome.seconds}
+        for outcome in outcomes
+        if outcome.computed_frames
+    )
     if rate.frames:
         path, told = _path_of(stamp, follows=follows), [rate.seconds_per_frame, rate.frames]
         with contextlib.suppress(OSError, storage.StorageError):

@@ -63,7 +63,7 @@ def ending(
             for one in some
         )
 
-    if frames := sum(len(one.failures) for one in outcomes):
+    if frames := sum(len(outcome.failures) for outcome in outcomes):
         text += f", in part: {counted(frames, 'frame')} without labels"
     failed = [one for one in outcomes if one.partial or (one.error and one.stage != LOAD)]
     if failed:

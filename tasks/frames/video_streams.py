@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ def capture_of(path: Path, where: str) -> Any:
                 "%s has %d video streams: that of %dx%d is labeled",
                 one_line(where), len(streams), stream.width, stream.height,
             )  # fmt: skip
-        first = islice(container.decode(stream), _LOOKED_AT)
-        if stream != container.streams.video[0] or any(one.interlaced_frame for one in first):
+        first = islice(_frames_of(container, stream), _LOOKED_AT)
+        if stream != container.streams.video[0] or any(frame.interlaced_frame for frame in first):
             return _Capture(path, stream.index)
     return cv2.VideoCapture(str(path))
 
@@ -70,6 +70,13 @@ def _rank(container: Any, stream: Any) -> tuple[bool, int, int]:
 def _opened(path: Path) -> Any:
     # A playlist under the name of a video leads nowhere else.
     return av.open(str(path), options={"protocol_whitelist": "file"}, metadata_errors="replace")
+
+
+def _frames_of(container: Any, stream: Any) -> Iterator[Any]:
+    """Decode a stream; what a damaged packet held is left out, as OpenCV does."""
+    for packet in container.demux(stream):
+        with suppress(av.error.InvalidDataError):
+            yield from packet.decode()
 
 
 class _Capture:
@@ -118,7 +125,7 @@ class _Capture:
         self._container.close()
 
     def _decoded(self) -> Iterator[Any]:
-        """Yield the frames; those of a damaged packet are left out, as OpenCV does.
+        """Yield the frames, deinterlaced.
 
         Raises:
             BadVideoError: they change, for which FFmpeg's filters are not made: they crash.
@@ -132,16 +139,10 @@ class _Capture:
             graph.add("format", "bgr24"),
             graph.add("buffersink"),
         ).configure()
-        for packet in self._container.demux(self._stream):
-            with suppress(av.error.InvalidDataError):
-                for frame in packet.decode():
-                    if (frame.width, frame.height, frame.format.name) != size:
-                        raise BadVideoError(
-                            "interlaced pictures that change in size or form: convert it"
-                        )
-                    graph.vpush(frame)
-            if not packet.size:  # the last one, which makes decoders give what they hold
-                graph.vpush(None)
+        for frame in chain(_frames_of(self._container, self._stream), [None]):
+            if frame and (frame.width, frame.height, frame.format.name) != size:
+                raise BadVideoError("interlaced pictures that change in size or form: convert it")
+            graph.vpush(frame)  # None: let it give what it holds
             with suppress(BlockingIOError, EOFError):
                 while True:
                     yield graph.vpull()

@@ -92,6 +92,15 @@ def test_interlaced_video_is_deinterlaced(tmp_path, name):
     assert min(bars) > 200
 
 
+def test_interlaced_video_is_known_behind_what_cannot_be_decoded(tmp_path):
+    path = write(tmp_path / "a.ts", LARGE, interlaced=True)
+    data = path.read_bytes()
+    path.write_bytes(data[len(data) // 188 // 4 * 188 :])  # recorded from the middle on
+    found = [pixels for pixels in pictures(path) if pixels is not None]
+    assert found
+    assert min(pixels.max() for pixels in found) > 200, "none is black"
+
+
 def test_both_ways_to_read_a_video_give_the_same_pictures(tmp_path):
     path = write(tmp_path / "a.mp4", LARGE)
     data = bytearray(path.read_bytes())

@@ -142,7 +142,7 @@ def _members(archive: File, passed_over: PassedOver) -> tuple[list[File], File |
                 + (" (it is compressed: unpack it first)" if _is_compressed(path) else "")
             ) from error
         damage = str(error)
-    by_path = {_path(one): one for one in found}
+    by_path = {_path(member): member for member in found}
     for name, target in links.items():
         if target in by_path:
             by_path[name] = _linked(by_path[target], name)
@@ -219,7 +219,7 @@ class Mcap(Reader):
         found = dict(walk(source, passed_over))
         files = found.get((), [])
         parts = [one for one in files if suffix_of(one.name) == MCAP]
-        others = (one for one in chain(*found.values()) if one not in parts)
+        others = (file for file in chain(*found.values()) if file not in parts)
         count_elsewhere(others, passed_over)
         if not parts:
             raise AutolabelError(
