@@ -19,7 +19,7 @@ def write(path, *sizes, default=None, interlaced=False, codec="libx264", form=No
     with av.open(str(path), "w", format=form) as container:
         streams = []
         for number, (width, height) in enumerate(sizes):
-            options = {"x264-params": "tff=1"} if interlaced else {}
+            options = {"x264-params": "tff=1:keyint=2"} if interlaced else {}
             stream = container.add_stream(codec, rate=25, options=options)
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             if default is not None:
@@ -93,11 +93,14 @@ def test_interlaced_video_is_deinterlaced(tmp_path, name):
 
 
 def test_interlaced_video_is_known_behind_what_cannot_be_decoded(tmp_path):
-    path = write(tmp_path / "a.ts", LARGE, interlaced=True)
-    data = path.read_bytes()
-    path.write_bytes(data[len(data) // 188 // 4 * 188 :])  # recorded from the middle on
-    found = [pixels for pixels in pictures(path) if pixels is not None]
-    assert found
+    path = write(tmp_path / "a.mp4", LARGE, interlaced=True)
+    with av.open(str(path)) as container:
+        first = next(container.demux(video=0))
+    data = bytearray(path.read_bytes())
+    data[first.pos : first.pos + first.size] = bytes(first.size)
+    path.write_bytes(data)
+    found = pictures(path)
+    assert 0 < len(found) < 6
     assert min(pixels.max() for pixels in found) > 200, "none is black"
 
 
