@@ -15,6 +15,8 @@ CACHE_VARIABLE = "AUTOLABEL_CACHE"
 # What names a folder of ours; one that may lie in another comes first.
 PLACES = ("AUTOLABEL_DATABASE_DIR", "AUTOLABEL_MASK_DIR", CACHE_VARIABLE)
 
+_MISREAD = frozenset("'\"`$%[]{}#;,:*?!<>|\\")
+
 
 def cache_folder(explicit: str | Path | None = None) -> Path:
     """Return the cache folder: as given, else `$AUTOLABEL_CACHE`, else below the user's cache."""
@@ -32,6 +34,27 @@ def absolute_places() -> None:
     for variable in PLACES:
         if named := os.environ.get(variable):
             os.environ[variable] = str(Path(named).expanduser().absolute())
+
+
+def refuse_unusable_places() -> None:
+    """Refuse folders whose path a server's configuration, a shell or an address would misread.
+
+    Raises:
+        AutolabelError: naming the folder, the characters, and what to set.
+
+    """
+    places = {
+        "AUTOLABEL_DATABASE_DIR": os.environ.get("AUTOLABEL_DATABASE_DIR", ""),
+        CACHE_VARIABLE: cache_folder(),
+        "TMPDIR": tempfile.gettempdir(),
+    }
+    for variable, place in places.items():
+        path = str(Path(place).absolute())
+        if wrong := {one for one in path if one in _MISREAD or not one.isprintable()}:
+            raise AutolabelError(
+                f"{path!r} is no folder for the servers that work in it, for the "
+                f"{' '.join(map(repr, sorted(wrong)))} in its path: set {variable} to another one"
+            )
 
 
 def variable_of(path: str | Path) -> str:

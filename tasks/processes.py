@@ -9,6 +9,7 @@ import contextlib
 import contextvars
 import gc
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,8 +17,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from sam2_core.types import AutolabelError
 
 POLL_S = 0.02
 # Process id of a flow run's worker; workers that somebody else started have none.
@@ -33,6 +36,33 @@ def python(*arguments: str) -> list[str]:
     Nothing else here starts Python by itself; libraries that do inherit the variable.
     """
     return [sys.executable, "-P", "-m", *arguments]
+
+
+def run(
+    command: Sequence[str], within_s: float, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, apart from the terminal; returns what it said.
+
+    Args:
+        command: its command line.
+        within_s: how long it may take.
+        options: as `subprocess.run` takes them.
+
+    Raises:
+        AutolabelError: it takes longer, and was killed.
+
+    """
+    try:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", check=False, start_new_session=True, timeout=within_s,
+            **options,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise AutolabelError(
+            f"`{shlex.join(command)}` did not end within {within_s:g} s, and was killed: its disk "
+            "hangs, or what it waits for was stopped"
+        ) from error
 
 
 def collect_seldom() -> None:

@@ -21,6 +21,7 @@ from sam2_core.devices import compute_capability, cuda_devices, no_gpu
 from sam2_core.machine import gpu_names, how_to_install, usable_cores
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
+from tasks.errors import error_text
 from tasks.processes import answers
 
 LOW_DISK_GB = 5.0
@@ -59,7 +60,7 @@ def examine() -> list[Finding]:
             findings.append(look())
         except Exception as error:  # noqa: BLE001 - the doctor reports, it does not die
             name = look.__name__.removeprefix("_")
-            findings.append(Finding(name, "missing", f"{type(error).__name__}: {error}"))
+            findings.append(Finding(name, "missing", error_text(error)))
     return findings
 
 

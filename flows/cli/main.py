@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import os
 import re
+import signal
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -12,12 +13,19 @@ from typing import Any
 
 import click
 
-from sam2_core.cache import absolute_places, cache_folder, cannot_write, make_folder, variable_of
+from sam2_core.cache import (
+    absolute_places,
+    cache_folder,
+    cannot_write,
+    make_folder,
+    refuse_unusable_places,
+    variable_of,
+)
 from sam2_core.machine import NUMBERS
 from sam2_core.machine_errors import causes
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
-from tasks.processes import SAFE_PATH, collect_seldom
+from tasks.processes import SAFE_PATH, collect_seldom, handling
 from tasks.types import NothingFoundError
 
 MOST_FILES, LEAST_FILES = 65_536, 1024
@@ -104,6 +112,7 @@ def cli() -> None:
     """Label driving sequences with SAM 2 and review the masks in FiftyOne."""
     for problem in _limits():
         click.echo(f"warning: {problem}", err=True)
+    refuse_unusable_places()
     with contextlib.suppress(OSError):  # one that is there keeps its mode: it may be shared
         make_folder(cache_folder())
     _refuse_settings_of_this_folder()
@@ -178,16 +187,31 @@ def main() -> None:
     os.environ[SAFE_PATH] = "1"
     # Else it writes its list of fonts beside our cache.
     os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
+    # What is asked to end, or loses its terminal, ends in order: it may be a database's last user.
+    ends = [
+        one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL
+    ]
     try:
-        cli(standalone_mode=True)
+        with handling(lambda number, _: sys.exit(128 + number), *ends):
+            cli(standalone_mode=True)
     except AutolabelError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1 if isinstance(error, NothingFoundError) else 2)
-    except OSError as error:
-        if not error.filename or not variable_of(os.fsdecode(error.filename)):
+    except Exception as error:
+        if not (said := _said_of(error)):
             raise
-        click.echo(f"error: {cannot_write(Path(os.fsdecode(error.filename)), error)}", err=True)
+        click.echo(f"error: {said}", err=True)
         sys.exit(2)
+
+
+def _said_of(error: Exception) -> AutolabelError | None:
+    """Return what to say of a library's error that a user can act on; None for any other."""
+    from tasks.dataset.database import gone, is_away
+
+    if isinstance(error, OSError) and error.filename:
+        path = os.fsdecode(error.filename)
+        return cannot_write(Path(path), error) if variable_of(path) else None
+    return gone(error) if is_away(error) else None
 
 
 if __name__ == "__main__":

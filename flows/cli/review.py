@@ -3,7 +3,6 @@
 import contextlib
 import html
 import os
-import signal
 import sys
 import time
 import webbrowser
@@ -21,7 +20,6 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.database import DatabaseKeeper, end_without_waiting, running_server
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import LOG_FIELD, open_dataset
-from tasks.processes import handling
 from tasks.review import stats
 from tasks.review.app import DEFAULT_PORT, App, run_app
 from tasks.review.events import REVIEWER_VARIABLE, show_again
@@ -148,7 +146,6 @@ def command() -> None:
 @click.option("--port", type=click.IntRange(0, 65535), default=None,
               help="Default: 5151, or the next free port; 0 takes any.")  # fmt: skip
 @click.option("--browser/--no-browser", default=False, help="Open the address in a browser.")
-@handling(lambda number, _: sys.exit(128 + number), signal.SIGTERM, signal.SIGHUP)
 def open_(
     dataset: str, budget: int | None, reviewer: str | None, share: str | None,
     double: float | None,

@@ -10,18 +10,19 @@ own, which ends with the command.
 import contextlib
 import os
 import shlex
-import subprocess
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from xmlrpc.client import Error, ServerProxy
+from xmlrpc.client import Error, ServerProxy, Transport
 
 from flows.machine.programs import NUMBER, TAKES_NO_WORK, TIED, Program
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
-from tasks.processes import command_line, python
+from tasks.processes import command_line, python, run
 from tasks.store.private_files import (
     PRIVATE_UMASK,
     OwnFolder,
@@ -31,6 +32,7 @@ from tasks.store.private_files import (
 from tasks.store.shared_server import socket_folder
 
 START_S, STOP_S = 180.0, 150.0
+ANSWER_S = 10.0  # of a supervisor, which does nothing but answer
 POLL_S = 0.1
 LINES, LONGEST = 4, 2000
 LINKS = "sign-in.html"  # what `up` has printed
@@ -116,13 +118,10 @@ def start(program: Program) -> Service:
         log = program.name if program.count == 1 else f"{program.name}_{NUMBER}"
         _put_on_list(program, at, f"{_escaped(str(at))}/{log}.log", most="10MB")
         if runs:
-            _rpc().reloadConfig()
-            _rpc().addProcessGroup(program.name)
+            _told("reloadConfig")
+            _told("addProcessGroup", program.name)
         else:  # it comes back when it listens, and runs on
-            started = subprocess.run(
-                _supervisor(at), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True, umask=PRIVATE_UMASK, check=False,
-            )  # fmt: skip
+            started = run(_supervisor(at), START_S, umask=PRIVATE_UMASK)
             if started.returncode:
                 said = started.stdout.strip().splitlines() or ["it said nothing"]
                 raise AutolabelError(f"supervisord did not start: {said[-1]}")
@@ -186,8 +185,12 @@ def stop_all(tell: Callable[[Sequence[str]], object] = lambda _: None) -> list[s
     known = sorted(running())
     if pid := _ask("getPID"):
         tell(known)
-        _rpc().shutdown()
-        while command_line(pid):  # it kills what does not end within STOP_S
+        _told("shutdown")
+        # It kills what does not end within STOP_S, one order of programs after the other.
+        deadline = time.monotonic() + 4 * STOP_S
+        while command_line(pid):
+            if time.monotonic() > deadline:
+                raise _frozen()
             time.sleep(POLL_S)
     (folder() / LINKS).unlink(missing_ok=True)
     return known
@@ -211,11 +214,39 @@ def in_foreground(program: Program) -> None:
     os.execv(command[0], command)  # noqa: S606 - ours
 
 
-def _rpc() -> Any:
-    from supervisor.xmlrpc import SupervisorTransport
+class _ToSocket(Transport):
+    """Connects to the supervisor's socket, and waits no longer than `ANSWER_S` for an answer."""
 
-    transport = SupervisorTransport(serverurl=f"unix://{_socket(folder())}")
-    return ServerProxy("http://127.0.0.1", transport=transport).supervisor
+    def make_connection(self, host: Any) -> HTTPConnection:
+        connection = HTTPConnection("localhost")
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(ANSWER_S)
+        connection.sock.connect(str(_socket(folder())))
+        return connection
+
+
+def _told(command: str, *values: str) -> Any:
+    """Tell the supervisor of `up` something; returns its answer.
+
+    Raises:
+        AutolabelError: it is there and does not answer.
+        OSError, Error: none is there, or it refuses.
+
+    """
+    try:
+        supervisor = ServerProxy("http://127.0.0.1", transport=_ToSocket()).supervisor
+        return getattr(supervisor, command)(*values)
+    except (TimeoutError, BlockingIOError) as error:  # the latter: its queue is full
+        raise _frozen() from error
+
+
+def _frozen() -> AutolabelError:
+    pid = (folder() / "supervisor.pid").read_text().strip()
+    return AutolabelError(
+        f"the supervisor of `autolabel up` (process {pid}) does not answer: it was stopped or "
+        f"hangs. `kill -CONT {pid}` lets it go on; `kill -KILL {pid}` ends it and all that it "
+        "runs, and `autolabel up` begins again (shards go back to the queue)"
+    )
 
 
 def _socket(at: Path) -> Path:
@@ -225,7 +256,7 @@ def _socket(at: Path) -> Path:
 def _ask(question: str) -> Any:
     """Ask the supervisor of `up`; None where none answers."""
     with contextlib.suppress(OSError, Error):
-        return getattr(_rpc(), question)() if folder().is_dir() else None
+        return _told(question) if folder().is_dir() else None
     return None
 
 

@@ -9,24 +9,26 @@ import contextlib
 import os
 import secrets
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
+from subprocess import CompletedProcess
 from urllib.parse import quote
 
 from flows.machine.programs import SETPRIV
 from flows.machine.services import last_words
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
-from tasks.processes import python, repeating
+from tasks.processes import python, repeating, run
 from tasks.store.private_files import read_or_create_secret
 from tasks.store.shared_server import SharedServer, socket_folder
 
 USER, PORT = "autolabel", 5432
 SOCKET = f".s.PGSQL.{PORT}"
 START_S, LOOK_EVERY_S = 30.0, 0.5
+# pg_ctl itself waits for a minute.
+PROGRAM_WITHIN_S, MIGRATED_WITHIN_S = 90.0, 300.0
 # PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
 AS_NOBODY = (
     SETPRIV, "--reuid=nobody", "--regid=nogroup", "--clear-groups",
@@ -139,30 +141,25 @@ class Postgres(SharedServer):
         if before == now:
             return
         own = {"PREFECT_API_DATABASE_CONNECTION_URL": self.url, "PREFECT_HOME": str(self.folder)}
-        migrating = subprocess.run(
-            python("prefect", "server", "database", "upgrade", "-y"),
-            env=os.environ | own, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        upgrade = python("prefect", "server", "database", "upgrade", "-y")
+        migrating = run(upgrade, MIGRATED_WITHIN_S, env=os.environ | own)
         if migrating.returncode:
             raise AutolabelError(
                 f"Prefect {now} cannot use the tables that Prefect {before or now} made in "
                 f"{self.folder}. Where another installation shares this cache, or you went back to "
                 "an older version, give one of them an AUTOLABEL_CACHE of its own, or begin anew "
                 "with `autolabel cache clear prefect` (the history of runs and schedules go with "
-                f"it, labels stay). {migrating.stderr[-500:].strip()}"
+                f"it, labels stay). {migrating.stdout[-500:].strip()}"
             )
         done.write_text(now)
 
-    def _run(self, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    def _run(self, program: str, *arguments: object) -> CompletedProcess[str]:
         """Run one of PostgreSQL's programs, as nobody where this user is root."""
         command = [f"{_programs()}/{program}", *map(str, arguments)]
         environment = {key: value for key, value in os.environ.items() if key[:2] != "PG"}
         if not os.geteuid():
             command = [*AS_NOBODY, *command]
-        return subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, check=False, start_new_session=True,
-        )  # fmt: skip
+        return run(command, PROGRAM_WITHIN_S, env=environment)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ import logging
 import operator
 import os
 import shutil
-import subprocess
 import sys
 import time
 import urllib.parse
@@ -198,10 +197,24 @@ def _while_away(
         return waiting(call)
     except RetryError as given_up:
         error = given_up.last_attempt.exception()
-        kind = type(_said_by_client(error)).__name__
-        raise DatabaseAwayError(
-            f"FiftyOne's database{_where()} does not answer ({kind}){so}"
-        ) from error
+        raise gone(error, so) from error
+
+
+def gone(error: BaseException | None, so: str = "") -> DatabaseAwayError:
+    """Return what to say of an error for which `is_away` is true, and what follows from it."""
+    kind = type(_said_by_client(error)).__name__
+    again = (
+        ", or went away: give the same command again. If it ends so each time, its data are "
+        f"damaged, so {_begin_anew(database_folder())}"
+    )
+    return DatabaseAwayError(f"FiftyOne's database{_where()} does not answer ({kind}){so or again}")
+
+
+def _begin_anew(folder: Path) -> str:
+    return (
+        f"stop it (`autolabel review stop`), move {folder} away, and have `autolabel review "
+        f"rebuild` make your datasets from storage. {ADVICE.capitalize()}"
+    )
 
 
 def _where() -> str:
@@ -284,7 +297,7 @@ def database_lock(name: str, what: str, lease_s: float, patience_s: float) -> It
             locks.delete_one({"_id": name, "holder": me})
 
 
-STOP_TIMEOUT_S = 30.0
+START_S, STOP_TIMEOUT_S = 300.0, 30.0  # after a kill it reads its journal
 ENDING_S = 5.0  # a process that was killed may hold its folder for so long
 FULL_BYTES = 4 << 20  # a disk with less left is full to MongoDB
 _SOCKET = "mongod.sock"
@@ -316,10 +329,11 @@ class Mongod(SharedServer):
         """Start it unless it runs; where it was killed, make the sizes of its collections right.
 
         Raises:
-            AutolabelError: no mongod for this platform, or it does not start.
+            AutolabelError: no mongod for this platform, it does not start, or does not answer.
 
         """
-        if self.process_id:
+        if pid := self.process_id:
+            self._see_answer(pid)
             return
         killed, log = self.was_killed, close_file(self.folder / "mongod.log")
         command = [
@@ -334,18 +348,28 @@ class Mongod(SharedServer):
         deadline = time.monotonic() + ENDING_S
         while True:
             log.write_text("")
-            ended = subprocess.run(
-                command, env=_environment(self.folder), umask=PRIVATE_UMASK, check=False,
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True,
-            )  # fmt: skip
+            environment = _environment(self.folder)
+            ended = processes.run(command, START_S, env=environment, umask=PRIVATE_UMASK)
             if not ended.returncode:
                 break
-            said = f"{ended.stdout}\n{log.read_text(errors='replace')}\n{ended.stderr}".strip()
+            said = f"{ended.stdout}\n{log.read_text(errors='replace')}".strip()
             if "DBPathInUse" not in said or time.monotonic() > deadline:
                 raise AutolabelError(_why_not(said, log, self._data))
             time.sleep(0.5)
         if killed:
             _correct_counts(self.uri)
+
+    def _see_answer(self, pid: int) -> None:
+        from pymongo.errors import PyMongoError
+
+        try:
+            version_of(self.uri, ANSWER_TIMEOUT_MS)
+        except PyMongoError as error:
+            raise DatabaseAwayError(
+                f"FiftyOne's database (process {pid}) does not answer: it was stopped or hangs. "
+                f"`kill -CONT {pid}` lets it go on; `kill -KILL {pid}` ends it, and the next "
+                f"command starts it again. {ADVICE.capitalize()}"
+            ) from error
 
     def stop(self) -> bool:
         """Stop it in order, whoever uses it; return whether it ran.
@@ -418,6 +442,8 @@ def _why_not(said: str, log: Path, data: Path) -> str:
         why = "a process that is not ours to end uses this folder"
     elif "No space left" in said or disk_is_full(data):  # its log may be cut short, too
         why = "the disk is full: make room there"
+    elif '"s":"F"' in said:  # of a fatal line of its log
+        why = f"its data are damaged, or another version's: {_begin_anew(data.parent)}"
     elif "error while loading shared libraries" in said:
         why = f"{last[-1]} (install psycopg2-binary 2.9.10 or libssl1.1 for OpenSSL 1.1)"
     else:

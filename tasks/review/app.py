@@ -190,10 +190,11 @@ def main() -> None:
     """Serve the App until SIGTERM or SIGINT."""
     if "tied" in sys.argv:
         threading.Thread(target=processes.end_with_parent, daemon=True).start()
+    from sam2_core.serving.http_front import listen
+
     address, colon, number = sys.argv[1].rpartition(":")
-    listener = (
-        socket.create_server((address, int(number))) if colon else socket.socket(fileno=int(number))
-    )
+    port = int(number)
+    listener = listen(address, port, "SOCKET") if colon else socket.socket(fileno=port)
     token = os.environ.pop(TOKEN_VARIABLE, "")
     if not token:  # nobody would be asked for one
         sys.exit(f"{TOKEN_VARIABLE} is empty: set it to the secret that links shall have")

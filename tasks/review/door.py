@@ -128,6 +128,7 @@ def bind(port: int, otherwise: str = "") -> socket.socket:
     """
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a restart
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind(("127.0.0.1", port))
         listener.listen(128)

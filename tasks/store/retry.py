@@ -19,6 +19,7 @@ from tasks.errors import error_text
 
 ATTEMPTS = 5
 FIRST_DELAY_S = 0.2
+BEGUN_WITHIN_S = 45.0  # of a further attempt: on a server that hangs each takes its 30 s
 # Of flows that nobody waits at, such as nights: a storage may be away for as long.
 PATIENCE_S = 1800.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
@@ -78,7 +79,7 @@ def with_retries(call: Callable[[], Result], what: str) -> Result:
     """
     return _retried(
         call,
-        stop_after_attempt(ATTEMPTS),
+        stop_after_attempt(ATTEMPTS) | stop_after_delay(BEGUN_WITHIN_S),
         wait_exponential_jitter(initial=FIRST_DELAY_S, jitter=FIRST_DELAY_S),
         # The error's kind only: its text may hold a signed address.
         lambda error, pause_s: log.warning(

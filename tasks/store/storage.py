@@ -128,8 +128,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
     except (ValueError, ImportError) as error:
         raise AutolabelError(f"cannot open {redact(uri)}: {error}") from error
     if is_s3(uri):
-        # s3fs retries 5 times inside each of our attempts: half an hour on a server that hangs.
-        fs.retries = 2
+        fs.retries = 1  # else s3fs tries 5 times inside each of our attempts
     return fs, path
 
 

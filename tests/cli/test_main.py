@@ -1,9 +1,11 @@
 """The command line as a user meets it."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -222,3 +224,20 @@ def test_few_open_files_become_many_and_what_limits_a_command_is_told(files, add
     assert (int(count) > 64) == (files == "soft")
     assert errors.strip().startswith(told)
     assert bool(errors.strip()) == bool(told)
+
+
+@pytest.mark.parametrize("variable", ["AUTOLABEL_CACHE", "AUTOLABEL_DATABASE_DIR", "TMPDIR"])
+@pytest.mark.parametrize("wrong", [*"'\"$%[#;`{,:*\\", "\n", "\u202e"])
+def test_a_folder_that_servers_would_misread_is_refused_before_anything_is_made(
+    tmp_path, monkeypatch, variable, wrong
+):
+    folder = tmp_path / f"o{wrong}brien"
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv(variable, str(folder))
+    if variable == "TMPDIR":
+        folder.mkdir()
+    result = CliRunner().invoke(main.cli, ["status"])
+    assert re.search(
+        rf"{re.escape(repr(wrong))} in its path: set {variable}", str(result.exception)
+    )
+    assert list(tmp_path.rglob("*")) == ([folder] if variable == "TMPDIR" else [])

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import psutil
 import pymongo
 import pytest
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 from pymongo import WriteConcern
 from pymongo.errors import OperationFailure
 
+from flows.cli import main
 from flows.cli.down import command as down_command
 from sam2_core.types import AutolabelError
 from tasks import processes
@@ -201,3 +203,65 @@ def test_a_killed_server_is_back_at_its_address_and_a_stopped_one_is_not(server)
     for keeper in keepers:
         with pytest.raises(AutolabelError, match=r"gone: the database was stopped.*nothing is los"):
             keeper.look()
+
+
+def test_a_server_that_was_stopped_is_told_and_not_waited_for(tmp_path, monkeypatch) -> None:
+    user, _, pid = start_user(tmp_path, "a")
+    monkeypatch.setattr(database, "ANSWER_TIMEOUT_MS", 300)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(AutolabelError, match=f"process {pid}.* does not answer.*kill -CONT"):
+            Mongod(tmp_path).join()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    user.communicate("\n", timeout=30)
+    assert not processes.command_line(pid)
+
+
+def test_damaged_data_are_told_with_what_to_do(tmp_path: Path) -> None:
+    user, _, _ = start_user(tmp_path, "a")
+    user.communicate("\n", timeout=30)
+    for table in (tmp_path / "data").glob("index-*"):
+        table.write_bytes(os.urandom(table.stat().st_size))
+    with pytest.raises(AutolabelError, match=r"data are damaged.*`autolabel review rebuild`"):
+        Mongod(tmp_path).join()
+
+
+COMMAND = """
+import sys, time, click
+from flows.cli import main
+from tasks.dataset.database import ensure_database, running_server
+def use():
+    ensure_database()
+    print(running_server().process_id, flush=True)
+    time.sleep(60)
+main.LazyGroup.get_command = lambda *_: click.Command("status", callback=use)
+sys.argv = ["autolabel", "status"]
+main.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_asked_to_end_leaves_no_server(tmp_path, number) -> None:
+    environment = os.environ | {"AUTOLABEL_DATABASE_DIR": str(tmp_path)}
+    environment = {k: v for k, v in environment.items() if not k.endswith("DATABASE_URI")}
+    command = [sys.executable, "-c", COMMAND]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as user:
+        pid = int(user.stdout.readline())
+        assert processes.command_line(pid)
+        user.send_signal(number)
+    assert user.returncode == 128 + number
+    assert not processes.command_line(pid)
+
+
+def test_a_database_that_goes_away_under_a_command_is_a_sentence(monkeypatch, capsys) -> None:
+    def lose() -> None:
+        raise pymongo.errors.AutoReconnect("connection closed")
+
+    lost = click.Command("status", callback=lose)
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda *_: lost)
+    monkeypatch.setattr(sys, "argv", ["autolabel", "status"])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("error: FiftyOne's database does not answer (AutoR")

@@ -29,7 +29,7 @@ class Visit:
         self.folder, self.ran = folder / "theirs", folder / "ran"
         self.out, self.boxes = folder / "out", folder / "boxes"
         self.home = Home(
-            folder / "home",
+            folder / "home of R&D (café) @=+~",
             PLANTED_RAN=str(self.ran),
             AUTOLABEL_DEVICE_PROCESSES="1",
             BROWSER="true",

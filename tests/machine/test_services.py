@@ -10,7 +10,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from flows.cli import status
+from flows.cli import doctor, status
 from flows.machine import services
 from flows.machine.programs import NUMBER, Program
 from flows.server.sign_in import write_links
@@ -122,3 +122,19 @@ def test_several_processes_have_failed_when_all_have(cache, tmp_path):
     service = services.start(Program("worker-gpu", failing, count=2))
     with pytest.raises(AutolabelError, match=r"0 is sick; 1 is sick; .*_0.log, .*_1.log"):
         services.wait_until(service, lambda: False)
+
+
+def test_a_supervisor_that_was_stopped_is_told_and_not_waited_for(cache, monkeypatch):
+    monkeypatch.setattr(services, "ANSWER_S", 0.3)
+    services.start(Program("server", SLEEPS))
+    supervisor = int((services.folder() / "supervisor.pid").read_text())
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        for what in (services.running, services.stop_all):
+            with pytest.raises(AutolabelError, match=f"process {supervisor}.* does not answer"):
+                what()
+        told = CliRunner().invoke(doctor.command, [])
+        assert f"kill -CONT {supervisor}" in told.output
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    assert services.stop_all() == ["server"]

@@ -189,7 +189,7 @@ class Kept:
         self.says(verdict)
         program = workers(pool)
         (folder / "command.py").write_text(COMMAND)
-        command = [sys.executable, str(folder / "command.py"), *program.command[4:]]
+        command = [sys.executable, str(folder / "command.py"), *program.command[5:]]
         own = {name.upper(): str(folder / name) for name in ("seen", "python")}
         self.program = replace(program, command=command, environment=program.environment | own)
         self.service = services.start(self.program)

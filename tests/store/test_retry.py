@@ -1,9 +1,14 @@
 """Storage that does not answer for a while costs a flow time, and not its night."""
 
+import socket
+import threading
+import time
+
 import pytest
 
-from tasks.store import retry
+from tasks.store import retry, storage
 from tasks.store.storage import StorageError
+from tests.conftest import use_s3_endpoint
 
 
 class Away:
@@ -42,3 +47,25 @@ def test_what_no_pause_mends_ends_at_once():
 def test_patience_ends():
     with pytest.raises(StorageError):
         retry.until_answered(Away(10_000), "planning", print, 0.05)
+
+
+def test_a_server_that_accepts_and_never_answers_is_asked_again_only_for_a_while(monkeypatch):
+    server = socket.create_server(("127.0.0.1", 0))
+    use_s3_endpoint(monkeypatch, f"http://127.0.0.1:{server.getsockname()[1]}")
+    monkeypatch.setenv(storage.TIMEOUT_S.name, "1")
+    monkeypatch.setattr(retry, "BEGUN_WITHIN_S", 0.5)
+    asked = []
+
+    def hold():
+        while True:
+            try:
+                asked.append(server.accept())
+            except OSError:
+                return
+
+    threading.Thread(target=hold, daemon=True).start()
+    began = time.monotonic()
+    with pytest.raises(StorageError, match="imeout"):
+        storage.read_bytes("s3://labels/run")
+    server.close()
+    assert (len(asked), time.monotonic() - began < 30) == (1, True)
