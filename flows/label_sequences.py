@@ -13,6 +13,7 @@ from flows.pipeline import Handle, Submit, do_now, run_sequence
 from flows.plan.rates import remember_rate
 from sam2_core.machine import usable_cores
 from sam2_core.machine_errors import causes
+from tasks.frames.sources import remember_frames
 from tasks.observe.progress import DETECT, DOWNLOAD, LABEL, OPEN, SEGMENT
 from tasks.pipeline.device_processes import ProcessDiedError, ProcessKilledError
 from tasks.pipeline.outcome import (
@@ -127,6 +128,8 @@ def label_sequences(
 
     """
     context, outcomes = job.context, dict[int, SequenceOutcome]()
+    for part in parts:
+        remember_frames(part.found.frames)
     sizes = itertools.chain(FIRST_SIZES, itertools.repeat(SIZE))
     processes = context.processes.count if context.processes else 1
     under_way = 0 if submit is do_now else UNDER_WAY * processes

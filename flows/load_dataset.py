@@ -1,5 +1,6 @@
 """The flow `load-dataset`: bring a FiftyOne dataset up to date, or rebuild it."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from flows.server.artifacts import dated
 from flows.server.runs import signs_of_life
 from tasks.dataset.schema import missing_manifests
 from tasks.errors import error_text, redacted_errors
+from tasks.frames.sources import remember_sources
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset, rebuild
 from tasks.observe.progress import LOAD
 from tasks.store.manifests import Manifest
@@ -28,7 +30,13 @@ LONGEST = 1000
     task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]
     persist_result=False,
 )
-def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool = False) -> Any:
+def load_dataset(
+    dataset: str,
+    out: str,
+    run_key: str | None = None,
+    anew: bool = False,
+    sources: Sequence[str] = (),
+) -> Any:
     """Load what is missing; with `anew` load everything again, decisions included.
 
     The reason why a sequence cannot be loaded is in the log, and the others are loaded; the run
@@ -40,9 +48,11 @@ def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool 
         run_key: labels of this run only, and with `anew` also where the dataset has newer ones of
             another; by default the newest of every sequence.
         anew: load what is there as well, as `autolabel review rebuild` does.
+        sources: of the labels; pictures of what other machines have labeled are read from these.
 
     """
     with redacted_errors(), signs_of_life():
+        remember_sources(sources)
         result: dict[str, Any] = {"dataset": dataset}
         if anew:
             report = submit_step("rebuild", "", rebuild, dataset, out, run_key or "").result()

@@ -80,7 +80,9 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
         message += f"{counted(left['sequences'], 'sequence')} labeled"
         loaded, dataset = True, params.label.dataset_name
         if dataset:
-            state = cast("State[Any]", load_dataset(dataset, out_uri, run_key, return_state=True))
+            sources = params.label.sources
+            load = load_dataset(dataset, out_uri, run_key, sources=sources, return_state=True)
+            state = cast("State[Any]", load)
             loaded = state.is_completed()
             message += "" if loaded else f"; {state.message}"
         others = {

@@ -158,7 +158,9 @@ def _load_missing(
         console.print(f"{lacks} and would be loaded")
         return names, []
     with console.status(f"{lacks}: loading"):
-        load = load_dataset(label.dataset_name, label.out, run_key, return_state=True)
+        load = load_dataset(
+            label.dataset_name, label.out, run_key, sources=label.sources, return_state=True
+        )
     state = cast("State[Any]", load)
     return names, [] if state.is_completed() else [_told("load", state)]
 

@@ -34,6 +34,11 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 PRECISION = click.Choice(["auto", "fp32", "fp16"])
 GRAPH = click.Choice(["restructured", "published"])
 PORT = click.IntRange(1, 65535)
+sources_option = click.option(
+    "--source", "sources", metavar="URL", multiple=True,
+    help="Read pictures below this folder, too, if another machine has labeled them; remembered. "
+    "Can be repeated.",
+)  # fmt: skip
 
 
 def refuse(rules: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from flows.cli.common_options import (
     json_option,
     print_json,
     refuse,
+    sources_option,
 )
 from flows.cli.display import print_table, results_console, stderr_console, telling
 from flows.plan.plan import Plan, make_plan
@@ -33,6 +34,7 @@ from tasks.evaluate.run_diff import (
     uncertified,
     write_report,
 )
+from tasks.frames.sources import remember_sources
 from tasks.wording import counted, one_line
 
 
@@ -61,11 +63,13 @@ from tasks.wording import counted, one_line
     is_flag=True,
     help="With --images: accept engines that are not certified; labels and report say so.",
 )
+@sources_option
 @json_option
 def command(
     run_a: str,
     run_b: str,
     threshold: float,
+    sources: tuple[str, ...],
     report: Path | None,
     images: str | None,
     boxes: str | None,
@@ -113,6 +117,7 @@ def command(
             changes.replace(report / CHANGES)
     result = {"run_a": run_a, "run_b": run_b, **last.result()}
     if report:
+        remember_sources(sources)
         write_report(report, result, last)
     if not print_json(as_json, result):
         _print(result, report)

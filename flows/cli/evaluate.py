@@ -23,6 +23,7 @@ from flows.cli.common_options import (
     precision_option,
     print_json,
     refuse,
+    sources_option,
 )
 from flows.cli.display import (
     print_table,
@@ -140,6 +141,7 @@ OF_A_MODEL = (
     help="Compare with a file of --save, instance by instance.",
 )
 @click.option("--report", type=FOLDER, help="Write a page with tables, plots and the worst masks.")
+@sources_option
 @json_option
 def command(**options: Any) -> None:
     """Measure masks and boxes against TRUTH.
@@ -260,6 +262,7 @@ def _stored(options: dict[str, Any], truth: Truth) -> Measured:
     from tasks.evaluate.run_diff import Side
     from tasks.evaluate.stored_labels import StoredLabels
     from tasks.export.run import dataset_source
+    from tasks.frames.sources import remember_sources
 
     dataset = None
     if options["dataset"]:
@@ -267,6 +270,7 @@ def _stored(options: dict[str, Any], truth: Truth) -> Measured:
         side = Side(out_uri)
     else:
         side = Side.parse(options["run"])
+    remember_sources(options["sources"])
     with telling(stderr_console(), "reading labels") as tell:
         found = StoredLabels(
             truth, side.out_uri, side.run_key, dataset, pictures=bool(options["report"]),

@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from flows.cli.common_options import FloatRange, json_option, print_json, refuse, split_names
+from flows.cli.common_options import (
+    FloatRange,
+    json_option,
+    print_json,
+    refuse,
+    sources_option,
+    split_names,
+)
 from flows.cli.display import as_typed, stderr_console
 from tasks.wording import counted
 
@@ -91,6 +98,7 @@ def _shares(text: str | None) -> dict[str, float]:
     "--splits", metavar="NAME=SHARE,...", help="Split by sequence, such as train=0.8,val=0.2."
 )
 @click.option("--run", "run_key", help="Key of the run. Default: the newest labels.")
+@sources_option
 @json_option
 def command(
     source: str, format_: str, target: str, images: Any, as_json: bool, **chosen: Any
@@ -118,7 +126,7 @@ def command(
         raise click.UsageError(f"--decisions: {unknown} is none of {', '.join(STATES)}")
     with console.status("exporting") as status:
         report = export(
-            source, format_, target, choice, images=images,
+            source, format_, target, choice, images=images, sources=chosen["sources"],
             on_frame=lambda count: status.update(f"exporting: {counted(count, 'frame')}"),
         )  # fmt: skip
     _say(console, report, target)

@@ -13,13 +13,14 @@ from typing import Any
 
 import click
 
-from flows.cli.common_options import FloatRange, json_option, print_json
+from flows.cli.common_options import FloatRange, json_option, print_json, sources_option
 from flows.machine.services import folder
 from flows.server.sign_in import write_links
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import DatabaseKeeper, end_without_waiting, running_server
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import LOG_FIELD, open_dataset
+from tasks.frames.sources import remember_sources
 from tasks.review import stats
 from tasks.review.app import DEFAULT_PORT, App, run_app
 from tasks.review.events import REVIEWER_VARIABLE, show_again
@@ -260,18 +261,20 @@ def calibrate(dataset: str) -> None:
 @command.command("rebuild")
 @click.argument("dataset")
 @click.option("--out", required=True, help="The `--out` of the labels.")
+@sources_option
 @json_option
-def rebuild_(dataset: str, out: str, as_json: bool) -> None:
+def rebuild_(dataset: str, out: str, sources: tuple[str, ...], as_json: bool) -> None:
     """Load a dataset from its artifacts alone, decisions included.
 
     For a lost database or another machine. Labeled frames are fetched; a frame whose picture has
     changed is left out, and decisions on it are set aside. An existing dataset is updated.
     Decisions belong to the name DATASET.
 
-    Exit code 1: sequences were left out whose newest manifest cannot be read.
+    Exit code 1: sequences were left out whose labels cannot be read, or whose pictures may not be.
     """
     from tasks.load.into_fiftyone import rebuild
 
+    remember_sources(sources)
     report = rebuild(dataset, out)
     aside = count_set_aside(open_dataset(dataset))
     result = {

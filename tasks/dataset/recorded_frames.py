@@ -3,9 +3,10 @@
 Names in rows are worth nothing until they equal the manifest's: anyone may have written the files.
 Labels name their frames by address and version. A file that has changed since is another picture,
 and labels are never shown on it; one that cannot be fetched leaves labels without a picture.
+Whatever opens the frames of labels again, opens them through `find_pictures`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from sam2_core.types import IntArray
 from tasks.dataset.documents import sample_id
 from tasks.frames.download import ExtractedFrames, download, find_cached, take_intact
 from tasks.frames.identity import file_version, frame_key, is_below, is_file_here, part_of
+from tasks.frames.images import is_picture
 from tasks.frames.listing import stat_file
+from tasks.frames.sources import refuse_unknown
 from tasks.frames.video import expand_videos, footage_of
 from tasks.risk.geometry import best_pairs
 from tasks.store import artifacts, storage
@@ -35,7 +38,8 @@ class Pictures:
 
     Attributes:
         paths: file on this machine by the frame's address, where it is a copy.
-        changed: addresses where there is another content now than the one that was labeled.
+        changed: addresses where there is another content now than the one that was labeled, or
+            none that is a picture of its size.
 
     """
 
@@ -50,23 +54,26 @@ class Pictures:
         return here if here and here.is_file() else None
 
 
-def find_pictures(recorded: Sequence[FrameRef]) -> Pictures:
+def find_pictures(recorded: Sequence[FrameRef], known: Collection[str] = ()) -> Pictures:
     """Find the pictures of frames; what is not on this machine is brought, and nothing but that.
 
     Args:
         recorded: frames as their labels name them.
+        known: addresses of frames that may be read, wherever they are.
 
     Raises:
+        UnknownSourceError: one lies below no source that this machine knows; nothing was read.
         CacheError: the cache cannot be written.
 
     """
+    refuse_unknown(recorded, known)
     elsewhere, changed = [], set()
     of_videos: dict[tuple[str, str, str], dict[int, FrameRef]] = {}
     for frame in recorded:
         part = part_of(frame.uri)
         if is_file_here(frame.uri):
             version = file_version(storage.local_path(frame.uri))
-            if version is not None and frame.etag not in {"", version}:
+            if version is not None and frame.etag != version:
                 changed.add(frame.uri)
         elif part is None or part.is_member:
             elsewhere.append(frame)
@@ -74,7 +81,16 @@ def find_pictures(recorded: Sequence[FrameRef]) -> Pictures:
             video = (part.file_uri, part.stream, frame.etag)
             of_videos.setdefault(video, {})[part.number] = frame
     images, videos = _fetch_images(elsewhere), _fetch_videos(of_videos)
-    return Pictures(images.paths | videos.paths, images.changed | videos.changed | changed)
+    found = Pictures(images.paths | videos.paths, images.changed | videos.changed | changed)
+    # What failed has no size: it may have been no picture when it was labeled, and is not shown.
+    sized = [one for one in recorded if one.size_hw != (0, 0) and one.uri not in found.changed]
+    fits = storage.at_once(lambda one: _is_what_it_was(found.of(one), one.size_hw), sized)
+    others = {one.uri for one, is_same in zip(sized, fits, strict=True) if not is_same}
+    return replace(found, changed=found.changed | others)
+
+
+def _is_what_it_was(picture: Path | None, size_hw: tuple[int, int]) -> bool:
+    return picture is None or is_picture(picture, size_hw)
 
 
 def _fetch_images(images: Sequence[FrameRef]) -> Pictures:
@@ -89,7 +105,7 @@ def _fetch_images(images: Sequence[FrameRef]) -> Pictures:
 def _state(frame: FrameRef) -> str:
     """Say whether the content that was labeled can be had, is another one by now, or is gone."""
     copy = find_cached(frame.uri, frame.etag)
-    if copy and frame.size_bytes in {0, copy.stat().st_size}:
+    if copy and frame.etag and frame.size_bytes in {0, copy.stat().st_size}:
         return _SAME
     part = part_of(frame.uri)
     try:
@@ -196,7 +212,7 @@ class Placement:
 
 
 def placement_of(recorded: Sequence[FrameRef], frames_uri: str) -> Placement:
-    """Find frames' pictures and moments before their labels are read."""
+    """Find frames' pictures and moments before their labels are read; raises as `find_pictures`."""
     pictures = find_pictures(recorded)
     ids = [sample_id(frame_key(frame, frames_uri)) for frame in recorded]
     moments = dict(zip(ids, (ids[anchor] for anchor in moments_of(recorded)), strict=True))

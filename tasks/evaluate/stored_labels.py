@@ -4,6 +4,7 @@ Which picture of the truth a frame is, `tasks.dataset.coco_truth.images_of` tell
 """
 
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from tasks.store import storage
 from tasks.types import FrameRef
 
 _NAMES_SHOWN = 2
+log = logging.getLogger(__name__)
 
 
 class StoredLabels:
@@ -47,13 +49,15 @@ class StoredLabels:
         self._found: dict[int, list[ExportFrame]] = {one.image_id: [] for one in truth.images}
         self._times = Counter(one.file_name for one in truth.images)
         self._images: dict[str, list[int]] = {}  # of the truth, by a frame's address
-        frames = Frames(
-            out_uri, Choice(run_key=run_key), dataset, pictures=pictures, notes=ExportNotes()
-        )
+        notes = ExportNotes()
+        frames = Frames(out_uri, Choice(run_key=run_key), dataset, pictures=pictures, notes=notes)
         self.run_keys = sorted({one.stamp.run_key for one in frames.manifests})
         models = {one.stamp.model.name for one in frames.manifests if one.stamp.model}
         self.model = ", ".join(sorted(models)) or "unknown model"
         self._read = self._find(truth, frames, on_frame)
+        if notes.unreadable:
+            told = (f"sequence {name}: {why}" for name, why in notes.unreadable.items())
+            log.warning("not measured: %s", "; ".join(told))
         if not any(self._found.values()):
             names = ", ".join(one.file_name for one in truth.images[:_NAMES_SHOWN])
             raise AutolabelError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ from tasks.export.types import (
 )
 from tasks.frames.identity import frame_key
 from tasks.frames.images import as_jpeg
+from tasks.frames.sources import UnknownSourceError, refuse_unknown, remember_sources
 from tasks.review.actions import frame_of
 from tasks.review.decided import NOT_RIGHT, is_decided, is_empty, rows_of
 from tasks.review.events import standing_entries
@@ -48,6 +50,7 @@ from tasks.review.set_aside import compare_files, finishing, harvest, last_decis
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
 from tasks.store import storage
 from tasks.store.addresses import checked
+from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import (
     COMPLETE,
     PARTIAL,
@@ -62,6 +65,7 @@ from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
 from tasks.types import FrameRef, NothingFoundError
 
+log = logging.getLogger(__name__)
 EMPTY = "empty"
 # What people can have decided; of frames, that nothing is there.
 STATES = ("accepted", "corrected", "merged", "edited", "passed", "rejected", "deleted", EMPTY)
@@ -255,6 +259,10 @@ def chosen_manifests(
     return found
 
 
+def _cameras(manifest: Manifest) -> list[str]:
+    return sorted({chunk.camera for chunk in manifest.chunks})
+
+
 @dataclass(frozen=True)
 class _Camera:
     """Names of a camera's files, and the frame that stands for the moment of each of its frames."""
@@ -295,10 +303,26 @@ class Frames:
 
     def __iter__(self) -> Iterator[ExportFrame]:
         sequences = DistinctNames()
-        for manifest in self.manifests:
+        for manifest in list(self.manifests):
             folder = sequences.new(manifest.sequence_id)
-            with withdrawn_if_damaged(self._out_uri, manifest):
-                yield from self._of_sequence(manifest, folder)
+            try:
+                with withdrawn_if_damaged(self._out_uri, manifest):
+                    self._refuse_foreign(manifest)
+            except (IncompleteArtifactError, UnknownSourceError) as error:
+                self.manifests.remove(manifest)
+                if not self.manifests:
+                    raise
+                self._notes.unreadable[manifest.sequence_id] = str(error)
+                continue
+            yield from self._of_sequence(manifest, folder)
+
+    def _refuse_foreign(self, manifest: Manifest) -> None:
+        """Read a sequence before any frame of it is written: its last chunk may be the bad one."""
+        tracks = read_tracks(self._out_uri, manifest)
+        for camera in _cameras(manifest):
+            for labeled in recorded_parts(self._out_uri, manifest, camera, tracks):
+                if self._pictures:
+                    refuse_unknown(one.frame for one in labeled)
 
     def _of_sequence(self, manifest: Manifest, folder: str) -> Iterator[ExportFrame]:
         tracks, names = read_tracks(self._out_uri, manifest), DistinctNames()
@@ -307,7 +331,7 @@ class Frames:
             (frame.camera, frame.index): recorded[row]
             for frame, row in zip(recorded, moments_of(recorded), strict=True)
         }
-        for name in sorted({chunk.camera for chunk in manifest.chunks}):
+        for name in _cameras(manifest):
             parts = recorded_parts(self._out_uri, manifest, name, tracks)
             camera = _Camera((folder, names.new(name)) if name else (folder,), moments)
             for labeled, judged in compute_risk_of_parts(parts):
@@ -518,6 +542,7 @@ def export(
     choice: Choice,
     *,
     images: ImageMode = "copy",
+    sources: Iterable[str] = (),
     on_frame: Callable[[int], object] = lambda _: None,
 ) -> dict[str, Any]:
     """Write labels in a format; returns the report.
@@ -535,6 +560,7 @@ def export(
         target: folder or URL; nothing may be there yet.
         choice: which labels, and under which names.
         images: copy pictures beside the labels, link to those of this machine, or leave them out.
+        sources: below which pictures may be read that were labeled on another machine.
         on_frame: called with the number of frames done.
 
     Raises:
@@ -545,6 +571,7 @@ def export(
     if format_ == "yolo":
         refuse_other_splits(choice.splits)
     out_uri, dataset = source_of(source)
+    remember_sources(sources)
     if choice.decided_only and dataset is None:
         raise AutolabelError(
             "decisions are in a dataset: name it instead of the run's folder (NAME is a dataset, "
@@ -651,7 +678,11 @@ def write_overlays(out_uri: str, run_key: str, count: int) -> list[str]:
         wanted = round(count * passed / total) - len(written)
         if not wanted:
             continue
-        labeled = [one for one in frames.of_chunk(manifest, chunk) if one.instances]
+        try:
+            labeled = [one for one in frames.of_chunk(manifest, chunk) if one.instances]
+        except (IncompleteArtifactError, UnknownSourceError) as error:
+            log.warning("no overlays of %s: %s", chunk.stem, error)
+            continue
         for frame in labeled[:: max(len(labeled) // wanted, 1)][:wanted]:
             picture = paint(frame)
             if picture is not None:

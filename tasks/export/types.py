@@ -387,7 +387,7 @@ class ExportNotes:
 
     Attributes:
         left_out: labels that were not chosen or that the format has no place for, by reason.
-        unreadable: why a sequence's manifest cannot be read, by its name.
+        unreadable: why a sequence's labels cannot be read, or its pictures not be, by its name.
         unwritten: how many of them were chosen.
         classes: that labels have, before they are renamed.
         named_as_track: labels that were detected as another class than their track.

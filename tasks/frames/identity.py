@@ -45,7 +45,7 @@ def frame_key(frame: FrameRef, frames_uri: str = "") -> str:
 
 def relative_address(uri: str, frames_uri: str) -> str:
     """Address of a frame below that of its sequence; unchanged where it is elsewhere."""
-    address, root = _plain(uri), _plain(split_address(frames_uri)[0]).rstrip("/")
+    address, root = plain_spelling(uri), plain_spelling(split_address(frames_uri)[0]).rstrip("/")
     if root and address.startswith(f"{root}/"):
         return address[len(root) + 1 :]
     if root and (address == root or address.startswith(f"{root}#")):  # the sequence is the video
@@ -62,11 +62,11 @@ def handed_on(uri: str) -> str:
 
 def is_below(uri: str, frames_uri: str) -> bool:
     """Whether an address lies at or below that of a sequence, without a way up in it."""
-    address = _plain(uri)
+    address = plain_spelling(uri)
     return ".." not in address.split("/") and relative_address(uri, frames_uri) != address
 
 
-def _plain(uri: str) -> str:
+def plain_spelling(uri: str) -> str:
     """Write the spellings of one address alike."""
     if uri.startswith(("http://", "https://")):
         return unquote(uri)

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from sam2_core.images import LIMIT_NAME, MOST_MEGAPIXELS, max_megapixels
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError, FloatArray, ImageArray
 from tasks.frames.identity import CHANGED_SINCE_LISTED, is_file_here, read_versioned
@@ -22,10 +22,6 @@ from tasks.types import FrameFailure, FrameRef
 # Our own limit judges them. For good: what restores filters in one thread undoes them in all.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
-LIMIT_NAME = "AUTOLABEL_MAX_MEGAPIXELS"
-DEFAULT_MEGAPIXELS = 64
-# Above it Pillow refuses by itself.
-_MOST_MEGAPIXELS = 178
 _ORIENTATION = 0x0112
 _JPEG = {"JPEG", "MPO"}
 # Formats that Pillow may read, whatever the suffix: some of its other readers run programs (EPS).
@@ -44,19 +40,6 @@ class TooLargeError(BadImageError):
     """A picture with more pixels than the limit; nothing of it has been decoded."""
 
 
-def max_megapixels() -> int:
-    """Return the limit of a picture's size: millions of pixels.
-
-    Raises:
-        AutolabelError: AUTOLABEL_MAX_MEGAPIXELS is no number from 1 to 178.
-
-    """
-    text = os.environ.get(LIMIT_NAME, str(DEFAULT_MEGAPIXELS))
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_MEGAPIXELS:
-        raise AutolabelError(f"{LIMIT_NAME}={text!r}: give a whole number from 1 to 178")
-    return int(text)
-
-
 def refuse_large(width: int, height: int) -> None:
     """Refuse a picture by what its header says: a file of kilobytes may decode to gigabytes.
 
@@ -71,7 +54,7 @@ def refuse_large(width: int, height: int) -> None:
 def _too_large(what: str, pixels: int) -> TooLargeError:
     return TooLargeError(
         f"{what} is {pixels / 1e6:.0f} megapixels, more than {max_megapixels()}; {LIMIT_NAME} sets "
-        f"another limit, of at most {_MOST_MEGAPIXELS}"
+        f"another limit, of at most {MOST_MEGAPIXELS}"
     )
 
 
@@ -118,6 +101,15 @@ def stored_size(frame: FrameRef) -> tuple[tuple[int, int], int]:
         return (image.height, image.width), _orientation(image)
 
 
+def is_picture(path: Path, size_hw: tuple[int, int]) -> bool:
+    """Whether a file's header is that of a picture of this (height, width) as displayed."""
+    try:
+        with _opened(path) as image:
+            return shown_size((image.height, image.width), _orientation(image)) == size_hw
+    except BadImageError:
+        return False
+
+
 def decode_image(data: bytes) -> ImageArray:
     """Decode the bytes of an image file to uint8 (H, W, 3) RGB as displayed.
 
@@ -149,12 +141,13 @@ def as_jpeg(pixels_bgr: Any, quality: int = 95) -> bytes:
 
 
 @contextlib.contextmanager
-def _opened(data: bytes) -> Iterator[Image.Image]:
+def _opened(data: bytes | Path) -> Iterator[Image.Image]:
     """Open an image, of which only the header is read and judged; what fails is a BadImageError."""
     if not data:
         raise BadImageError("zero-byte file")
     try:
-        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        file = io.BytesIO(data) if isinstance(data, bytes) else data
+        with Image.open(file, formats=_FORMATS) as image:
             refuse_large(*image.size)
             yield image
     except UnidentifiedImageError as error:

@@ -59,6 +59,7 @@ from tasks.dataset.schema import (
     stored_dataset,
 )
 from tasks.frames.identity import frame_key
+from tasks.frames.sources import UnknownSourceError
 from tasks.masks.crops import crops_of, crops_of_frames, npy_zlib, segments_of
 from tasks.review.events import apply_events, read_events, standing_entries
 from tasks.review.set_aside import (
@@ -167,7 +168,7 @@ class LoadReport:
         instances: their labels.
         seconds: spent.
         changed: frames that are left out: their address has another content than was labeled.
-        unreadable: why the newest manifest of a sequence that a rebuild left out cannot be read.
+        unreadable: why the labels of a sequence that a rebuild left out cannot be read.
 
     """
 
@@ -175,7 +176,7 @@ class LoadReport:
     instances: int
     seconds: float
     changed: int = 0
-    unreadable: Mapping[str, IncompleteArtifactError] = field(default_factory=dict)
+    unreadable: Mapping[str, AutolabelError] = field(default_factory=dict)
 
 
 @waits_for_database
@@ -246,14 +247,15 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
         run_key: only this run's labels; by default every run's, oldest first.
 
     Raises:
-        AutolabelError: nothing is there that can be read, or a file of labels is damaged.
+        AutolabelError: nothing is there that can be read.
 
     """
     started = time.perf_counter()
     refuse_before_labeling(name, out_uri, "rebuild it under another name, such as '{free}'")
     # Earlier runs' are loaded for the comparison of their labels with those that replaced them.
     newest = {(one.run_key, one.sequence_id): one for one in list_manifests(out_uri, run_key)}
-    manifests, unreadable = read_listed(out_uri, sorted(newest.values()))
+    manifests, damaged = read_listed(out_uri, sorted(newest.values()))
+    unreadable: dict[str, AutolabelError] = {**damaged}
     if not manifests:
         if unreadable:
             raise next(iter(unreadable.values()))
@@ -263,7 +265,11 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
     last = {one.sequence_id: one for one in manifests}
     changed = 0
     for manifest in manifests:
-        report = load_sequence(name, out_uri, manifest)
+        try:
+            report = load_sequence(name, out_uri, manifest)
+        except (IncompleteArtifactError, UnknownSourceError) as error:
+            unreadable[manifest.sequence_id] = error
+            continue
         if last[manifest.sequence_id] is manifest:
             changed += report.changed
     dataset = open_dataset(name)

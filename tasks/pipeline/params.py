@@ -307,7 +307,7 @@ class LabelParams(BaseModel):
         Frame selection is not among them: a chunk's key names its frames. The limit of a picture's
         size is, where it is another than usual: it decides which frames have labels.
         """
-        from tasks.frames.images import DEFAULT_MEGAPIXELS, max_megapixels
+        from sam2_core.images import DEFAULT_MEGAPIXELS, max_megapixels
         from tasks.tracks.linking import settings
 
         limit = max_megapixels()

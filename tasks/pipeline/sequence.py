@@ -17,6 +17,7 @@ import numpy as np
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import ensure_database
 from tasks.frames.discover import Discovered, list_frames
+from tasks.frames.sources import remember_frames
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, SEGMENT, TRACK
 from tasks.pipeline.chunk import ChunkState, count_kept, stored_chunk
 from tasks.pipeline.fill_gaps import Filled, fill_gaps
@@ -90,6 +91,7 @@ def open_sequence(job: Job, part: SequencePart) -> Opened:
     found, size, expect = part.found, job.params.chunk_frames, job.context.progress.expect
     if not found.frames:
         found = replace(found, frames=tuple(list_frames(found.sequence, job.params.selection)))
+        remember_frames(found.frames)
     if job.params.boxes and not found.boxes:
         found = replace(found, boxes=job.imported().digest_of(found.frames))
     if found is not part.found:

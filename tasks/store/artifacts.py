@@ -10,11 +10,12 @@ counts only when it is the one that the file lies under.
 
 import contextlib
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -25,7 +26,7 @@ from tasks.store.tables import FORMAT_VERSION, Kind, LabeledFrame
 from tasks.types import Footage, FrameRef, VideoRef
 
 CHUNK_FRAMES = 64
-_STEM = re.compile(r"labels/([^/]*)/([^/]*)/\d{6,}-\d{6,}-([0-9a-f]+)")
+_STEM = re.compile(r"labels/([^/]*)/([^/]*)/(\d{6,})-(\d{6,})-([0-9a-f]+)")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
@@ -100,8 +101,16 @@ class Chunk:
         return f"{self.stem}.{kind}.parquet"
 
 
-def place_of(stem: str) -> tuple[str, ...]:
-    """Sequence, camera ("_" for none) and key that a `Chunk.stem` names; names become paths.
+class Place(NamedTuple):
+    """What a `Chunk.stem` says: sequence, camera ("_" for none) and key; frames first to stop."""
+
+    names: tuple[str, str, str]
+    first: int
+    stop: int
+
+
+def place_of(stem: str) -> Place:
+    """Take a `Chunk.stem` apart; names become paths.
 
     Raises:
         IncompleteArtifactError: it is not of that form.
@@ -110,7 +119,8 @@ def place_of(stem: str) -> tuple[str, ...]:
     found = _STEM.fullmatch(stem)
     if not found or not all(map(is_safe_name, found.groups())):
         raise IncompleteArtifactError(f"{stem!r} is not a place for labels")
-    return found.groups()
+    sequence_id, camera, first, stop, key = found.groups()
+    return Place((sequence_id, camera, key), int(first), int(stop))
 
 
 def is_safe_name(name: Any) -> bool:
@@ -215,7 +225,8 @@ def find_boxes(
     ):
         table, metadata, _ = _read(out_uri, chunk.stem, chunk.key, "boxes")
         sources = {int(index): str(source) for index, source in metadata["sources"].items()}
-        rows = _by_index(table, {frame.index for frame in chunk.frames} & sources.keys())
+        frames = [frame for frame in chunk.frames if frame.index in sources]
+        rows = _rows_of(frames, table)
         if versions is None or metadata.get("versions") == dict(versions):
             return {index: tables.to_boxes(rows[index], sources[index]) for index in sorted(rows)}
     return None
@@ -284,11 +295,11 @@ def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
     masks, _, masks_sha256 = _read(out_uri, stem, key, "masks")
     with _as_written(stem):
         frames, labels_key = _frames_of(table, metadata, stem, key)
-        rows = _by_index(masks, [frame.index for frame in frames])
+        rows = _rows_of(frames, masks)
         sources, followed = metadata["sources"], metadata.get("followed", {})
         labeled = [
             tables.to_labeled(
-                frame, row, rows[frame.index], sources[str(frame.index)],
+                frame, row, rows[frame.index], str(sources[str(frame.index)]),
                 followed.get(str(frame.index), ()),
             )
             for frame, row in zip(frames, table.to_pylist(), strict=True)
@@ -297,17 +308,19 @@ def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
     return StoredChunk(labels_key, labeled, frames_sha256, masks_sha256, versions)
 
 
-def _by_index(table: Any, indices: Collection[int]) -> dict[int, Any]:
-    """Return the rows of each of these frames of one camera.
+def _rows_of(frames: Sequence[FrameRef], table: Any) -> dict[int, Any]:
+    """Return the rows of each of these frames of one camera, by index.
 
     Raises:
         ValueError: there are rows of other frames.
 
     """
-    found = {index: rows for (_, index), rows in tables.split_by_frame(table).items()}
-    if not found.keys() <= set(indices):
+    found = tables.split_by_frame(table)
+    own = {(frame.camera, frame.index) for frame in frames}
+    sequences = {*table["sequence_id"].to_pylist()} - {frame.sequence_id for frame in frames}
+    if sequences or not found.keys() <= own:
         raise ValueError("rows that belong to none of its frames")
-    return {index: found.get(index, table.slice(0, 0)) for index in indices}
+    return {index: found.get((camera, index), table.slice(0, 0)) for camera, index in own}
 
 
 @contextlib.contextmanager
@@ -333,8 +346,10 @@ def _frames_of(
     """Return the frames of a chunk's name and key, and what made their labels."""
     frames = [tables.to_frame(row) for row in table.to_pylist()]
     labels_key = _STAMP.validate_python(metadata["stamp"]).labels_key
-    named = {(frame.sequence_id, frame.camera or "_", key) for frame in frames}
-    if named != {place_of(stem)} or chunk_key(labels_key, frames) != key:
+    places = {(frame.sequence_id, frame.camera) for frame in frames}
+    numbers = [frame.index for frame in frames]
+    named = Chunk(key, tuple(frames)).stem == stem and chunk_key(labels_key, frames) == key
+    if not named or len(places) > 1 or any(b <= a for a, b in itertools.pairwise(numbers)):
         raise IncompleteArtifactError(f"{stem}: its frames are not those of its name and key")
     return frames, labels_key
 

@@ -15,6 +15,7 @@ place, and those that a wrong clock has dated ahead, so that what is new is newe
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import time
@@ -69,15 +70,8 @@ class ChunkRecord:
     @staticmethod
     def of(chunk: Chunk, labeled: Sequence[LabeledFrame]) -> ChunkRecord:
         """Count a chunk's outcomes."""
-        failed = sum(one.failure is not None for one in labeled)
-        instances = sum(len(one.boxes) for one in labeled if one.failure is None)
-        rejected = sum(
-            bool(reason) for one in labeled if one.masks is not None for reason in one.masks.reasons
-        )
-        return ChunkRecord(
-            chunk.stem, chunk.key, chunk.frames[0].camera, len(labeled), failed, instances,
-            rejected, followed=sum(len(one.followed) for one in labeled),
-        )  # fmt: skip
+        counts = _counts(labeled)
+        return ChunkRecord(chunk.stem, chunk.key, chunk.frames[0].camera, **counts)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -149,6 +143,17 @@ class Manifest:
         return sum(chunk.instances for chunk in self.chunks)
 
 
+def _counts(labeled: Sequence[LabeledFrame]) -> dict[str, Any]:
+    """Count outcomes as a `ChunkRecord` has them."""
+    good = [one for one in labeled if one.masks is not None]
+    return {
+        "frames": len(labeled), "failed": len(labeled) - len(good),
+        "instances": sum(len(one.boxes) for one in good),
+        "rejected": sum(bool(reason) for one in good if one.masks for reason in one.masks.reasons),
+        "followed": sum(len(one.followed) for one in labeled),
+    }  # fmt: skip
+
+
 _MANIFEST = TypeAdapter(Manifest)
 
 
@@ -201,10 +206,13 @@ def read_manifest(
         manifest = _MANIFEST.validate_python(values | {"partial": partial})
     except ValidationError as error:
         raise IncompleteArtifactError(f"{shown} is not a manifest") from error
-    # Anyone may have written it: it must lie in its place, and list its own labels alone.
+    # Anyone may have written it: it must lie in its place, and list its own labels alone, once.
+    places = [place_of(one.stem) for one in manifest.chunks]
     own = [(manifest.sequence_id, one.camera or "_", one.key) for one in manifest.chunks]
-    is_own = [place_of(one.stem) for one in manifest.chunks] == own and is_safe_name(sequence_id)
-    if storage.join(out_uri, manifest.uri) != uri or not is_own:
+    is_own = [place.names for place in places] == own and is_safe_name(sequence_id)
+    spans = sorted((place.names[1], place.first, place.stop) for place in places)
+    twice = any(a[0] == b[0] and b[1] < a[2] for a, b in itertools.pairwise(spans))
+    if storage.join(out_uri, manifest.uri) != uri or not is_own or twice:
         raise IncompleteArtifactError(f"{shown} is the manifest of something else")
     return manifest
 
@@ -239,6 +247,8 @@ def labels_of(
         raise IncompleteArtifactError(
             f"{record.stem}: its files were written again after the manifest"
         )
+    if record != replace(record, **_counts(stored.labeled)):
+        raise IncompleteArtifactError(f"{record.stem}: the manifest counts other labels")
     return stored.labeled
 
 

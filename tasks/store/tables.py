@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from sam2_core.types import Boxes, IntArray, Masks
 from tasks.store import checksums
 from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.table_rules import refuse_broken
 from tasks.types import FrameFailure, FrameRef
 
 
@@ -218,6 +219,10 @@ def decode_table(data: bytes, kind: Kind, key: str, name: str) -> tuple[pa.Table
         raise IncompleteArtifactError(f"{name} is truncated or damaged: {error}") from error
     if wrong or not table.schema.equals(SCHEMAS[kind]):
         raise IncompleteArtifactError(f"{name} is not what its name says: {wrong or 'columns'}")
+    try:
+        refuse_broken(table)
+    except ValueError as error:  # of pyarrow, too
+        raise IncompleteArtifactError(f"{name} holds what no label of ours has: {error}") from error
     return table, values
 
 
@@ -348,6 +353,8 @@ def to_labeled(
     """
     if row["instances"] != len(masks):
         raise ValueError(f"{row['instances']} labels of frame {frame.index}, {len(masks)} masks")
+    if any({*masks[side].to_pylist()} - {row[side]} for side in ("height", "width")):
+        raise ValueError(f"masks of another size than frame {frame.index}")
     if row["status"] == "failed":
         failure = FrameFailure.of(frame, row["stage"], row["reason"])
         return LabeledFrame(frame, Boxes.empty(source), failure=failure)

@@ -149,7 +149,7 @@ def _read(out_uri: str, manifest: Manifest, *, whole: bool) -> StoredTracks | No
         return StoredTracks(by_frame, made, more)
     except storage.NotFoundError:
         return None
-    except (IncompleteArtifactError, KeyError, ValueError) as error:
+    except (IncompleteArtifactError, LookupError, ValueError, TypeError) as error:
         log.warning("tracks do not count: %s", error)
         return None
 

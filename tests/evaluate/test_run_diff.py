@@ -86,7 +86,8 @@ def test_the_command_draws_the_changes_and_lists_what_to_label_again(runs, tmp_p
     report.mkdir()
     (report / "diff.md").write_text("# What changed\n")  # an earlier one
     (report / "change-09.png").touch()
-    done = CliRunner().invoke(cli, ["diff", *runs, "--report", str(report)], catch_exceptions=False)
+    asked = ["diff", *runs, "--report", str(report), "--source", str(tmp_path / "in")]
+    done = CliRunner().invoke(cli, asked, catch_exceptions=False)
     assert (done.exit_code, "--sequences" in done.stdout) == (0, True)
     assert (report / "changed.txt").read_text() == "boxes\nmasks\n"
     page = (report / "diff.md").read_text()
@@ -264,7 +265,9 @@ def test_changes_in_videos_have_pictures(tmp_path, monkeypatch):
     frame = FrameRef("clip", "clip", 1, None, f"{video}#frame=1", etag=file_version(video))
     (some,) = labeled_frames(1, 1)
     whole = bytes(coco_mask.encode(np.ones((48, 64), np.uint8, order="F"))["counts"])
-    there = replace(some, frame=frame, masks=replace(some.masks, rle=(whole,), size_hw=(48, 64)))
+    area = np.array([48 * 64])
+    masks = replace(some.masks, rle=(whole,), size_hw=(48, 64), area_px=area)
+    there = replace(some, frame=frame, masks=masks)
     for name, labeled in (("a", there), ("b", without(there, 0))):
         store(str(tmp_path / name), str(video), [labeled])
     found = difference(str(tmp_path / "a"), str(tmp_path / "b"))

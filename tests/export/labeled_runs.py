@@ -9,6 +9,7 @@ from pycocotools import mask as coco_mask
 from tasks.export.run import Choice
 from tasks.export.types import ExportFrame, stem_of
 from tasks.frames.identity import file_version, frame_key
+from tasks.frames.sources import remember_sources
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
 from tasks.types import FrameRef
@@ -33,6 +34,7 @@ def store(out, frames_uri, labeled, size=4):
 
 def stored(out, frames_uri, labeled, stamp=STAMP, size=8):
     """Store frames' labels; returns their manifest, which is not there yet."""
+    remember_sources([frames_uri])
     frames = [one.frame for one in labeled]
     by_frame = {(one.frame.camera, one.frame.index): one for one in labeled}
     records = []

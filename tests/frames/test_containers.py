@@ -66,7 +66,8 @@ def test_an_archive_is_a_folder_of_its_members(place, tmp_path):
     pictures = find_pictures(frames)
     assert pictures.paths == {frame.uri: frame.local_path for frame in fetched}
     storage.write_bytes(f"{place}/shard-0001.tar", data + b"\0")
-    assert find_pictures(frames).paths == pictures.paths  # copies of what was labeled
+    again = find_pictures(frames)
+    assert again.paths == pictures.paths  # copies of what was labeled
     changed = {one.content_key for one in discover([place])}
     assert changed.isdisjoint(one.content_key for one in found)
 

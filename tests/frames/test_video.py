@@ -165,7 +165,8 @@ def test_a_damaged_file_of_an_extracted_frame_is_no_answer(tmp_path, name, make)
     recorded = [replace(frame, local_path="") for frame in frames]
     for frame, damaged in zip(frames, (b"", b"half", bytes(frames[2].size_bytes)), strict=False):
         Path(frame.local_path).write_bytes(damaged)
-    found = find_pictures(recorded).paths  # what exports, overlays and datasets are made of
+    # What exports, overlays and datasets are made of.
+    found = find_pictures(recorded).paths
     assert {uri: Path(found[uri]).read_bytes() for uri in found} == intact
 
 

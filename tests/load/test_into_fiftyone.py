@@ -3,6 +3,7 @@
 import multiprocessing
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from tasks.dataset.documents import (
 )
 from tasks.frames.download import keep_cached
 from tasks.frames.identity import frame_key
+from tasks.frames.images import as_jpeg
 from tasks.load import into_fiftyone as load
 from tasks.load.into_fiftyone import prepare_dataset
 from tasks.review.queue import everything, sequence_view
@@ -108,15 +110,16 @@ def test_another_fiftyone_is_refused_before_anything_is_written(
 def test_a_sequence_comes_out_as_it_went_in(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labeled = labeled_frames(10, 6)
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    labeled, picture = [*labeled_frames(10, 6)], as_jpeg(np.zeros((*SIZE_HW, 3), np.uint8))
+    shown = replace(labeled[2].frame, size_bytes=len(picture))
+    labeled[2] = replace(labeled[2], frame=shown)
     failed = FrameRef("drive", "", 10, None, "memory://frames/drive/000010.jpg", (0, 0), "e")
     failure = FrameFailure("drive", "", 10, failed.uri, "download", "truncated")
     labeled = [*labeled, LabeledFrame(failed, Boxes.empty(), failure=failure)]
     manifest = store(tmp_path, labeled)
     prepare_dataset(name, out_uri=str(tmp_path))
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    shown = labeled[2].frame
-    here = keep_cached(shown.uri, shown.etag, b"x" * shown.size_bytes)
+    here = keep_cached(shown.uri, shown.etag, picture)
     report = load.load_sequence(name, str(tmp_path), manifest)
     assert (report.frames, report.instances) == (11, 60)
 

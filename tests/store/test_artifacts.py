@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from pycocotools import mask as coco_mask
 from pydantic import TypeAdapter
 
 from sam2_core.types import Boxes, Masks, ModelStamp
@@ -50,6 +51,12 @@ def frames(count=5, camera="", sequence_id="drive"):
     ]
 
 
+def first_pixels(area_px, size_hw):
+    """Run lengths of a mask of the first pixels, column by column."""
+    pixels = np.arange(size_hw[0] * size_hw[1]) < area_px
+    return coco_mask.encode(pixels.astype(np.uint8).reshape(size_hw, order="F"))["counts"]
+
+
 def labeled(frame, count, rng=None):
     rng = rng or np.random.default_rng(frame.index)
     corners = rng.uniform(0, 60, (count, 4)).astype(np.float32)
@@ -57,10 +64,9 @@ def labeled(frame, count, rng=None):
         corners[0] = [np.nan, 1, -5, 1e6]
     boxes = Boxes(corners, rng.random(count), ("car",) * count, np.arange(count), "yolox_nano@abc")
     scores = rng.random((3, count))
-    masks = Masks(
-        (b"PPYo0^1",) * count, (48, 64), *scores, np.arange(count), ("",) * (count - 1) + ("empty",)
-        if count else (),
-    )  # fmt: skip
+    rle = tuple(first_pixels(area_px, (48, 64)) for area_px in range(count))
+    reasons = ("",) * (count - 1) + ("empty",) if count else ()
+    masks = Masks(rle, (48, 64), *scores, np.arange(count), reasons)
     return LabeledFrame(frame, boxes, masks)
 
 

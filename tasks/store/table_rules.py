@@ -1,0 +1,119 @@
+"""What the columns of our tables may hold besides their types: checked once, where one is read.
+
+A checksum says that a table is whole and not who wrote it, and whoever can write into a storage can
+write a right one. Numbers that nothing of ours writes end exports, and run lengths that are none
+end the process in C.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from rlemasklib import RLEMask
+
+from sam2_core.images import max_megapixels
+
+# Where a row may have no value.
+_OPTIONAL = frozenset({"timestamp_ns", "track_id"})
+_MOST_TEXT = 1024  # characters of a name
+Holds = Callable[[Any], bool]
+
+
+def _within(low: int, high: int) -> Holds:
+    return lambda column: low <= pc.min(column).as_py() and pc.max(column).as_py() <= high
+
+
+def _is_finite(column: Any) -> bool:
+    return bool(pc.all(pc.is_finite(column)).as_py())
+
+
+def _is_name(column: Any) -> bool:
+    control = pc.match_substring_regex(column, r"[\x00-\x1f\x7f-\x{9f}]")
+    short = pc.max(pc.utf8_length(column)).as_py() <= _MOST_TEXT
+    return short and not pc.any(control).as_py()
+
+
+def _has_no_zero(column: Any) -> bool:
+    return not pc.any(pc.match_substring(column, "\0")).as_py()
+
+
+# What a column holds, in words, and whether it does; all others may hold any value of their type.
+_COLUMNS: Mapping[str, tuple[str, Holds]] = {
+    "sequence_id": ("names", _is_name),
+    "camera": ("names", _is_name),
+    "index": ("numbers of frames from 0", _within(0, 2**31 - 1)),
+    "box_index": ("numbers of boxes from 0", _within(0, 2**31 - 1)),
+    "uri": ("addresses", _has_no_zero),
+    "size_bytes": ("sizes", _within(0, 2**63 - 1)),
+    "height": ("pixels", _within(0, 2**31 - 1)),
+    "width": ("pixels", _within(0, 2**31 - 1)),
+    "status": ("ok or failed", lambda column: {*column.to_pylist()} <= {"ok", "failed"}),
+    "stage": ("names", _is_name),
+    "label": ("names of classes", _is_name),
+    "track_label": ("names of classes", _is_name),
+    "predicted_iou": ("finite numbers", _is_finite),
+    "stability": ("finite numbers", _is_finite),
+    "object_score": ("finite numbers", _is_finite),
+}
+
+
+def refuse_broken(table: pa.Table) -> None:
+    """Refuse a table of ours that holds what nothing of ours writes.
+
+    Raises:
+        ValueError: the reason.
+
+    """
+    if not table.num_rows:
+        return
+    table.validate(full=True)
+    for name in table.column_names:
+        words, holds = _COLUMNS.get(name, ("", lambda _: True))
+        if table[name].null_count and name not in _OPTIONAL:
+            raise ValueError(f"{name} is missing in a row")
+        if not holds(table[name]):
+            raise ValueError(f"{name} must be {words}")
+    if "box_index" in table.column_names:
+        _refuse_wrong_order(table)
+    if "height" in table.column_names:
+        pixels = table["height"].to_numpy().astype(np.int64) * table["width"].to_numpy()
+        if pixels.max() > max_megapixels() * 1_000_000:
+            raise ValueError(f"a picture of more than {max_megapixels()} megapixels")
+    if "rle" in table.column_names:
+        _refuse_broken_masks(table)
+
+
+def _refuse_wrong_order(table: pa.Table) -> None:
+    """Refuse boxes that are not numbered from 0 in each frame, and frames that come twice."""
+    camera = table["camera"].combine_chunks().dictionary_encode().indices.to_numpy()
+    index, box = table["index"].to_numpy(), table["box_index"].to_numpy()
+    starts = np.flatnonzero((np.diff(camera, prepend=-1) != 0) | (np.diff(index, prepend=-1) != 0))
+    own = np.arange(len(box)) - np.repeat(starts, np.diff(starts, append=len(box)))
+    frames = set(zip(camera[starts].tolist(), index[starts].tolist(), strict=True))
+    if (own != box).any() or len(frames) < len(starts):
+        raise ValueError("boxes are not numbered from 0 in each frame")
+
+
+def _refuse_broken_masks(table: pa.Table) -> None:
+    """Refuse run lengths that are not those of a mask of their size, written as COCO writes them.
+
+    Others that add up are refused, too: pycocotools writes beyond its memory with some of them.
+    """
+    names = ("rle", "height", "width", "area_px")
+    for row, values in enumerate(zip(*(table[name].to_pylist() for name in names), strict=True)):
+        counts, height, width, area_px = values
+        if not height or not width:
+            raise ValueError(f"row {row} has a mask of {height}x{width} pixels")
+        try:
+            mask = RLEMask.from_dict({"size": [height, width], "counts": counts.encode()})
+        except ValueError as error:
+            raise ValueError(f"the run lengths of row {row}: {error}") from error
+        if mask.to_dict()["counts"] != counts.encode():
+            raise ValueError(f"the run lengths of row {row} are not written as COCO's are")
+        if mask.area() != area_px:
+            raise ValueError(f"row {row} has a mask of {mask.area()} pixels, not of {area_px}")
+    sides = np.stack([table[name].to_numpy() for name in ("x1_px", "y1_px", "x2_px", "y2_px")])
+    if not np.isfinite(sides[:, table["area_px"].to_numpy() > 0]).all():
+        raise ValueError("a mask with pixels has a box that is none")
