@@ -296,11 +296,9 @@ class ExportFrame:
     def suffix(self) -> str:
         """Ending of its picture, with the dot."""
         part = part_of(self.uri)
-        if part and self.image is not None:
-            return self.image.suffix
         if part is None or part.is_member:
             return Path(part.stream if part else self.uri).suffix
-        return ".jpg"
+        return self.image.suffix if self.image else ".jpg"
 
     @property
     def usual_suffix(self) -> str:

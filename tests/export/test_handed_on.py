@@ -1,6 +1,7 @@
 """What is handed on holds wherever it goes: whole, without this machine's paths, on any disk."""
 
 import json
+import tarfile
 import unicodedata
 import uuid
 import xml.etree.ElementTree as ET
@@ -21,6 +22,7 @@ from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import open_dataset
 from tasks.evaluate.evaluate import find_image
 from tasks.export.run import FORMATS, Choice, chosen_manifests, export, split_of
+from tasks.frames.identity import file_version
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset
 from tasks.review.actions import accept, choose
 from tasks.store import storage
@@ -280,6 +282,22 @@ def test_boxes_of_an_export_fit_the_frames_of_a_sequence_that_is_called_otherwis
     boxes = import_boxes(str(tmp_path / "to/annotations/instances.json"))
     uri = str(tmp_path / "in/two/000000.jpg")
     assert len(boxes.of(FrameRef("2026-11-24__two", "", 0, None, uri))) == 5
+
+
+@pytest.mark.parametrize("images", ["copy", "none"])
+def test_members_of_archives_keep_their_suffixes(tmp_path, images):
+    picture, archive = tmp_path / "up.JPG", tmp_path / "drive.tar"
+    cv2.imwrite(str(picture), np.zeros((720, 1280, 3), np.uint8))
+    with tarfile.open(archive, "w") as tar:
+        tar.add(picture, "up.JPG")
+    one = labeled_frame(0, 2)
+    uri, version = f"{archive}#up.JPG#at=512", file_version(archive)
+    frame = replace(one.frame, uri=uri, etag=version, size_bytes=picture.stat().st_size)
+    store(str(tmp_path / "run"), str(archive), [replace(one, frame=frame)])
+    export(str(tmp_path / "run"), "coco", str(tmp_path / "to"), NOTHING, images=images)
+    (image,) = json.loads((tmp_path / "to/annotations/instances.json").read_text())["images"]
+    assert image["file_name"] == "drive/up.JPG"
+    assert (tmp_path / "to/images/drive/up.JPG").is_file() == (images == "copy")
 
 
 @pytest.mark.parametrize("format_", ["cityscapes", "davis", "mots", "t4"])
