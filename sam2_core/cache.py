@@ -43,7 +43,7 @@ def refuse_unusable_places() -> None:
         AutolabelError: naming the folder, the characters, and what to set.
 
     """
-    places = {
+    places: dict[str, str | Path] = {
         "AUTOLABEL_DATABASE_DIR": os.environ.get("AUTOLABEL_DATABASE_DIR", ""),
         CACHE_VARIABLE: cache_folder(),
         "TMPDIR": tempfile.gettempdir(),
