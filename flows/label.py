@@ -8,8 +8,9 @@ from typing import Any
 from prefect import Flow, flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.label_sequences import THREADS, label_sequences
+from flows.label_sequences import label_sequences
 from flows.params import LabelParams
+from flows.pipeline import THREADS
 from flows.plan.plan import Plan, begin, make_plan, summary_of
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import dated, frames_counted, publish

@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flows.pipeline import Handle, Submit, do_now, run_sequence
+from flows.pipeline import Handle, Submit, run_sequence
 from flows.plan.rates import remember_rate
-from sam2_core.machine import usable_cores
 from sam2_core.machine_errors import causes
 from tasks.frames.sources import remember_frames
 from tasks.observe.progress import DETECT, DOWNLOAD, LABEL, OPEN, SEGMENT
@@ -28,9 +27,6 @@ from tasks.pipeline.sequence import Opened, prepare_dataset
 from tasks.store import quarantine, storage
 from tasks.wording import counted
 
-# Of tasks: blocks that are labeled, one that downloads, and what waits; for as many processes as
-# cores may have beside a GPU (tasks/pipeline/device_processes.py).
-THREADS = max(8, 2 * usable_cores())
 # Sequences under way for each process, besides the oldest; one more is opened in advance. If the
 # worker dies, that counts against all of them.
 UNDER_WAY, OPENED = 2, 1
@@ -106,7 +102,6 @@ def label_sequences(
     submit: Submit,
     cameras: Sequence[str] = (),
     *,
-    prepared: Handle | None = None,
     in_shard: bool = False,
 ) -> list[SequenceOutcome]:
     """Label and load sequences; those that failed for a temporary reason again.
@@ -120,7 +115,6 @@ def label_sequences(
         parts: the sequences.
         submit: as `run_sequence` takes it.
         cameras: every camera of the dataset.
-        prepared: the dataset's preparation, where it is submitted already.
         in_shard: whether this is a shard, which nobody waits for.
 
     Returns:
@@ -132,10 +126,10 @@ def label_sequences(
         remember_frames(part.found.frames)
     sizes = itertools.chain(FIRST_SIZES, itertools.repeat(SIZE))
     processes = context.processes.count if context.processes else 1
-    under_way = 0 if submit is do_now else UNDER_WAY * processes
-    todo = list(range(len(parts)))
+    under_way = UNDER_WAY * processes
+    todo, prepared = list(range(len(parts))), None
     for tried in range(1, MOST_TRIES + 1):
-        if job.params.dataset_name and (prepared is None or tried > 1):
+        if job.params.dataset_name:
             # FiftyOne takes seconds to import: behind the first chunks, not before them.
             prepared = submit(
                 "prepare", job.params.dataset_name, prepare_dataset, job, list(cameras)

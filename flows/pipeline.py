@@ -3,17 +3,19 @@
     open -> download -> detect -> segment -> check -> track -> load
 
 `run_sequence` is all of it; `label_block` is its middle, from download to segment. `submit` hands a
-step to Prefect, or does it at once. Retries, outcomes and how many sequences are under way are in
+step to Prefect, or to a thread. Retries, outcomes and how many sequences are under way are in
 `flows.label_sequences`.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol
 
+from sam2_core.machine import usable_cores
 from sam2_core.types import DeviceLostError
 from tasks.observe.progress import CHECK, DETECT, LABEL, LOAD, OPEN, SEGMENT, TRACK
 from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk
@@ -31,6 +33,9 @@ from tasks.pipeline.sequence import (
 # Chunks that are detected and segmented side by side: one has the device, the other one is read,
 # detected or written.
 CHUNKS_AT_ONCE = 2
+# Of steps: blocks that are labeled, one that downloads, and what waits; for as many processes as
+# cores may have beside a GPU (tasks/pipeline/device_processes.py).
+THREADS = max(8, 2 * usable_cores())
 
 
 class Handle(Protocol):
@@ -137,17 +142,25 @@ def _is_loaded(outcome: Any, prepared: Handle) -> bool:
     return False
 
 
-def do_now(stage: str, name: str, step: Callable[..., Any], *values: Any) -> Handle:
-    """Do a step here and now: `submit` without Prefect."""
-    done: Future[Any] = Future()
-    try:
-        done.set_result(step(*(_value_of(one) for one in values)))
-    except Exception as error:  # noqa: BLE001 - raised where its result is asked for
-        done.set_exception(error)
-    return done
+class Threads(AbstractContextManager["Threads"]):
+    """Does steps on threads of this process: `submit` without Prefect.
+
+    A step waits in its thread for those that it is given the handles of. These were submitted
+    before it, and threads take steps in that order, so that somebody always gets on.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, "step")
+
+    def submit(self, stage: str, name: str, step: Callable[..., Any], *values: Any) -> Future[Any]:
+        """Submit a step; see `Submit`. Stage and name are for those who show them."""
+        return self._pool.submit(lambda: step(*map(_value_of, values)))
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
 
 def _value_of(value: Any) -> Any:
     if isinstance(value, Future):
         return value.result()
-    return [one.result() for one in value] if isinstance(value, list) else value
+    return [_value_of(item) for item in value] if isinstance(value, list) else value

@@ -14,9 +14,10 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.label_sequences import THREADS, label_sequences
+from flows.label_sequences import label_sequences
 from flows.machine.programs import tie_to_parent
 from flows.machine.self_test import have_tested
+from flows.pipeline import THREADS
 from flows.plan.names import names_of
 from flows.plan.plan import Plan, job_of, model_of, summary_of
 from flows.plan.shards import Piece, ShardParams

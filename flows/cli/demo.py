@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from flows.cli.common_options import json_option, print_json
 from flows.cli.display import as_typed, spinning, stderr_console
+from sam2_core.cache import cache_folder
 from tasks.evaluate.evaluate import EXAMPLES, evaluate, open_truth
 
 DATASET = "demo"
@@ -46,8 +47,20 @@ def command(as_json: bool) -> None:
         app = f"a frame of the real drive: [bold]{escape(Path(real).as_uri())}[/], and {app}"
     console.print(f"open {app}", soft_wrap=True)
     summary["overlays"] = pictures
+    home = demo_folder()
+    again = as_typed("backfill", str(home / "sequences"), "--out", str(home / "backfill"), "--wait")
+    console.print(
+        f"the same drives as a Prefect backfill: [bold]{escape(as_typed('up'))}[/], which says "
+        f"where its page is, then [bold]{escape(again)}[/]",
+        soft_wrap=True,
+    )
     print_json(as_json, summary)
     sys.exit(1 if summary["failed"] else 0)
+
+
+def demo_folder() -> Path:
+    """Where the demo's drives and labels are."""
+    return cache_folder() / "demo-1"
 
 
 def run_demo(console: Console) -> dict[str, Any]:
@@ -57,10 +70,8 @@ def run_demo(console: Console) -> dict[str, Any]:
     """
     from flows.cli.label import run_label
     from flows.params import LabelParams
-    from sam2_core.cache import cache_folder
 
-    started = time.perf_counter()
-    home = cache_folder() / "demo-1"
+    started, home = time.perf_counter(), demo_folder()
     frames = home / "sequences"  # a copy, which outlives the checkout
     if not all((frames / one.name).is_dir() for one in EXAMPLES.iterdir()):
         unfinished = home / "unfinished"

@@ -8,8 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,10 +21,10 @@ from flows.cli.display import as_typed, showing, shown_of, spinning, stderr_cons
 from flows.cli.options import label_options, label_params
 from flows.label_sequences import label_sequences
 from flows.params import LabelParams
-from flows.pipeline import do_now
+from flows.pipeline import Threads
 from flows.plan.names import why_kept
 from flows.plan.plan import Plan, begin, check_writable, make_plan, summary_of, tracks_told
-from flows.server.api import Api, configured_api
+from flows.server.api import api_that_runs, use_quietly
 from sam2_core.cache import cache_folder, make_folder
 from tasks.dataset.database import ensure_database, release_database
 from tasks.masks.model import BUNDLED, NOT_CHECKED, verdict_on
@@ -34,7 +33,6 @@ from tasks.passed_over import passed_over_lines
 from tasks.pipeline.device_processes import ready
 from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.run_context import RunContext
-from tasks.pipeline.sequence import prepare_dataset
 from tasks.processes import handling
 from tasks.store.private_files import remove_abandoned
 from tasks.wording import counted
@@ -54,8 +52,8 @@ def run_label(
 ) -> dict[str, Any]:
     """Do what the parameters say, with bars on stderr; returns the summary.
 
-    Prefect is there for what takes longer than starting it: the flow runs under it. A few frames
-    are labeled by the same steps, here and now.
+    Where a Prefect server is configured or `autolabel up` runs, the steps are tasks of the flow
+    `label`, which its page shows; else threads of this process do them, and nothing is started.
 
     Args:
         params: of the run.
@@ -69,13 +67,12 @@ def run_label(
     """
     console, started = stderr_console(), time.perf_counter()
     with contextlib.ExitStack() as beside:
-        api = beside.enter_context(prefect_if_needed(console, stopped))
+        beside.enter_context(stopping_at_once(console, stopped))
         with spinning(console, "looking for sequences"):
             plan = plan or make_plan(params, context)
             check_writable(params.out)  # what is refused before leaves no folder
             job = plan.job
-            if not plan.is_small:  # while the dataset's database starts
-                api.begin()
+            if not plan.is_small:
                 beside.enter_context(ready(job))
             begin(params, plan.names, plan.again)
         remove_abandoned(params.out, job.stamp.run_key, [one.name for one in plan.sequences])
@@ -84,57 +81,32 @@ def run_label(
         stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if params.dataset_name else [])]
         shown = showing(console, job.context.progress, stages, plan.frames_to_label)
         outcomes = _nothing_to_do(plan)
-        if outcomes is None and plan.is_small and not configured_api():
-            with _ready_here(plan) as prepared, shown:
-                outcomes = label_sequences(
-                    job, plan.sequences, do_now, plan.cameras, prepared=prepared
-                )
-        if outcomes is not None:
-            summary = summary_of(plan, outcomes, time.perf_counter() - started)
+        if outcomes is None and api_that_runs():
+            summary = _under_prefect(console, plan, shown)
         else:
-            summary = _under_prefect(console, plan, api, shown)
+            if outcomes is None:
+                with Threads() as threads, shown:
+                    if params.dataset_name:  # what fails here fails again where it is used
+                        threads.submit("database", "", ensure_database)
+                    outcomes = label_sequences(job, plan.sequences, threads.submit, plan.cameras)
+            summary = summary_of(plan, outcomes, time.perf_counter() - started)
     summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
     conclude(console, summary)
     _say_left_aside(console, [line for line in _left_aside(plan) if line not in printed])
     return summary
 
 
-@contextlib.contextmanager
-def _ready_here(plan: Plan) -> Iterator[Future[frozenset[str]] | None]:
-    """Make the models and FiftyOne ready side by side; what fails fails again where it is used."""
-    from tasks.dataset.lazy_imports import import_around_fiftyone
-
-    job = plan.job
-
-    def prepared() -> frozenset[str]:
-        import_around_fiftyone()
-        database.result()
-        return prepare_dataset(job, plan.cameras)
-
-    with ThreadPoolExecutor(thread_name_prefix="ready") as pool:
-        if plan.missing:
-            if not job.params.boxes:
-                pool.submit(job.load_detector)
-            pool.submit(job.context.segmenters.load, job.model)
-        if job.params.dataset_name:
-            database = pool.submit(ensure_database)
-            yield pool.submit(prepared)
-        else:
-            yield None
-
-
 def _under_prefect(
-    console: Console, plan: Plan, api: Api, shown: AbstractContextManager[None]
+    console: Console, plan: Plan, shown: AbstractContextManager[None]
 ) -> dict[str, Any]:
-    api.begin()
     with spinning(console, "starting"):
-        flow = importlib.import_module("flows.label")  # seconds, beside the server's start
-        api.wait()
+        use_quietly()
+        flow = importlib.import_module("flows.label")  # seconds
     from prefect import tags
 
     from flows.server.runs import TAG
 
-    with api.settings(), tags(TAG), shown:
+    with tags(TAG), shown:
         state = flow.label_flow(plan)(plan.job.params, return_state=True)
     summary: dict[str, Any] | Exception = state.result(raise_on_failure=False)
     if isinstance(summary, Exception):
@@ -159,12 +131,11 @@ def leave_overlays(summary: dict[str, Any], count: int) -> list[str]:
     return drawn
 
 
-@contextlib.contextmanager
-def prefect_if_needed(console: Console, stopped: str = RESUMABLE) -> Iterator[Api]:
-    """Have a Prefect API in the block, which ends with it.
+def stopping_at_once(console: Console, stopped: str = RESUMABLE) -> AbstractContextManager[None]:
+    """Have Ctrl-C or SIGTERM end the command at once, with these words, inside the block.
 
-    Ctrl-C or SIGTERM ends the command at once: every finished chunk is whole, and an unfinished one
-    is not there.
+    Every finished chunk is whole, and an unfinished one is not there. Without words they are
+    Python's own.
     """
 
     def stop(number: int, _: object) -> None:
@@ -185,11 +156,10 @@ def prefect_if_needed(console: Console, stopped: str = RESUMABLE) -> Iterator[Ap
             telling.start()
             telling.join(2 * CANCEL_S)
         release_database()
-        os._exit(128 + number)  # a server of ours ends by itself
+        os._exit(128 + number)
 
     numbers = (signal.SIGINT, signal.SIGTERM) if stopped else ()
-    with contextlib.closing(Api()) as api, handling(stop, *numbers):
-        yield api
+    return handling(stop, *numbers)
 
 
 def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:

@@ -1,9 +1,7 @@
 """A Prefect server with its database, or FiftyOne's database, kept until SIGTERM.
 
-`python -m flows.server.process server|command|database`. A server listens on the socket that is its
-standard input. For one command it serves without background services and gets SIGTERM when that
-ends: so it never outlives the command that started it, even one that was killed, and its database
-ends with it unless others use it. For `up` it is the whole server of a workstation.
+`python -m flows.server.process server|database`. A server listens on the socket that is its
+standard input.
 
 FiftyOne's database is stopped by the last process that uses it; `up` starts this one to use it
 until `down`. Where it is killed this one ends, and starts it again when its supervisor does.
@@ -57,12 +55,12 @@ def main() -> None:
         with postgres.running() as database:
             # Prefect has to know it when it is imported.
             os.environ["PREFECT_API_DATABASE_CONNECTION_URL"] = database.url
-            _serve(socket.socket(fileno=0), whole=sys.argv[1] == "server")
+            _serve(socket.socket(fileno=0))
     except AutolabelError as error:
         sys.exit(str(error))  # a sentence, which `up` passes on
 
 
-def _serve(listener: socket.socket, *, whole: bool) -> None:
+def _serve(listener: socket.socket) -> None:
     from flows.machine.services import folder
     from flows.server.sign_in import SERVER_AUTH, SignIn, known_auth
     from tasks.review.door import Door
@@ -75,17 +73,17 @@ def _serve(listener: socket.socket, *, whole: bool) -> None:
         "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
         "PREFECT_UI_API_URL": f"{origin}/api",
     }
-    os.environ |= guarding | (SETTINGS if whole else {}) | os.environ
+    os.environ |= guarding | SETTINGS | os.environ
 
     import uvicorn
     from prefect.server.api.server import create_app
     from prefect.settings import PREFECT_SERVER_API_KEEPALIVE_TIMEOUT as KEEP_ALIVE_S
 
-    app = create_app(webserver_only=not whole, final=True)
+    app = create_app(final=True)
     config = uvicorn.Config(
         Door(SignIn(app), is_ours={HOST}.__contains__), lifespan="on", access_log=False,
         timeout_graceful_shutdown=1, timeout_keep_alive=KEEP_ALIVE_S.value(),
-        log_level="warning" if whole else "error",
+        log_level="warning",
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listener])
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import ensure_database
+from tasks.dataset.lazy_imports import import_around_fiftyone
 from tasks.frames.discover import Discovered, list_frames
 from tasks.frames.sources import remember_frames
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, SEGMENT, TRACK
@@ -322,6 +323,7 @@ def prepare_dataset(job: Job, cameras: Sequence[str]) -> frozenset[str]:
     if loader := job.context.loader:
         ensure_database()  # ours ends with this process, not with the loader
         return loader.run(prepare_dataset, cameras)
+    import_around_fiftyone()  # while its database starts
     from tasks.load import into_fiftyone
 
     name = job.params.dataset_name or ""

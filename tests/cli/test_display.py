@@ -60,7 +60,7 @@ def test_a_log_says_now_and_then_how_far_it_is(monkeypatch):
 CHILD = """
 import threading, time
 from flows.cli.display import showing, stderr_console
-from flows.cli.label import prefect_if_needed
+from flows.cli.label import stopping_at_once
 from tasks.observe.progress import Progress
 
 progress = Progress()
@@ -71,7 +71,7 @@ def work():
         time.sleep(0.01)
 
 console = stderr_console()
-with prefect_if_needed(console), showing(console, progress, ["download"], 10**6):
+with stopping_at_once(console), showing(console, progress, ["download"], 10**6):
     threading.Thread(target=work, daemon=True).start()
     threading.Event().wait()
 """

@@ -11,19 +11,18 @@ import pytest
 import s3fs
 
 from flows.server import postgres
-from flows.server.api import Api
 from tasks.masks.model import Segmenters, choose_model
 from tests.faults import FaultyProxy
 from tests.integration.cluster import Cluster
-from tests.integration.runs import MICRO, Home, environment_of, write_sequence
+from tests.integration.prefect_server import PrefectServer, client_of
+from tests.integration.runs import MICRO, Home, write_sequence
 from tests.prefect_tables import put_tables
 
 
 @pytest.fixture(scope="session")
 def prefect_api():
     put_tables(postgres.home())
-    with closing(Api()) as server:
-        server.begin_own()
+    with closing(PrefectServer()) as server:
         server.wait()
         yield server
 
@@ -39,10 +38,10 @@ def certificates(tmp_path_factory):
 
 
 @pytest.fixture
-def home(tmp_path: Path, prefect_api: Api, certificates: Path) -> Home:
+def home(tmp_path: Path, certificates: Path) -> Home:
     """Processes of their own with an empty home."""
     shutil.copytree(certificates, tmp_path / "home" / "cache" / "certificates")
-    return Home(tmp_path / "home", **environment_of(prefect_api))
+    return Home(tmp_path / "home")
 
 
 class Terminal:
@@ -72,14 +71,20 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(monkeypatch, capsys, tmp_path, prefect_api, database, certificates):
-    """`autolabel` in this process, with a Prefect server and a database; nothing in its cache."""
+def under_prefect(monkeypatch, prefect_api):
+    """A Prefect server that is configured."""
+    for name, value in prefect_api.environment.items():
+        monkeypatch.setenv(name, value)
+    with client_of(prefect_api.url, prefect_api.auth):
+        yield prefect_api
+
+
+@pytest.fixture
+def terminal(monkeypatch, capsys, tmp_path, database, certificates):
+    """`autolabel` in this process, with a database and no Prefect server; nothing in its cache."""
     shutil.copytree(certificates, tmp_path / "cache" / "certificates", dirs_exist_ok=True)
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    for name, value in environment_of(prefect_api).items():
-        monkeypatch.setenv(name, value)
-    with prefect_api.settings():
-        yield Terminal(monkeypatch, capsys)
+    return Terminal(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

@@ -13,17 +13,10 @@ from typing import Any
 import numpy as np
 import simplejpeg
 
-from flows.server.api import Api
-from flows.server.sign_in import CLIENT_AUTH
 from tasks.store import storage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MICRO = REPOSITORY / "tests" / "data" / "micro"
-
-
-def environment_of(api: Api) -> dict[str, str]:
-    """What a process needs to use a Prefect server."""
-    return {"PREFECT_API_URL": api.url, CLIENT_AUTH: api.auth}
 
 
 class Home:

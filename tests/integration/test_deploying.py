@@ -38,16 +38,13 @@ from flows.server.fleet import FleetError, sign_off, workers_online
 from sam2_core.types import AutolabelError
 from tasks.load.into_fiftyone import prepare_dataset
 from tests.conftest import REPOSITORY
-from tests.integration.runs import environment_of
 
 PARAMETERS = {"params": {"label": {"sources": ["/drives"], "out": "/labels"}}}
 
 
 @pytest.fixture
-def nightly(prefect_api, monkeypatch, tmp_path):
+def nightly(under_prefect, monkeypatch, tmp_path):
     """Deploys the nightly deployment alone, as `change` leaves what the file says of it."""
-    for name, value in environment_of(prefect_api).items():
-        monkeypatch.setenv(name, value)
     (values,) = [one for one in described() if one["name"] == "nightly"]
     file = tmp_path / "prefect.yaml"
     monkeypatch.setattr(deployments, "FILE", file)
@@ -57,10 +54,7 @@ def nightly(prefect_api, monkeypatch, tmp_path):
         deploy()
         return client.read_deployment_by_name("nightly/nightly")
 
-    with (
-        prefect_api.settings(),
-        get_client(sync_client=True) as client,
-    ):
+    with get_client(sync_client=True) as client:
         yield again, client
 
 

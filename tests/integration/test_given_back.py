@@ -29,7 +29,7 @@ DRIVES = [f"drive{number}" for number in range(6)]
 
 
 @pytest.fixture
-def shards(terminal, tmp_path, monkeypatch):
+def shards(terminal, under_prefect, tmp_path, monkeypatch):
     """A backfill of some drives as one shard, whose flow run is begun as a worker begins it."""
     monkeypatch.setattr("flows.label_sequences.FIRST_PAUSE_S", 0.01)
     for name in DRIVES:

@@ -5,7 +5,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from flows.cli import label as label_command
 from flows.server.runs import flow_runs
 from flows.server.status import label_runs
 from tasks.store import manifests
@@ -90,13 +89,10 @@ def test_bad_frames_and_bad_boxes_fail_alone(terminal, tmp_path):
     again, _ = terminal.label(*arguments, code=1)
     assert again["failed"] == result["failed"]
     assert again["skipped"] == 2
-    *_, first = (one for one in label_runs(flow_runs(["label"])) if one["out"] == result["out"])
-    told = "2 frames, 7 masks, in part: 2 frames without labels"
-    assert (first["state"], first["message"]) == ("Completed", told), "`status` tells it"
 
 
-def test_a_run_with_a_sequence_that_is_not_complete_ends_failed(terminal, tmp_path):
-    for number in range(20):  # more than are labeled without Prefect
+def test_a_run_with_a_sequence_that_is_not_complete_ends_failed(terminal, under_prefect, tmp_path):
+    for number in range(2):
         write_image(tmp_path / "in" / "good" / f"{number}.jpg")
     (tmp_path / "in" / "bad.mp4").write_bytes(b"no video")
     result, _ = terminal.label(tmp_path / "in", "--out", tmp_path / "out", "--no-dataset", code=1)
@@ -165,12 +161,12 @@ def test_odd_but_good_input_is_labeled(terminal, tmp_path):
     assert result["imported"]["frames_without_boxes"] == 2
 
 
-@pytest.mark.parametrize("small", [False, True], ids=["flow", "small run"])
+@pytest.mark.parametrize("served", [True, False])
 def test_no_space_fails_one_sequence_and_the_next_run_labels_what_is_missing(
-    terminal, tmp_path, monkeypatch, small
+    terminal, tmp_path, monkeypatch, served, request
 ):
-    if small:
-        monkeypatch.setattr(label_command, "configured_api", lambda: None)
+    if served:
+        request.getfixturevalue("under_prefect")
     for name in ("drive", "full"):
         write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 3)
     (tmp_path / "in" / "broken.mp4").write_bytes(b"no video at all")

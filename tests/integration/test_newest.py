@@ -42,7 +42,9 @@ def exported(out, target):
     return export(str(out), "coco", str(target), Choice(), images="none")["frames"]
 
 
-def test_label_shows_what_it_was_given_though_it_was_labeled_before(terminal, drive, tmp_path):
+def test_label_shows_what_it_was_given_though_it_was_labeled_before(
+    terminal, under_prefect, drive, tmp_path
+):
     out = tmp_path / "out"
     arguments = [tmp_path / "in", "--out", out, "--boxes", tmp_path / "boxes"]
     counts = {}
@@ -63,7 +65,7 @@ def test_label_shows_what_it_was_given_though_it_was_labeled_before(terminal, dr
 
 
 @pytest.mark.ci
-def test_nights_show_what_the_source_holds(terminal, drive, tmp_path):
+def test_nights_show_what_the_source_holds(terminal, under_prefect, drive, tmp_path):
     label = LabelParams(
         sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), boxes=str(tmp_path / "boxes"),
         model=str(MICRO), dataset="nights",

@@ -18,7 +18,7 @@ from tests.integration.runs import MICRO
 
 
 @pytest.fixture
-def night(terminal, s3, upload, tmp_path, monkeypatch):
+def night(terminal, under_prefect, s3, upload, tmp_path, monkeypatch):
     """Two drives on S3, and what a night does to them: plan, label every shard, plan again."""
     monkeypatch.setattr("flows.label_sequences.FIRST_PAUSE_S", 0.01)
     source, *_ = upload(2, 3)

@@ -8,12 +8,12 @@ import s3fs
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server import artifacts
-from flows.server.api import client_of
 from flows.shard import label_shard
 from tasks.frames import download, images
 from tasks.store import storage
 from tests.integration.cluster import wait_for
 from tests.integration.dataset_rows import held
+from tests.integration.prefect_server import client_of
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -94,7 +94,9 @@ def test_a_fresh_chunk_is_decoded_once_written_once_and_not_read_back(
     assert found == {"write_bytes": 3 * 3, "read_bytes": 3, "decode_image": 6}
 
 
-def test_a_shard_loads_and_downloads_the_selected_frames_only(terminal, s3, tmp_path, monkeypatch):
+def test_a_shard_loads_and_downloads_the_selected_frames_only(
+    terminal, under_prefect, s3, tmp_path, monkeypatch
+):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 21)
     store = s3fs.S3FileSystem()
     store.put(str(tmp_path / "in"), f"{s3}/in", recursive=True)
@@ -111,7 +113,7 @@ def test_a_shard_loads_and_downloads_the_selected_frames_only(terminal, s3, tmp_
 
 
 def test_a_shard_that_is_begun_again_tells_what_failed_the_first_time(
-    terminal, tmp_path, monkeypatch
+    terminal, under_prefect, tmp_path, monkeypatch
 ):
     """Its worker may have died when a sequence was complete: nobody else tells of its frames."""
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 3)

@@ -23,10 +23,10 @@ from tests.integration.cluster import wait_for
 
 
 @pytest.fixture
-def shown(prefect_api, monkeypatch):
+def shown(under_prefect, monkeypatch):
     """What the server shows of a progress artifact."""
     monkeypatch.setattr(artifacts, "PROGRESS_EVERY_S", 0.05)
-    with prefect_api.settings(), get_client(sync_client=True) as client:
+    with get_client(sync_client=True) as client:
 
         def look(key):
             wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[key]))

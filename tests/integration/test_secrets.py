@@ -84,7 +84,7 @@ def web(tmp_path):
 
 
 def test_what_a_library_says_of_a_failure_is_kept_without_its_secret(
-    web, terminal, tmp_path, monkeypatch
+    web, terminal, under_prefect, tmp_path, monkeypatch
 ):
     """The client's own message names the signed address that it was led to."""
     from prefect import flow

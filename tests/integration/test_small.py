@@ -1,4 +1,4 @@
-"""A few frames are labeled without Prefect, and leave exactly what the flow leaves."""
+"""`label` needs no Prefect server, and leaves exactly what the flow leaves."""
 
 import re
 import sys
@@ -9,7 +9,8 @@ import pytest
 
 from flows import pipeline
 from flows.cli import label as label_command
-from flows.server import api
+from flows.server.runs import flow_runs
+from flows.server.status import label_runs
 from tests.integration.runs import (
     Home,
     files_below,
@@ -53,18 +54,20 @@ def test_nothing_is_imported_that_is_not_needed(tmp_path):
     assert not other.exists()
 
 
-def test_a_small_run_leaves_what_the_flow_leaves(terminal, tmp_path, monkeypatch):
+def test_a_run_without_a_server_leaves_what_the_flow_leaves(terminal, tmp_path, request):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 3)
     (tmp_path / "in" / "drive" / "0001.jpg").write_bytes(b"")
     write_sequence(tmp_path / "in" / "lost", tmp_path / "boxes", 2)
     for path in (tmp_path / "in" / "lost").iterdir():
         path.write_bytes(path.read_bytes()[:100])
     arguments = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--no-dataset"]
-    flow, _ = terminal.label(*arguments, "--out", tmp_path / "flow", code=1)
-
-    monkeypatch.setattr(label_command, "configured_api", lambda: None)
-    monkeypatch.setattr(api.Api, "begin_own", None)
     small, told = terminal.label(*arguments, "--out", tmp_path / "small", code=1)
+    request.getfixturevalue("under_prefect")
+    flow, _ = terminal.label(*arguments, "--out", tmp_path / "flow", code=1)
+    runs = label_runs(flow_runs(["label"]))
+    (told_by_status,) = (run for run in runs if run["out"] == flow["out"])
+    assert told_by_status["state"] == "Failed"
+    assert "1 sequence failed: lost: " in told_by_status["message"]
     assert files_below(tmp_path / "small") == files_below(tmp_path / "flow") != {}
     told_alike = [name for name in flow if name not in {"seconds", "out"}]
     assert {name: small[name] for name in told_alike} == {name: flow[name] for name in told_alike}
@@ -86,7 +89,6 @@ STEPS = (
 
 def test_every_step_is_at_most_eight_calls_from_the_command(terminal, tmp_path, monkeypatch):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
-    monkeypatch.setattr(label_command, "configured_api", lambda: None)
     main, deepest = threading.main_thread().ident, Counter()
     steps = {step.__code__: step.__name__ for step in STEPS}
 
@@ -120,7 +122,6 @@ def test_a_run_that_ended_before_its_tracks_makes_them_later_and_no_others(
     terminal, tmp_path, monkeypatch
 ):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 5)
-    monkeypatch.setattr(label_command, "configured_api", lambda: None)
     common = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--no-dataset", "--chunk-frames"]
     calm, _ = terminal.label(*common, 2, "--out", tmp_path / "calm")
     assert calm["tracks"] == 2

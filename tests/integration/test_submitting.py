@@ -20,10 +20,10 @@ from tests.integration.runs import MICRO, write_sequence
 
 
 @pytest.fixture
-def server(prefect_api):
+def server(under_prefect):
     """A server that has the shards' deployment, and nobody who works on them."""
     flow, _, deployment = SHARD_DEPLOYMENT.partition("/")
-    with prefect_api.settings(), get_client(sync_client=True) as client:
+    with get_client(sync_client=True) as client:
         made = client.create_deployment(client.create_flow_from_name(flow), deployment)
         yield client
         client.delete_deployment(made)

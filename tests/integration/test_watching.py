@@ -25,7 +25,9 @@ from tests.integration.cluster import wait_for
 from tests.integration.runs import MICRO, write_sequence
 
 
-def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(terminal, monkeypatch):
+def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(
+    terminal, under_prefect, monkeypatch
+):
     """Through a real API: a flow that says it lives keeps its state, and a silent one does not."""
     from prefect import flow
     from prefect.client.orchestration import get_client
@@ -71,7 +73,7 @@ def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(termina
 
 
 @pytest.fixture
-def shard(terminal, tmp_path):
+def shard(terminal, under_prefect, tmp_path):
     """A planned backfill and a run of its only shard, whose states the test sets."""
     from prefect import flow
     from prefect.client.orchestration import get_client

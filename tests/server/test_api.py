@@ -1,51 +1,22 @@
-"""Our own Prefect API ends with the command that started it, however that ends."""
+"""Which Prefect server a command talks to, and folders that killed processes leave."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from flows.server import api as own
-from flows.server.api import Api, configured_api
+from flows.server.api import api_that_runs, configured_api, use_quietly
 from flows.server.client import ServerAwayError
-from flows.server.postgres import Postgres, home
-from sam2_core.types import AutolabelError
+from flows.server.postgres import home
 from tasks.store import private_files
-from tests.integration.cluster import wait_for
-from tests.integration.runs import environment_of
+from tests.integration.prefect_server import PrefectServer
 from tests.prefect_tables import put_tables
-
-
-@pytest.mark.ci
-def test_the_server_and_its_database_end_when_its_command_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
-    code = (
-        "import time; from flows.server.api import Api; api = Api(); api.begin_own(); "
-        "print(api._process.pid, api.url, flush=True); api.wait(); "
-        "print('answers', flush=True); time.sleep(600)"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    started, url = parent.stdout.readline().split()
-    assert parent.stdout.readline().strip() == "answers"
-    with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(f"{url}/admin/version")
-    pid = int(started)
-    database = Postgres()
-    started = database.process_id
-    database.leave()
-    assert started
-    assert _runs(pid)
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    wait_for(lambda: not (_runs(pid) or _runs(started)), 60, 0.1)
-
 
 EVENTS = """
 import flows
@@ -58,11 +29,10 @@ for number in range(2000):
 def test_prefect_says_nothing_of_events_that_it_still_sends_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     put_tables(home())
-    with closing(Api()) as server:
-        server.begin_own()
+    with closing(PrefectServer()) as server:
         server.wait()
-        environment = os.environ | environment_of(server)
         command = [sys.executable, "-c", EVENTS]
+        environment = os.environ | server.environment
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stderr == ""
 
@@ -77,37 +47,17 @@ def _runs(pid: int) -> bool:
 def test_the_api_is_the_configured_one_else_that_of_up(monkeypatch, tmp_path):
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setattr(Api, "begin_own", None)
     assert configured_api() is None
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     assert configured_api() == "http://127.0.0.1:9/api"
-    with closing(Api()) as api:
-        api.begin()
-        with pytest.raises(ServerAwayError, match="start one with `autolabel up`"):
-            api.wait()
+    with pytest.raises(ServerAwayError, match="start one with `autolabel up`"):
+        use_quietly()
     monkeypatch.delenv("PREFECT_API_URL")
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "")
     monkeypatch.setattr(own, "running_api", lambda: "http://127.0.0.1:4201/api")
     monkeypatch.setattr(own, "known_auth", lambda _: "user:password")
-    with closing(Api()) as api:
-        api.begin()
-        assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:4201/api"
-        assert os.environ["PREFECT_API_AUTH_STRING"] == "user:password"
-
-
-@pytest.mark.ci
-def test_a_server_that_does_not_start_tells_why_and_where_its_log_is(monkeypatch):
-    """Not how its last thread ended, which is what its log would close with."""
-    monkeypatch.setenv("PREFECT_SERVER_API_PORT", "forty-two")
-    server = Api()
-    server.begin_own()
-    with pytest.raises(AutolabelError, match=r"port Input should be .*forty-two") as raised:
-        server.wait()
-    server.close()
-    log = home() / "command.log"
-    assert str(log) in str(raised.value)
-    assert "forty-two" in log.read_text()
-    assert "<no Python frame>" not in log.read_text()
+    assert api_that_runs() == os.environ["PREFECT_API_URL"] == "http://127.0.0.1:4201/api"
+    assert os.environ["PREFECT_API_AUTH_STRING"] == "user:password"
 
 
 FOLDER_PREFIX = "autolabel-worker-"
@@ -149,13 +99,3 @@ def test_folders_of_killed_commands_are_swept(temporary):
         time.sleep(0.01)
     assert private_files.sweep(FOLDER_PREFIX) == [Path(path)]
     assert {one.name for one in temporary.iterdir()} == {young.name, link.name}
-
-
-def test_a_command_leaves_nothing_among_temporary_files(temporary, monkeypatch):
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setenv("PREFECT_HOME", str(temporary / "no-profile"))
-    put_tables(home())
-    with closing(Api()) as api:
-        api.begin()
-        api.wait()
-    assert list(temporary.iterdir()) == []
