@@ -198,6 +198,8 @@ def plan_backfill(
     if not rate.frames:
         rate = last_rate(stamp, follows=label.follow) or rate
     plan = BackfillPlan(params, stamp, rate, matching=matching, known=names_of(label))
+    if matching:
+        plan.passed_over.append(matching.imported.passed_over)
     plan.works = list(_missing(plan, in_flight(stamp.run_key)))
     if matching:
         matching.refuse_nothing(label.wanted_classes)

@@ -115,6 +115,7 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
     job = job_of(params, context)
     matching = Matching(job.imported()) if params.boxes else None
     if matching:
+        passed_over.append(matching.imported.passed_over)
         found = [matching.with_boxes(one) for one in found]
         matching.refuse_nothing(params.wanted_classes)
     run_key = job.stamp.run_key

@@ -1,18 +1,22 @@
 """COCO json: its images, each with its annotations, and the names of its categories.
 
 A file that does not tell which annotation belongs to which image and category is refused; whether
-an annotation is sound is its reader's question.
+an annotation is sound is its reader's question. Results, a list of annotations alone, are read
+beside the file whose ids they have.
 """
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from itertools import islice
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from rlemasklib import RLEMask
 
 from sam2_core.types import AutolabelError
+from tasks.boxes.imported import FOUR_NUMBERS, NUMBER, Xyxy, read_as, turned
 
 # Some tools write numbers as text.
 Key = Annotated[int | str, Field(union_mode="left_to_right")]
@@ -34,65 +38,149 @@ class _Category(BaseModel):
     name: Annotated[str, Field(pattern=r"\S", coerce_numbers_to_str=True)]
 
 
-_Image = TypeVar("_Image", bound=CocoImage)
-
-
-class _Content(BaseModel, Generic[_Image]):
-    images: list[_Image]
+class _Content(BaseModel):
+    images: list[CocoImage]
     annotations: list[dict[str, Any]]
     categories: list[_Category]
 
 
 @dataclass(frozen=True)
-class CocoFile(Generic[_Image]):
+class CocoFile:
     """A file's images, each with its annotations, and the names of the categories by id.
 
     An annotation without an `id` has "number N" there, its place in the file from 0.
     """
 
-    images: list[tuple[_Image, list[dict[str, Any]]]]
+    images: list[tuple[CocoImage, list[dict[str, Any]]]]
     names: dict[int | str, str]
 
+    def label_of(self, annotation: Mapping[str, Any]) -> str:
+        """Return the name of an annotation's category; a ValueError where the file has none."""
+        category = annotation.get("category_id")
+        try:
+            return self.names[_KEY.validate_python(category)]
+        except (KeyError, ValidationError):
+            raise ValueError(f"category_id {category!r:.60} is none of the file's") from None
 
-def read_coco_json(data: bytes, where: str, image: type[_Image]) -> CocoFile[_Image]:
-    """Read a file whose images have this form.
+
+def mask_of(counts: Any, size_hw: tuple[int, int]) -> RLEMask:
+    """Return the mask of run lengths, a list or a text; a ValueError where they are none."""
+    try:
+        if isinstance(counts, list):
+            return RLEMask.from_counts(counts, size_hw)
+        return RLEMask.from_dict({"size": [*size_hw], "counts": counts})
+    except (ValueError, TypeError, OverflowError):
+        size = f"{size_hw[0]}x{size_hw[1]}"
+        raise ValueError(f"counts are no run lengths of {size} pixels (h x w)") from None
+
+
+def box_of(annotation: Mapping[str, Any]) -> Xyxy:
+    """Return the box of an annotation, upright; a ValueError where it has none.
+
+    CVAT turns the `bbox` of what has no segmentation, by the attribute `rotation`.
+    """
+    x, y, width, height = read_as(FOUR_NUMBERS, annotation.get("bbox"), "bbox")
+    attributes = annotation.get("attributes")
+    rotation = attributes.get("rotation") if isinstance(attributes, dict) else None
+    if not rotation or annotation.get("segmentation"):
+        return x, y, x + width, y + height
+    return turned((x, y, x + width, y + height), read_as(NUMBER, rotation, "rotation"))
+
+
+# Keys that tell which other form a json has.
+_UNREAD = {
+    "LabelMe": {"shapes", "imagePath"},
+    "Label Studio": {"data", "annotations"},
+    "FiftyOne": {"samples"},
+    "Supervisely": {"objects", "size"},
+    "V7 Darwin": {"item", "annotations"},
+    "Datumaro": {"items", "categories"},
+    "CreateML": {"image", "annotations"},
+    "VIA": {"regions", "filename"},
+    "BDD100K": {"labels", "name"},
+}
+
+
+def is_crowd(annotation: Mapping[str, Any]) -> bool:
+    """Whether an annotation is of a region with many objects, which is no object itself."""
+    return str(annotation.get("iscrowd")) in {"1", "1.0", "True"}
+
+
+def read_coco_json(data: bytes, where: str, known: bytes = b"") -> CocoFile:
+    """Read a file.
+
+    Args:
+        data: the file, or results.
+        where: its name, for messages.
+        known: the file with the images and categories of results.
 
     Raises:
         AutolabelError: it is none, or does not tell what belongs together.
 
     """
+    document = _loaded(data, where)
+    if _has_keys(document, {"image_id", "category_id"}):
+        if not known:
+            raise AutolabelError(
+                f"{where} is a list of COCO results, which names neither pictures nor classes: "
+                "give the COCO json whose ids it has with --box-names"
+            )
+        beside = _loaded(known, f"what --box-names names for {where}")
+        document = {**(beside if isinstance(beside, dict) else {}), "annotations": document}
+    elif known:
+        raise AutolabelError(f"{where} names its classes: leave out --box-names")
     try:
-        content: _Content[_Image] = TypeAdapter(_Content[image]).validate_python(json.loads(data))  # type: ignore[valid-type]
+        content = _Content.model_validate(document)
     except ValidationError as error:
+        for form, keys in _UNREAD.items():
+            if _has_keys(document, keys):
+                raise AutolabelError(
+                    f"{where} is {form}'s json, which is not read: have it exported as COCO json, "
+                    "Pascal VOC, CVAT's XML or YOLO's text files"
+                ) from None
         raise AutolabelError(
             f"{where} is not COCO json, an object with the lists images, annotations and "
             f"categories: {wrong_value(error)}"
         ) from error
-    except (ValueError, RecursionError) as error:
-        raise AutolabelError(f"{where} is not json: {error}") from error
     _refuse_twice(content.images, f"{where}: images")
     _refuse_twice(content.categories, f"{where}: categories")
-    found: dict[int | str, list[dict[str, Any]]] = {one.id: [] for one in content.images}
-    for number, one in enumerate(content.annotations):
-        values = {"id": f"number {number}"} | one
+    found: dict[int | str, list[dict[str, Any]]] = {each.id: [] for each in content.images}
+    for number, annotation in enumerate(content.annotations):
+        values = {"id": f"number {number}"} | annotation
         try:
-            found[_KEY.validate_python(one.get("image_id"))].append(values)
+            found[_KEY.validate_python(annotation.get("image_id"))].append(values)
         except (KeyError, ValidationError):
             raise AutolabelError(
-                f"{where}: annotation {values['id']}: its image_id {one.get('image_id')!r} is no "
-                "image of the file"
+                f"{where}: annotation {values['id']}: its image_id "
+                f"{annotation.get('image_id')!r:.60} is no image of the file"
             ) from None
     return CocoFile(
-        [(one, found[one.id]) for one in content.images],
-        {one.id: one.name for one in content.categories},
+        [(each, found[each.id]) for each in content.images],
+        {category.id: category.name for category in content.categories},
     )
+
+
+def _loaded(data: bytes, where: str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        raise AutolabelError(f"{where} is not json: line {line} is damaged") from error
+
+
+def _has_keys(document: Any, keys: set[str]) -> bool:
+    """Whether an object, or the first one of a list or in an object, has these keys."""
+    inner = document.values() if isinstance(document, dict) else document
+    objects = [document, *(islice(inner, 1) if isinstance(document, dict | list) else ())]
+    return any(isinstance(one, dict) and keys <= one.keys() for one in objects)
 
 
 def wrong_value(error: ValidationError) -> str:
     """Say which value is the first that does not fit, and why."""
     wrong = error.errors()[0]
-    place = "".join(f"{one}: " for one in wrong["loc"])
-    return f"{place}{wrong['msg']}, and is {wrong['input']!r:.60}"
+    place = "".join(f"{part}: " for part in wrong["loc"])
+    why = wrong["msg"].partition(" or instance of")[0]
+    return f"{place}{why}, and is {wrong['input']!r:.60}"
 
 
 def _refuse_twice(objects: Sequence[CocoImage | _Category], what: str) -> None:

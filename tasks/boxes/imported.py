@@ -11,14 +11,16 @@ where the size that COCO tells says which way its boxes are, and is a failure el
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any
@@ -29,8 +31,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.frames.discover import Discovered
-from tasks.frames.identity import handed_on, part_of
+from tasks.frames.identity import handed_on, part_of, plain_name
 from tasks.frames.images import UPRIGHT, BadImageError, shown_size, stored_size, turn_boxes
+from tasks.passed_over import PassedOver
 from tasks.store import storage
 from tasks.types import Footage, FrameFailure, FrameRef, NothingFoundError, VideoRef
 from tasks.wording import counted
@@ -41,8 +44,8 @@ _WRAPPERS = frozenset(
     + re.findall(r"\w+", "labels label boxes bboxes annotations")
 )
 _OF_CAMERA = re.compile(r"^label_(\d+)$")
+_WHOLE_PICTURE = 1.01  # in fractions, which writers round
 Xyxy = tuple[float, float, float, float]
-
 
 _KINDS: dict[str, TypeAdapter[Any]] = {
     "four numbers": TypeAdapter(Xyxy),
@@ -54,6 +57,22 @@ FOUR_NUMBERS, NUMBER, WHOLE_NUMBER = _KINDS
 
 class BadBoxesError(AutolabelError):
     """Boxes of one image that cannot be read; the message is the reason."""
+
+
+def decoded(data: bytes, where: str) -> str:
+    """Text of a file: UTF-8, or UTF-16 as Windows writes it.
+
+    Raises:
+        BadBoxesError: it is neither; names the file and the byte.
+
+    """
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return data.decode("utf-16" if is_utf16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadBoxesError(
+            f"{where} is no text in UTF-8 (at its byte {error.start}): save it in that encoding"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +115,21 @@ def size_hw_of(height: Any, width: Any) -> tuple[int, int] | None:
     return size_hw if min(size_hw) > 0 else None
 
 
+def around(xs: Sequence[float], ys: Sequence[float]) -> Xyxy:
+    """Return the box around points."""
+    return min(xs), min(ys), max(xs), max(ys)
+
+
+def turned(box_xyxy: Xyxy, degrees: float) -> Xyxy:
+    """Return the upright box around a box that is turned about its centre."""
+    left, top, right, bottom = box_xyxy
+    angle = math.radians(degrees % 360)
+    cos, sin = abs(math.cos(angle)), abs(math.sin(angle))
+    x, y, width, height = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+    across, down = width * cos + height * sin, width * sin + height * cos
+    return x - across / 2, y - down / 2, x + across / 2, y + down / 2
+
+
 def boxes_of(rows: Iterable[Row], source: str) -> Boxes:
     """Return rows as boxes that come from `source`, in their order."""
     rows = tuple(rows)
@@ -115,6 +149,7 @@ class ImageRows:
     """The boxes of an image in the order of the file; `problem` says why they cannot be read.
 
     `frame_uri`: address of the frame that it is a copy of, as our exports tell it.
+    `passed_over`: how many annotations there are that are no box of one object, by what they are.
     """
 
     size_hw: tuple[int, int] | None = None
@@ -122,15 +157,26 @@ class ImageRows:
     problem: str = ""
     fractions: bool = False
     frame_uri: str = ""
+    passed_over: Counter[str] = field(default_factory=Counter)
 
-    def add(self, where: str, read: Callable[..., Row | None], *what: Any) -> None:
-        """Add the row that is read of something; one that cannot be read is the image's problem."""
+    def add(self, where: str, read: Callable[..., Row | str], *what: Any) -> None:
+        """Take what is read of something; a ValueError, that it cannot be, is the problem."""
         try:
-            row = read(*what)
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            self.take(read(*what))
+        except ValueError as error:
             self.problem = self.problem or f"{where}: {error}"
+
+    def take(self, row: Row | str) -> None:
+        """Take a row, or count what there is instead, such as "crowd"."""
+        if isinstance(row, str):
+            self.passed_over[row] += 1
         else:
-            self.rows += [row] if row else []
+            self.rows.append(row)
+
+    def tell(self, passed_over: PassedOver) -> None:
+        """Add what was passed over here to what the file has of it."""
+        for what, count in self.passed_over.items():
+            passed_over.add(what, count=count)
 
     def boxes(self, source: str) -> Boxes:
         """Return them.
@@ -151,11 +197,20 @@ class Rows:
     Attributes:
         images: their names and rows; a name may be there twice.
         classes: that it declares, with boxes or without.
+        counted_frames: where images are the numbers of frames: how many of these there are, 0 where
+            nobody says.
 
     """
 
     images: tuple[tuple[str, ImageRows], ...]
     classes: tuple[str, ...] = ()
+    counted_frames: int | None = None
+
+
+def in_fractions(rows: Iterable[Row]) -> bool:
+    """Whether boxes that should be in pixels are in fractions of their picture."""
+    sides = [side for row in rows for side in row.xyxy_px]
+    return any(side % 1 for side in sides) and all(0 <= side <= _WHOLE_PICTURE for side in sides)
 
 
 @dataclass(frozen=True)
@@ -165,6 +220,7 @@ class Entry:
     Attributes:
         name: of the image, or of the file of its boxes.
         parents, stem: what of it the image's address has to hold.
+        file_name: its last part, which of two images with one stem is the one.
         read: returns the boxes, whose source is the text given.
         size_hw: of the image that they were made on, None where nobody says.
         fractions: they are in fractions of the picture, not in pixels.
@@ -177,6 +233,7 @@ class Entry:
     name: str
     parents: tuple[str, ...]
     stem: str
+    file_name: str
     read: Callable[[str], Boxes]
     size_hw: tuple[int, int] | None = None
     fractions: bool = False
@@ -199,10 +256,10 @@ class Entry:
 
 def entry_of(path: str, read: Callable[[str], Boxes], **known: Any) -> Entry:
     """Make the entry of an image, or of the file of its boxes, at this path of an import."""
-    folder, _, name = path.replace("\\", "/").rstrip("/").rpartition("/")
+    folder, _, name = plain_name(path).rstrip("/").rpartition("/")
     stem, _, suffix = name.rpartition(".")
     stem = stem if stem and suffix else name  # as pathlib, which takes ten times as long
-    return Entry(path, _naming(folder), stem, read, **known)
+    return Entry(path, _naming(folder), stem, name, read, **known)
 
 
 def is_kitti_folder(name: str) -> bool:
@@ -217,7 +274,8 @@ def _naming(folder: str) -> tuple[str, ...]:
     return tuple(part for part in parts if part.lower() not in _WRAPPERS)
 
 
-_NUMBERED = re.compile(r"(?:frame[_-]?)?0*(\d+)")
+_NUMBERED = re.compile(r"(?:frame[_-]?)?0*(\d{1,18})")
+_CVATS_NAME = re.compile(r"frame_(\d{6,18})")  # of the pictures that it makes of a video
 _SHOWN_NAMES = 5
 
 
@@ -231,6 +289,8 @@ class ImportedBoxes:
         version: of the import as a whole: another one may hold other boxes of any frame.
         entries: all of them.
         class_counts: boxes of every class; None for text files, which are read one by one.
+        passed_over: what was met and is no box of one object; text files are read one by one.
+        counted_frames: as of `Rows`.
 
     """
 
@@ -239,6 +299,8 @@ class ImportedBoxes:
     version: str
     entries: tuple[Entry, ...]
     class_counts: Mapping[str, int] | None = None
+    passed_over: PassedOver = field(default_factory=PassedOver)
+    counted_frames: int | None = None
     # By name without extension, those that number a frame by that too, and by last folder, or "":
     # a name may be there for every drive.
     _by_name: dict[str | int, dict[str, list[Entry]]] = field(default_factory=dict, repr=False)
@@ -260,7 +322,18 @@ class ImportedBoxes:
 
     @staticmethod
     def of_rows(rows: Rows, where: str, stamp: str) -> ImportedBoxes:
-        """Return boxes that were read as a whole."""
+        """Return boxes that were read as a whole.
+
+        Raises:
+            AutolabelError: they are in fractions.
+
+        """
+        images = [image for _, image in rows.images]
+        if in_fractions(row for image in images if not image.fractions for row in image.rows):
+            raise AutolabelError(
+                f"{where} has its boxes in fractions of the pictures: they are read in pixels, so "
+                "multiply them by width and height, or write YOLO's text files"
+            )
         entries = tuple(
             entry_of(
                 name, image.boxes, size_hw=image.size_hw, fractions=image.fractions,
@@ -269,8 +342,13 @@ class ImportedBoxes:
             for name, image in rows.images
         )  # fmt: skip
         counts = Counter(dict.fromkeys(rows.classes, 0))
-        counts.update(one.label for _, image in rows.images for one in image.rows)
-        return ImportedBoxes(where, stamp, _digest(entries), entries, counts)
+        counts.update(row.label for image in images for row in image.rows)
+        passed_over = PassedOver(where)
+        for image in images:
+            image.tell(passed_over)
+        return ImportedBoxes(
+            where, stamp, _digest(entries), entries, counts, passed_over, rows.counted_frames
+        )
 
     def of(self, frame: FrameRef) -> Boxes | FrameFailure:
         """Boxes of a frame in the order of the file, none when the import has none for it.
@@ -298,19 +376,23 @@ class ImportedBoxes:
             return FrameFailure.of(frame, stage, str(error))
 
     def entries_of(self, frame: FrameRef) -> list[Entry]:
-        """Entries that fit a frame: of a copy of it, else those that name most of its folders."""
+        """Entries that fit a frame: of a copy of it, else those that name it and most folders."""
         if copy := self._copies.get(handed_on(frame.uri)):
             return [copy]
         path, number = _place_of(frame)
-        return self._fitting(path.stem if number is None else number, frame)
+        if number is None and self.counted_frames is not None:
+            own = _CVATS_NAME.fullmatch(path.stem)
+            number = int(own[1]) if own else frame.index
+        return self._fitting(path.stem if number is None else number, frame, path.name)
 
-    def _fitting(self, name: str | int, footage: Footage) -> list[Entry]:
+    def _fitting(self, name: str | int, footage: Footage, file_name: str = "") -> list[Entry]:
         named = self._by_name.get(name)
         if not named:
             return []
         around = _around(footage)
         found = itertools.chain.from_iterable(named[folder] for folder in around & named.keys())
         fitting = [entry for entry in found if around.issuperset(entry.parents)]
+        fitting = [entry for entry in fitting if entry.file_name == file_name] or fitting
         most = max((len(entry.parents) for entry in fitting), default=0)
         return [entry for entry in fitting if len(entry.parents) == most]
 
@@ -350,8 +432,17 @@ def _place_of(one: Footage) -> tuple[PurePosixPath, int | None]:
     """
     part = part_of(f"{one.address}#frame=0" if isinstance(one, VideoRef) else one.uri)
     uri = part.path if part else one.uri
-    path = PurePosixPath(unquote(uri) if uri.startswith(("http://", "https://")) else uri)
+    uri = unquote(uri) if uri.startswith(("http://", "https://")) else uri
+    path = PurePosixPath(plain_name(uri))
     return path, None if part is None or part.is_member else part.number
+
+
+def _is_named_by_number(frame: FrameRef) -> bool:
+    stem = _place_of(frame)[0].stem
+    number = _NUMBERED.fullmatch(stem)
+    return _CVATS_NAME.fullmatch(stem) is not None or (
+        number is not None and int(number[1]) == frame.index
+    )
 
 
 def _around(one: Footage) -> set[str]:
@@ -461,11 +552,27 @@ class Matching:
         """Find the entries of a sequence's frames; returns it with the digest of its boxes.
 
         Raises:
-            AutolabelError: an entry belongs to two frames.
+            AutolabelError: an entry belongs to two frames, or nobody can tell which frame is which
+                of those that the boxes count.
 
         """
         self.add(one.frames)
+        if self.imported.counted_frames is not None:
+            self._refuse_other_count(one.frames, self.imported.counted_frames)
         return replace(one, boxes=self.imported.digest_of(one.frames))
+
+    def _refuse_other_count(self, footage: Iterable[Footage], counted_frames: int) -> None:
+        """Refuse pictures with other numbers in their names, unless all were counted."""
+        frames = [one for one in footage if isinstance(one, FrameRef) and not part_of(one.uri)]
+        others = [one for one in frames if not _is_named_by_number(one)]
+        if others and max(one.index for one in frames) + 1 != counted_frames:
+            raise AutolabelError(
+                f"{self.imported.where} counts the pictures of a task, of which it has "
+                f"{counted_frames or 'nobody knows how many'}, from 0, and the names of "
+                f"{len(frames)} such as {storage.redact(others[0].uri)} are other numbers: label "
+                "the task's pictures, all and no others, or export 'CVAT for images', which names "
+                "them"
+            )
 
     def _take(self, entries: list[Entry], uri: str) -> None:
         for entry in entries:
@@ -474,8 +581,8 @@ class Matching:
                 raise AutolabelError(
                     f"{self.imported.where}: the boxes {entry.name} fit more than one frame: "
                     f"{storage.redact(other)} and {storage.redact(uri)}; name the folder of the "
-                    "frame in the name of the boxes (such as CAM_FRONT/0001), or label the folders "
-                    "one by one"
+                    "frame in the name of the boxes (such as CAM_FRONT/0001), label the folders "
+                    "one by one, or give pictures names that differ in more than their endings"
                 )
 
     def unmatched(self) -> list[str]:
@@ -496,7 +603,8 @@ class Matching:
             raise NothingFoundError(
                 f"{self.imported.where}: none of its images is among the frames of the sources "
                 f"({self.imported.entries[0].name}{frame}); names must be equal, and name only "
-                "folders that the frames lie in, such as CAM_FRONT/0001.jpg"
+                "folders that the frames lie in, such as CAM_FRONT/0001.jpg; frames of a video are "
+                "named by their number from 0, such as clip/000000 (clip_1, from 1, is not read)"
             )
         if classes:
             self._refuse_classes(set(classes))

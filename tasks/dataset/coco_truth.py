@@ -1,14 +1,13 @@
 """Reading ground truth: COCO instances json with polygons or run-length masks.
 
 What is no mask is found here: pycocotools asks for memory until the process is killed where a
-corner is far away or no number, and reads memory that nobody wrote where runs end too early.
+corner is far away or no number.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -20,16 +19,19 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from sam2_core.arrays import Arrays
 from sam2_core.types import AutolabelError, Boxes, FloatArray, IntArray
-from tasks.boxes.coco_json import CocoImage, Key, read_coco_json, wrong_value
-from tasks.boxes.imported import ImportedBoxes, entry_of
-from tasks.masks.crops import run_pairs
+from tasks.boxes.coco_json import (
+    CocoFile,
+    CocoImage,
+    box_of,
+    mask_of,
+    read_coco_json,
+    wrong_value,
+)
+from tasks.boxes.imported import ImportedBoxes, entry_of, shown, size_hw_of
 from tasks.types import FrameRef
 
 # Objects may reach over the picture's edge; corners so many pictures away are damage.
 _MOST_PICTURES_AWAY = 10
-# COCO's code: five bits a character, and 0x20 of all but the last; seven characters are enough for
-# the runs of any picture.
-_RUN_LENGTHS = re.compile("(?:[P-o]{0,6}[0-O])*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,19 +131,14 @@ def images_of(truth: Truth) -> Callable[[FrameRef], list[TruthImage]]:
     several, those count that name most of its folders.
     """
     images = {one.file_name: one for one in truth.images}
-    entries = tuple(entry_of(name, Boxes.empty) for name in images)
+    entries = tuple(
+        entry_of(name, Boxes.empty, frame_uri=image.uri) for name, image in images.items()
+    )
     known = ImportedBoxes("", "", "", entries)
     return lambda frame: [images[entry.name] for entry in known.entries_of(frame)]
 
 
-class _Image(CocoImage):
-    id: int
-    height: Annotated[int, Field(gt=0)]
-    width: Annotated[int, Field(gt=0)]
-
-
 class _Annotation(BaseModel):
-    category_id: Key
     segmentation: Any = None
     bbox: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = None
     iscrowd: Annotated[int, Field(ge=0, le=1)] | None = None
@@ -159,29 +156,39 @@ def read_truth(path: str | Path) -> Truth:
 
     """
     try:
-        file = read_coco_json(Path(path).read_bytes(), str(path), _Image)
+        file = read_coco_json(Path(path).read_bytes(), str(path))
     except FileNotFoundError:
         raise AutolabelError(f"{path}: no such file; give a COCO instances json") from None
     except OSError as error:
         raise AutolabelError(f"{path}: cannot be read: {error}") from error
     boxes_alone = not any(one.get("segmentation") for _, some in file.images for one in some)
-    images = (_truth_image(*image, file.names, boxes_alone=boxes_alone) for image in file.images)
+    if not all(isinstance(image.id, int) for image, _ in file.images):
+        for number, (image, _) in enumerate(file.images):  # texts: their places in the file
+            image.id = number
+    try:
+        images = [_truth_image(*image, file, boxes_alone=boxes_alone) for image in file.images]
+    except ValueError as error:
+        raise AutolabelError(f"{path}: {error}") from None
     return Truth(tuple(images), tuple(dict.fromkeys(file.names.values())))
 
 
 def _truth_image(
-    image: _Image, annotations: list[dict[str, Any]], names: Mapping[int | str, str], *,
-    boxes_alone: bool,
-) -> TruthImage:  # fmt: skip
-    size_hw = (image.height, image.width)
+    image: CocoImage, annotations: list[dict[str, Any]], file: CocoFile, *, boxes_alone: bool
+) -> TruthImage:
+    size_hw = size_hw_of(image.height, image.width)
+    if size_hw is None:
+        raise ValueError(f"give {image.file_name} its width and height, in pixels as displayed")
     rows: tuple[list[_Row], list[_Row]] = ([], [])  # objects and crowds
     unreadable = ""
     for values in annotations:
         try:
             annotation = _Annotation.model_validate(values)
             if boxes_alone and annotation.bbox:
+                left, top, right, bottom = box_of(values)  # upright
+                annotation.bbox = left, top, right - left, bottom - top
                 annotation.segmentation = outline(annotation.bbox, size_hw)
-            rows[annotation.iscrowd or 0].append(_row(annotation, size_hw, names))
+            label = file.label_of(values)
+            rows[annotation.iscrowd or 0].append(_row(annotation, size_hw, label))
         except (ValueError, TypeError, OverflowError) as error:
             why = wrong_value(error) if isinstance(error, ValidationError) else error
             unreadable = f"annotation {values['id']}: {why}"
@@ -196,7 +203,7 @@ def _truth_image(
         else areas_px([one.rle for one in objects], size_hw)
     )
     return TruthImage(
-        image_id=image.id,
+        image_id=int(image.id),
         file_name=image.file_name,
         size_hw=size_hw,
         boxes_xyxy_px=boxes,
@@ -207,6 +214,7 @@ def _truth_image(
         crowd_labels=tuple(one.label for one in crowds),
         visible_fraction=None if np.isnan(visible).all() else visible,
         unreadable=unreadable,
+        uri=image.frame_uri,
         boxes_alone=boxes_alone,
     )
 
@@ -227,9 +235,7 @@ class _Row:
     visible_fraction: float  # NaN where unknown
 
 
-def _row(annotation: _Annotation, size_hw: tuple[int, int], names: Mapping[int | str, str]) -> _Row:
-    if annotation.category_id not in names:
-        raise ValueError(f"category_id {annotation.category_id} is none of the file's")
+def _row(annotation: _Annotation, size_hw: tuple[int, int], label: str) -> _Row:
     rle = to_rle(annotation.segmentation, size_hw)
     box = tuple(rle_box_xyxy_px(rle, size_hw).tolist())
     if annotation.bbox is not None:
@@ -239,7 +245,7 @@ def _row(annotation: _Annotation, size_hw: tuple[int, int], names: Mapping[int |
         if not (width > 0 and height > 0 and inside):
             raise ValueError(f"bbox {annotation.bbox} is no box in the picture")
     visible = annotation.visible_fraction
-    return _Row(names[annotation.category_id], rle, box, np.nan if visible is None else visible)
+    return _Row(label, rle, box, np.nan if visible is None else visible)
 
 
 def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> bytes:
@@ -284,23 +290,10 @@ def _is_near(value: Any, side_px: int) -> bool:
 
 
 def _of_counts(segmentation: dict[str, Any], size_hw: tuple[int, int]) -> bytes:
-    size = tuple(int(value) for value in segmentation.get("size", size_hw))
-    if size != size_hw:
-        found = "x".join(map(str, size))
-        raise ValueError(f"the mask is {found}, the image {size_hw[0]}x{size_hw[1]} (h x w)")
-    counts = segmentation["counts"]
-    if isinstance(counts, list) and all(type(run) is int for run in counts):
-        lengths = np.array(counts, np.int64)
-    elif isinstance(counts, str) and _RUN_LENGTHS.fullmatch(counts):
-        lengths = run_pairs([counts.encode()])[0]
-    else:
-        raise ValueError("counts are a list of whole numbers, or a text in COCO's code")
-    pixels = size_hw[0] * size_hw[1]
-    if lengths.min(initial=0) < 0 or lengths.sum() != pixels:
-        raise ValueError(f"counts add up to {lengths.sum()}, not to {pixels} pixels")
-    if isinstance(counts, str):
-        return counts.encode()
-    return bytes(coco_mask.frPyObjects({"counts": counts, "size": size}, *size_hw)["counts"])
+    size = segmentation.get("size", [*size_hw])
+    if size != [*size_hw]:
+        raise ValueError(f"the mask is {shown(size)}, the image {size_hw[0]}x{size_hw[1]} (h x w)")
+    return bytes(mask_of(segmentation["counts"], size_hw).to_dict()["counts"])
 
 
 def rle_box_xyxy_px(rle: bytes, size_hw: tuple[int, int]) -> npt.NDArray[np.float32]:

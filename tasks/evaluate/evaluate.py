@@ -45,6 +45,7 @@ from sam2_core.types import (
 from tasks.boxes.yolox import AnyDetector
 from tasks.dataset.coco_truth import Truth, TruthImage, areas_px, outline, read_truth, to_rle
 from tasks.evaluate.metrics import FailedImage, Scores
+from tasks.frames.identity import spellings
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
 from tasks.masks.segment import segment_frames
 from tasks.pipeline.open_boxes import SCHEME, is_of_frames
@@ -472,11 +473,12 @@ def find_image(folder: Path, file_name: str) -> Path:
 
     Folders that come first may be those of a split, or lie around the folder.
     """
-    root, parts = folder.absolute(), Path(file_name).parts
-    for candidate in (root.joinpath(*parts[first:]) for first in range(len(parts))):
-        below = Path(os.path.normpath(candidate)).is_relative_to(os.path.normpath(root))
-        if below and candidate.is_file():
-            return candidate
+    root = folder.absolute()
+    for parts in (Path(name).parts for name in spellings(file_name)):
+        for candidate in (root.joinpath(*parts[first:]) for first in range(len(parts))):
+            below = Path(os.path.normpath(candidate)).is_relative_to(os.path.normpath(root))
+            if below and candidate.is_file():
+                return candidate
     raise FileNotFoundError(f"{file_name} is not in {folder}")
 
 

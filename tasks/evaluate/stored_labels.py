@@ -71,11 +71,10 @@ class StoredLabels:
     ) -> list[str]:
         """Find each picture's frames; returns addresses of a few frames."""
         by_name = images_of(truth)
-        known = {one.uri: one for one in truth.images if one.uri}
         read = []
         for number, frame in enumerate(frames, 1):
             ref = FrameRef(frame.sequence_id, frame.camera, frame.index, None, frame.uri)
-            for image in [known[frame.uri]] if frame.uri in known else by_name(ref):
+            for image in by_name(ref):
                 self._found[image.image_id].append(frame)
                 self._images.setdefault(frame.uri, []).append(image.image_id)
             if number <= _NAMES_SHOWN:

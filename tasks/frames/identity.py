@@ -240,8 +240,9 @@ def plain_name(name: str) -> str:
 
 def spellings(name: str) -> Iterator[str]:
     """Yield the ways in which a disk may spell a path that a list names: its own first."""
-    plain = plain_name(name)
-    yield from dict.fromkeys((name, plain, unicodedata.normalize("NFD", plain)))
+    path = name.replace("\\", "/")
+    marks = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
+    yield from dict.fromkeys((name, path, *marks))
 
 
 def shared_beginning(ways: Sequence[Sequence[str]]) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any, cast
 
 from sam2_core.types import AutolabelError
+from tasks.boxes.coco_json import is_crowd
 from tasks.boxes.import_files import import_boxes
 from tasks.boxes.imported import (
     FOUR_NUMBERS,
@@ -175,8 +176,10 @@ def _image(sample: Document, field: str, size_hw: tuple[int, int] | None) -> Ima
     return image
 
 
-def _row(one: Document, size_hw: tuple[int, int]) -> Row:
-    if one.get("label") is None:
+def _row(one: Document, size_hw: tuple[int, int]) -> Row | str:
+    if is_crowd(one):
+        return "crowd"
+    if not str(one.get("label") or "").strip():
         raise ValueError("it has no label")
     left, top, width, height = read_as(FOUR_NUMBERS, one.get("bounding_box"), "bounding_box")
     rows, columns = size_hw

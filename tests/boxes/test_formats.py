@@ -119,7 +119,7 @@ def test_object_annotations_that_do_not_fit_their_picture_are_failures(tmp_path)
     reasons = sorted(one.reason for one in found.values() if isinstance(one, FrameFailure))
     assert reasons == [
         "object_ann.json, token b: its mask is of size [99, 48], the picture 64x48",
-        "object_ann.json, token c: category_token nothing is in no table",
+        "object_ann.json, token c: category_token nothing is in no table, or has no name there",
     ]
     table = root / "v1.0-mini" / "object_ann.json"
     formats.change_table(table, lambda rows: rows[0].update(sample_data_token="nobody"))
@@ -185,11 +185,17 @@ def test_cvat_tracks_move_evenly_and_end_where_they_are_outside(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (CVAT_IMAGES[:400], r"x\.xml is no XML, or is damaged: .*: line \d+"),
-        ("<html></html>", r"x\.xml holds no images and no tracks of CVAT's"),
+        (CVAT_IMAGES[:400], r"x\.xml is no XML, or is damaged: line \d+"),
+        ("<html></html>", r"x\.xml is neither CVAT's XML 1.1 nor Pascal VOC's"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><annotations/>', "declares entities"),
-        (CVAT_VIDEO.replace('frame="0"', 'frame="one"'), "frame 'one', which is no whole number"),
-        (CVAT_VIDEO.replace('<track id="3"', '<track id="x"'), "a track has id 'x', which is no"),
+        (
+            CVAT_VIDEO.replace('frame="0"', 'frame="one"'),
+            'frame in track 3 must be a whole number .*, and is "one"',
+        ),
+        (
+            CVAT_VIDEO.replace('<track id="3"', '<track id="x"'),
+            "id of a track must be a whole number",
+        ),
         (
             CVAT_VIDEO.replace('frame="5"', 'frame="4000000000"'),
             "reaches from frame 0 to 4000000000",

@@ -89,6 +89,8 @@ def test_text_files_of_a_folder_go_to_their_images_only(folder):
         "0.5 1 2 3 4",
         "{'a': 1}",
         "car 0.5 1 2 3 4 5 6x",
+        "car 0.5 1 2 3 4 7",  # a track's id
+        "traffic light 2 0.5 1 2 3 4",  # or a class whose name ends so: nobody can tell
         "Car 0.00 0 -1.57 10 10 50 40 1.6 1.6 3.8 1 2 5",  # KITTI's, but for one column
     ],
 )
@@ -104,10 +106,10 @@ def test_malformed_lines_are_reported_and_the_other_images_are_done(tmp_path, li
 
 
 def test_text_in_other_encodings_is_read_or_told(tmp_path):
-    (tmp_path / "1.txt").write_bytes("büs 2 0.5 1 2 3 4\n".encode("utf-16"))
+    (tmp_path / "1.txt").write_bytes("büs rot 0.5 1 2 3 4\n".encode("utf-16"))
     (tmp_path / "2.txt").write_bytes("büs 0.5 1 2 3 4\n".encode("latin-1"))
     imported = import_boxes(str(tmp_path))
-    assert imported.of(frame("1.jpg")).labels == ("büs 2",)
+    assert imported.of(frame("1.jpg")).labels == ("büs rot",)
     assert "2.txt is no text in UTF-8 (at its byte 1)" in imported.of(frame("2.jpg")).reason
 
 
@@ -148,7 +150,7 @@ def test_names_that_fit_twice_are_a_failure_not_a_guess(tmp_path):
     for name in ("a.json", "b.json"):
         images = [(1, "1.jpg"), (2, "1.png")]
         (tmp_path / name).write_bytes(coco(images, []))
-    outcome = import_boxes(str(tmp_path / "a.json")).of(frame("/d/1.jpg"))
+    outcome = import_boxes(str(tmp_path / "a.json")).of(frame("/d/1.bmp"))
     assert "several imported images fit this frame: 1.jpg, 1.png" in outcome.reason
 
 

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.import_files import import_boxes, read_names
+from tasks.boxes.import_files import import_boxes
+from tasks.boxes.yolo import read_classes
 from tasks.types import FrameFailure, FrameRef
 
 LETTERS = "abcdefghi"  # each stands for nine of the one before
@@ -41,13 +42,12 @@ def boxes_of(folder, lines, names="labels/classes.txt"):
 
 @pytest.mark.parametrize("names", ["labels/classes.txt", "data.yaml"])
 def test_boxes_and_polygons_become_pixels(folder, names):
-    lines = "1 0.5 0.5 0.2 0.4\n\n0 0.25 0.25 0.5 0.5 0.75\n0 0.1 0.2 0.3 0.2 0.3 0.9\n"
-    found = boxes_of(folder, lines, names)
-    assert found.labels == ("traffic light", "car", "car")
-    np.testing.assert_allclose(
-        found.xyxy_px, [[80, 30, 120, 70], [0, 0, 100, 50], [20, 20, 60, 90]], atol=1e-4
-    )
-    np.testing.assert_allclose(found.scores, [1, 0.75, 1])
+    found = boxes_of(folder, "1 0.5 0.5 0.2 0.4\n\n0 0.1 0.2 0.3 0.2 0.3 0.9\n", names)
+    assert found.labels == ("traffic light", "car")
+    np.testing.assert_allclose(found.xyxy_px, [[80, 30, 120, 70], [20, 20, 60, 90]], atol=1e-4)
+    found = boxes_of(folder, "1 0.5 0.5 0.2 0.4\n0 0.25 0.25 0.5 0.5 0.75\n", names)
+    np.testing.assert_allclose(found.xyxy_px, [[80, 30, 120, 70], [0, 0, 100, 50]], atol=1e-4)
+    np.testing.assert_allclose(found.scores, [1, 0.75])
 
 
 def test_the_names_are_part_of_the_stamp_and_no_box_file(folder):
@@ -61,14 +61,13 @@ def test_the_names_are_part_of_the_stamp_and_no_box_file(folder):
 
 @pytest.mark.parametrize(
     "line",
-    ["2 .5 .5 .1 .1", "-1 .5 .5 .1 .1", "car .5 .5 .1 .1", "0 .5 .5 .1", "0 .5 .5 .1 .1 .9 .9 .9",
-     "0 100 50 20 30", "0 .4 .7 .1 .1 .9 7", "0 nan x 1 1"],
+    ["2 .5 .5 .1 .1", "-1 .5 .5 .1 .1", "car .5 .5 .1 .1", "0 .5 .5 .1", "0 100 50 20 30",
+     "0 nan x 1 1", "0 .5 .5 .1 inf", "0.5 .5 .5 .1 .1", "0 .5 .5 .1 2"],
 )  # fmt: skip
 def test_other_lines_are_told(folder, line):
     failure = boxes_of(folder, f"0 .5 .5 .1 .1\n{line}\n")
     assert isinstance(failure, FrameFailure)
-    assert f"labels/1.txt:2: {line!r}" in failure.reason
-    assert "a class from 0 to 1" in failure.reason
+    assert f"class from 0 to 1, found {folder}/labels/1.txt:2: {line!r}" in failure.reason
 
 
 def test_pixels_are_not_taken_for_fractions_nor_fractions_for_pixels(folder):
@@ -88,15 +87,17 @@ def test_pixels_are_not_taken_for_fractions_nor_fractions_for_pixels(folder):
         ("names: [", "d.yml", "expected `names`"),
         ("names: !!python/object/apply:os.getcwd []", "d.yml", "expected `names`"),
         ("names: [[car], bus]", "d.yml", "expected `names`"),
+        ("names: [car, ]\nkpt_shape: [x, 2]", "d.yml", "expected `names`"),
+        ("car\n\nbus\n", "c.txt", "no names of classes"),
+        ("{}", "c.json", "no names of classes"),
         (BOMB, "d.yml", "expected `names`"),
         (b"car\nb\xfcs\n", "c.txt", r"c\.txt is no text in UTF-8 \(at its byte 5\)"),
     ],
 )
 def test_names_that_are_none_are_refused(text, name, words):
     with pytest.raises(AutolabelError, match=words):
-        read_names(text if isinstance(text, bytes) else text.encode(), name)
-    assert read_names(b"names: [car, 2]", "x.yaml") == ("car", "2")
-    assert read_names("car\nbüs\n".encode("utf-16"), "x.txt") == ("car", "büs")
+        read_classes(text if isinstance(text, bytes) else text.encode(), name)
+    assert read_classes("car\nbüs\n".encode("utf-16"), "x.txt").names == ("car", "büs")
 
 
 def test_names_for_coco_are_refused(folder):
