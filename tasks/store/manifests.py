@@ -145,11 +145,11 @@ class Manifest:
 
 def _counts(labeled: Sequence[LabeledFrame]) -> dict[str, Any]:
     """Count outcomes as a `ChunkRecord` has them."""
-    good = [one for one in labeled if one.masks is not None]
+    good = [(one.boxes, one.masks) for one in labeled if one.masks is not None]
     return {
         "frames": len(labeled), "failed": len(labeled) - len(good),
-        "instances": sum(len(one.boxes) for one in good),
-        "rejected": sum(bool(reason) for one in good if one.masks for reason in one.masks.reasons),
+        "instances": sum(len(boxes) for boxes, _ in good),
+        "rejected": sum(bool(reason) for _, masks in good for reason in masks.reasons),
         "followed": sum(len(one.followed) for one in labeled),
     }  # fmt: skip
 
