@@ -145,11 +145,11 @@ class Manifest:
 
 def _counts(labeled: Sequence[LabeledFrame]) -> dict[str, Any]:
     """Count outcomes as a `ChunkRecord` has them."""
-    good = [(one.boxes, one.masks) for one in labeled if one.masks is not None]
+    masks = [one.masks for one in labeled if one.masks is not None]
     return {
-        "frames": len(labeled), "failed": len(labeled) - len(good),
-        "instances": sum(len(boxes) for boxes, _ in good),
-        "rejected": sum(bool(reason) for _, masks in good for reason in masks.reasons),
+        "frames": len(labeled), "failed": len(labeled) - len(masks),
+        "instances": sum(map(len, masks)),
+        "rejected": sum(bool(reason) for one in masks for reason in one.reasons),
         "followed": sum(len(one.followed) for one in labeled),
     }  # fmt: skip
 

@@ -1,0 +1,411 @@
+"""Whoever can write into `--out` can write right checksums: nothing else that they write counts.
+
+Each forgery is of one sequence of two. It is refused or left out in words, the other sequence is
+exported and measured, and nothing is read outside of what was labeled here.
+"""
+
+import json
+import shutil
+import threading
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from pycocotools import mask as coco_mask
+
+from flows.cli.main import cli
+from sam2_core.types import AutolabelError
+from tasks.store import artifacts, checksums, manifests, tables
+from tasks.store import tracks as store_tracks
+from tests.export.labeled_runs import run_of
+
+FORGED, GOOD = "drive", "other"
+SECRET = b"-----BEGIN PRIVATE KEY-----"
+LARGE = coco_mask.encode(np.ones((4000, 4000), np.uint8, order="F"))["counts"].decode()
+
+
+@dataclass
+class Storage:
+    """A copy of the storage, and what is not to be read."""
+
+    out: Path
+    secret: Path
+    url: str
+
+    def manifest(self):
+        (path,) = (self.out / "manifests").glob(f"*/{FORGED}@*.json")
+        return path, checksums.decode_json(path.read_bytes(), "")
+
+    def write_manifest(self, change, name=None):
+        path, values = self.manifest()
+        values = change(values) or values
+        path.unlink()
+        (path.parent / (name or path.name)).write_bytes(checksums.encode_json(values))
+
+    def rewrite(self, kind, change):
+        """Change a table of the first chunk; keys, names and checksums are made right again."""
+        values = self.manifest()[1]
+        record = values["chunks"][0]
+        found = {}
+        for each in ("frames", "masks"):
+            table = pq.read_table(self.out / f"{record['stem']}.{each}.parquet")
+            metadata = dict(table.schema.metadata)
+            found[each] = (change(table, metadata) if each == kind else table, metadata)
+        stem, key = record["stem"], self._key(found["frames"][0], record)
+        record |= {"stem": stem.rpartition("-")[0] + f"-{key}", "key": key}
+        for each, (table, metadata) in found.items():
+            metadata |= {b"key": json.dumps(key).encode(),
+                         b"checksum": checksums.UNSEALED.encode()}  # fmt: skip
+            sink = pa.BufferOutputStream()
+            pq.write_table(table.replace_schema_metadata(metadata), sink)
+            data = checksums.seal_parquet(sink.getvalue().to_pybytes())
+            (self.out / f"{record['stem']}.{each}.parquet").write_bytes(data)
+            record[f"{each}_sha256"] = checksums.sha256_of(data)
+        self.write_manifest(lambda _: values)
+
+    @staticmethod
+    def _key(table, record):
+        stamp = json.loads(table.schema.metadata[b"stamp"])
+        labels_key = artifacts._STAMP.validate_python(stamp).labels_key
+        try:
+            return artifacts.chunk_key(labels_key, [tables.to_frame(r) for r in table.to_pylist()])
+        except (KeyError, UnicodeError, pa.ArrowInvalid):
+            return record["key"]
+
+
+def cell(kind, column, value, row=0):
+    """Put a value into a row of a table, of its type where it has that."""
+
+    def change(table, _):
+        at = table.column_names.index(column)
+        type_ = table.schema.types[at]
+        cells = table[column].to_pylist()
+        cells[row] = value
+        return table.set_column(at, table.schema.field(at), pa.array(cells, type_))
+
+    return lambda storage: storage.rewrite(kind, change)
+
+
+def whole(kind, change):
+    """Change a table as a whole."""
+    return lambda storage: storage.rewrite(kind, lambda table, _: change(table))
+
+
+def metadata(kind, name, value):
+    def change(table, found):
+        found[name.encode()] = value if isinstance(value, bytes) else json.dumps(value).encode()
+        return table
+
+    return lambda storage: storage.rewrite(kind, change)
+
+
+def retyped(column, type_):
+    return lambda table: table.set_column(
+        table.column_names.index(column), column, table[column].cast(type_)
+    )
+
+
+def size(height, width):
+    """Say another size of the first frame and of its masks."""
+
+    def change(storage):
+        for kind in ("frames", "masks"):
+            rows = [0] if kind == "frames" else range(3)
+            for column, value in (("height", height), ("width", width)):
+                for row in rows:
+                    cell(kind, column, value, row)(storage)
+
+    return change
+
+
+def in_manifest(**values):
+    return lambda storage: storage.write_manifest(lambda found: found | values)
+
+
+def in_record(**values):
+    def change(found):
+        found["chunks"][0] |= values
+
+    return lambda storage: storage.write_manifest(change)
+
+
+def chunks_again(storage):
+    storage.write_manifest(lambda found: found | {"chunks": found["chunks"] * 2})
+
+
+def elsewhere(make):
+    """Have the first frame at another address, at the version of what is there."""
+
+    def change(storage):
+        cell("frames", "uri", make(storage))(storage)
+        cell("frames", "etag", "")(storage)
+
+    return change
+
+
+def moved_home(storage):
+    """The whole sequence is said to be in the folder of the key."""
+    elsewhere(lambda one: str(one.secret))(storage)
+    in_manifest(frames_uri=str(storage.secret.parent))(storage)
+
+
+def key_below_the_source(storage):
+    """A link in no folder of ours leads there; by its right version, and it is no picture."""
+    from tasks.frames.identity import file_version
+
+    link = next(iter(storage.out.parent.glob(f"in/{FORGED}"))) / "key.jpg"
+    if not link.is_symlink():
+        link.symlink_to(storage.secret)
+    cell("frames", "uri", str(link))(storage)
+    cell("frames", "etag", file_version(link))(storage)
+
+
+REFUSED = {
+    "no run lengths": cell("masks", "rle", ""),
+    "run lengths too short": cell("masks", "rle", "1"),
+    "run lengths too long": cell("masks", "rle", "ooooooo1" * 20_000),
+    "run lengths without an end": cell("masks", "rle", "o" * 50),
+    "run lengths of a larger mask": cell("masks", "rle", LARGE),
+    "negative run lengths": cell("masks", "rle", "`PPPPPPPPPPPN"),
+    "run lengths of no code": cell("masks", "rle", "\x01é~"),
+    "area": cell("masks", "area_px", 1),
+    "negative area": cell("masks", "area_px", -1),
+    "200000 x 200000": size(200_000, 200_000),
+    "46000 x 46000": size(46_000, 46_000),
+    "no pixel": size(0, 0),
+    "negative size": size(-5, 100),
+    "height of one mask": cell("masks", "height", 1),
+    "width of one mask": cell("masks", "width", 10**6),
+    "NaN in a box": cell("masks", "x1_px", np.nan),
+    "infinite box": cell("masks", "y2_px", np.inf),
+    "NaN as predicted IoU": cell("masks", "predicted_iou", np.nan),
+    "infinite stability": cell("masks", "stability", -np.inf),
+    "NaN as object score": cell("masks", "object_score", np.nan),
+    "no label": cell("masks", "label", None),
+    "label that clears the screen": cell("masks", "label", "\x1b[2Jcar"),
+    "label of two lines": cell("masks", "label", "car\nperson"),
+    "label of a megabyte": cell("masks", "label", "x" * 1_000_000),
+    "no score": cell("masks", "score", None),
+    "no reason": cell("masks", "reason", None),
+    "masks of another sequence": cell("masks", "sequence_id", GOOD),
+    "masks of another camera": cell("masks", "camera", "../.."),
+    "masks of another frame": cell("masks", "index", 77),
+    "negative frame": cell("masks", "index", -1),
+    "box twice": cell("masks", "box_index", 1),
+    "box out of range": cell("masks", "box_index", 2**31 - 1),
+    "rows twice": whole("masks", lambda table: pa.concat_tables([table, table])),
+    "no rows": whole("masks", lambda table: table.slice(0, 0)),
+    "masks without a column": whole("masks", lambda table: table.drop_columns(["rle"])),
+    "masks with one more column": whole("masks", lambda t: t.append_column("more", t["score"])),
+    "wrong type": whole("masks", retyped("area_px", pa.float64())),
+    "frames without a column": whole("frames", lambda table: table.drop_columns(["uri"])),
+    "frames of another type": whole("frames", retyped("index", pa.int32())),
+    "no frames": whole("frames", lambda table: table.slice(0, 0)),
+    "frames twice": whole("frames", lambda table: pa.concat_tables([table, table])),
+    "frame of another sequence": cell("frames", "sequence_id", GOOD),
+    "frame of a way up": cell("frames", "camera", "../../x"),
+    "frame index twice": cell("frames", "index", 1),
+    "huge frame index": cell("frames", "index", 2**62),
+    "no address": cell("frames", "uri", None),
+    "address with a zero": cell("frames", "uri", "/x\0y"),
+    "status": cell("frames", "status", "maybe"),
+    "no status": cell("frames", "status", None),
+    "failed with labels": cell("frames", "status", "failed"),
+    "instances": cell("frames", "instances", 2**31 - 1),
+    "negative instances": cell("frames", "instances", -1),
+    "negative bytes": cell("frames", "size_bytes", -1),
+    "stage of two lines": cell("frames", "stage", "a\r\nb"),
+    "frames without sources": metadata("frames", "sources", {}),
+    "sources that are none": metadata("frames", "sources", 7),
+    "more followed than there are": metadata("frames", "followed", {"0": [1] * 99}),
+    "stamp of another run": metadata("frames", "stamp", {"detector": "x"}),
+    "metadata that is no JSON": metadata("masks", "stamp", b"{"),
+    "kind": metadata("masks", "kind", b"boxes"),
+    "a file of the user": elsewhere(lambda one: str(one.secret)),
+    "a file of the user, said to be the drive's": moved_home,
+    "a way up": elsewhere(lambda one: f"{one.out.parent}/in/{FORGED}/../../secret/id_ed25519"),
+    "file://": elsewhere(lambda one: f"file://{one.secret}"),
+    "the user's home": elsewhere(lambda _: "~/.ssh/id_ed25519"),
+    "an address of the web": elsewhere(lambda one: f"{one.url}/creds"),
+    "a chain": elsewhere(lambda one: f"simplecache::{one.url}/creds"),
+    "a chain below the source": elsewhere(lambda one: f"{one.out.parent}/in/{FORGED}::{one.url}/x"),
+    "a video": elsewhere(lambda one: f"{one.secret}#frame=0"),
+    "a member of an archive": elsewhere(lambda one: f"{one.secret}.tar#id#at=0"),
+    "manifest of another sequence": in_manifest(sequence_id=GOOD),
+    "manifest of a way up": in_manifest(sequence_id="../../x"),
+    "manifest without chunks of lists": in_manifest(chunks={}),
+    "manifest of another form": in_manifest(chunks=[7]),
+    "manifest with a negative count": in_record(frames=-1),
+    "manifest with another count": in_record(instances=10**15),
+    "manifest with other failures": in_record(failed=3),
+    "manifest of a way out": in_record(stem="labels/../../../etc/000000-000004-ab"),
+    "manifest with chunks twice": chunks_again,
+    "manifest of another key": in_record(key="ab"),
+    "manifest of another camera": in_record(camera="x"),
+    "manifest without a stamp": in_manifest(stamp=None),
+}  # fmt: skip
+
+
+def tracks(made=None, **values):
+    """A table of tracks for the right labels, with something wrong in its first row."""
+
+    def change(storage):
+        path, found = storage.manifest()
+        manifest = manifests.read_manifest(
+            str(storage.out), path.parent.name, FORGED, found["content_key"]
+        )
+        frames = manifests.labels_of(str(storage.out), manifest, manifest.chunks[0])
+        parts = [
+            tables.track_columns(one.frame, np.arange(len(one.boxes)), one.boxes.labels)
+            for one in frames
+        ]
+        for column, value in values.items():
+            parts[0][column] = [value, *list(parts[0][column])[1:]]
+        about = {"key": store_tracks._key(manifest), "made": {} if made is None else made}
+        target = storage.out / store_tracks.path_of(manifest)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(tables.encode_table("tracks", parts, about))
+
+    return change
+
+
+def file(path, **values):
+    """A file of ours, as far as its checksum goes."""
+
+    def change(storage):
+        run = storage.manifest()[0].parent.name
+        target = storage.out / path.format(run=run)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(checksums.encode_json(values))
+
+    return change
+
+
+# Of these some mean nothing and others cost the sequence: never more than that.
+BESIDE_LABELS = {
+    "track of another frame": tracks(index=77),
+    "track of another camera": tracks(camera="x"),
+    "track without a label": tracks(track_label=None),
+    "track of a label that clears the screen": tracks(track_label="\x1b[2J"),
+    "track without a number": tracks(track_id=None),
+    "negative track": tracks(track_id=-(2**63)),
+    "track of another box": tracks(box_index=5),
+    "tracks made of nothing": tracks(made=7),
+    "gaps of another form": tracks(made={"interpolated": 7}),
+    "gaps that are not there": tracks(made={"interpolated": {"sha256": "ab"}}),
+    "report": file("reports/{run}/drive@x.json", certificate="x", frames=-1, seconds="\x1b[2J"),
+    "roots": file("roots/0-x.json", roots=[{"address": "/", "format": 7}]),
+    "roots that are none": file("roots/0-x.json", roots=7),
+    "event": file("reviews/forged/events/x.json", events=[{"action": 7}]),
+    "events that are none": file("reviews/forged/events/x.json", events=7),
+    "given up": file("quarantine/{run}/drive@x.json", reason=["\x1b[2J"]),
+    "loaded": file("loaded/{run}/drive@x.json", at=7),
+    "mixed": file("mixed/{run}/drive@x.json", mixed=7),
+    "manifest of nothing": file("manifests/{run}/x@y.json", sequence_id="x"),
+    "partial manifest of nothing": file("partial/{run}/x@y.json", chunks=7),
+    "manifest of a run that is none": file("manifests/..x/x@y.json", stamp={}),
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server that only this machine reaches, and what it was asked for."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(SECRET)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_address[1]}", asked
+        http.shutdown()
+
+
+@pytest.fixture(scope="module")
+def labeled(tmp_path_factory):
+    """Two sequences, and a truth for one frame of each."""
+    folder = tmp_path_factory.mktemp("forged")
+    run_of(folder, (FORGED, GOOD), frames=3, each=3)
+    shutil.rmtree(folder / "run" / "tracks", ignore_errors=True)
+    secret = folder / "secret" / "id_ed25519"
+    secret.parent.mkdir()
+    secret.write_bytes(SECRET)
+    annotation = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 1, 9, 9], "iscrowd": 0,
+                  "segmentation": [[1, 1, 10, 1, 10, 10, 1, 10]], "area": 81}  # fmt: skip
+    truth = {"images": [{"id": 1, "file_name": f"{GOOD}/000000.jpg", "height": 720, "width": 1280}],
+             "annotations": [annotation], "categories": [{"id": 1, "name": "car"}]}  # fmt: skip
+    (folder / "truth.json").write_text(json.dumps(truth))
+    return folder
+
+
+@pytest.fixture
+def forged(labeled, server):
+    out = labeled / "copy"
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(labeled / "run", out)
+    yield Storage(out, labeled / "secret" / "id_ed25519", server[0])
+    for name in ("export", "measured"):
+        shutil.rmtree(labeled / name, ignore_errors=True)
+
+
+def said_by(*asked):
+    """Run a command; returns what it says. It ends by itself, or with a sentence for its user."""
+    result = CliRunner().invoke(cli, list(map(str, asked)))
+    assert isinstance(result.exception, SystemExit | AutolabelError | None), result.exc_info
+    return result.output + str(result.exception or "")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_forged_is_left_out_in_words(name, forged, server):
+    REFUSED[name](forged)
+    folder = forged.out.parent
+    measured = folder / "measured"  # who finds damage takes the manifest back
+    shutil.copytree(forged.out, measured, dirs_exist_ok=True)
+    said_by("status", forged.out)
+    asked = ("evaluate", folder / "truth.json", "--images", folder / "in", "--run", measured)
+    assert "miou" in said_by(*asked)
+    said = said_by("export", forged.out, "--format", "coco", "--to", folder / "export")
+    assert f"left out: sequence {FORGED}: " in said
+    found = json.loads((folder / "export" / "annotations" / "instances.json").read_text())
+    assert {Path(one["file_name"]).parent.name for one in found["images"]} == {GOOD}
+    assert not any(SECRET in one.read_bytes() for one in folder.glob("export/**/*.*"))
+    assert not server[1], "a server of the private network was asked"
+
+
+@pytest.mark.parametrize("name", BESIDE_LABELS)
+def test_what_is_forged_beside_labels_costs_no_other_sequence(name, forged, server):
+    BESIDE_LABELS[name](forged)
+    folder = forged.out.parent
+    said_by("status", forged.out)
+    said_by("export", forged.out, "--format", "coco", "--to", folder / "export", "--track-classes")
+    found = json.loads((folder / "export" / "annotations" / "instances.json").read_text())
+    assert GOOD in {Path(one["file_name"]).parent.name for one in found["images"]}
+    assert not server[1], "a server of the private network was asked"
+
+
+@pytest.mark.ci
+def test_what_is_forged_is_left_out_of_a_rebuilt_dataset(labeled, server, database):
+    """Of all in one process, as a database takes seconds to start."""
+    folder = labeled / "rebuilt"
+    for number, (name, forge) in enumerate(REFUSED.items()):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(labeled / "run", folder)
+        forge(Storage(folder, labeled / "secret" / "id_ed25519", server[0]))
+        said = said_by("review", "rebuild", f"forged-{number}", "--out", folder)
+        assert f"left out: sequence {FORGED}: " in said, name
+        assert "3 frames" in said, name
+        assert not server[1], name
