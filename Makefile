@@ -26,12 +26,15 @@ OWN_UV := $(filter .uv/bin/uv,$(UV))
 # pip's find-links folders (a local PyTorch CPU wheel, say), which uv does not read by itself.
 FIND_LINKS = $(addprefix --find-links ,$(sort $(PIP_FIND_LINKS) $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)))
 
+# Its own Python code wants NumPy 1 and is not used.
+TRITON_SERVER := nvidia-pytriton==0.7.0
+
 # Three workers for two cores, as tests often wait; each with a Prefect server, a database and an S3
 # server of its own. tests/conftest.py says which tests stay together. Files keep their order: no
 # long one is left for the end.
 TESTS := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup dev torch lab triton docs demo test test-all test-lab lint fmt lock clean
+.PHONY: help setup dev docs demo test test-all test-lab lint fmt lock clean
 
 help: ## Show this list
 	@while IFS= read -r line; do case "$$line" in [a-z]*:*'## '*) \
@@ -66,29 +69,17 @@ $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock
 	@: > $@
 
-$(VENV)/.torch: $(VENV)/.dev lab/pyproject.toml
-	@echo "installing PyTorch (CPU), TensorRT-RTX and what else the lab needs into $(VENV): about a minute"
-	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) torch==2.13.0 -e '.[tensorrt]' -r lab/pyproject.toml
+$(VENV)/.all: $(VENV)/.dev pyproject.toml
+	@echo "installing PyTorch (CPU), TensorRT-RTX, a Triton server and what else tests and lab need into $(VENV): about a minute"
+	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) -e '.[tensorrt,triton]' --group all
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps $(TRITON_SERVER)
 	@: > $@
 
-$(VENV)/.triton: $(VENV)/.runtime
-	@echo "installing a Triton server and its client into $(VENV)"
-	$(UV) pip install --quiet --python $(BIN)/python --group server
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps nvidia-pytriton==0.7.0
-	@: > $@
+setup: $(VENV)/.runtime ## Install what labeling needs into .venv; EXTRAS=gpu,mcap adds extras
+	$(if $(EXTRAS),$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) -e '.[$(EXTRAS)]')
+	$(if $(findstring triton,$(EXTRAS)),$(UV) pip install --quiet --python $(BIN)/python --no-deps $(TRITON_SERVER))
 
-setup: $(VENV)/.runtime ## Install what labeling needs into .venv
-
-dev: $(VENV)/.dev ## Install what the tests need
-
-lab: $(VENV)/.torch ## Install what the lab needs: training, measurements beside others
-
-torch: $(VENV)/.torch triton ## Add PyTorch (CPU), TensorRT-RTX, the reference implementations and a Triton server
-
-triton: $(VENV)/.triton ## Add a Triton server and its client, for `autolabel serve`
-
-extra-%: setup ## Add an extra, such as mcap, prompts or tensorrt: make extra-mcap
-	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) -e '.[$*]'
+dev: $(VENV)/.all ## Install everything: PyTorch (CPU), TensorRT-RTX, a Triton server, what tests and lab need
 
 docs: setup ## Build the pages as a site, which `autolabel docs` opens
 	$(UV) pip install --quiet --python $(BIN)/python --group docs
@@ -97,22 +88,22 @@ docs: setup ## Build the pages as a site, which `autolabel docs` opens
 demo: setup ## Set up, label the demo sequences and say where to look at them
 	$(BIN)/autolabel demo
 
-test: dev ## Run the tests (those of PyTorch and TensorRT run when `make torch` has been run)
+test: $(VENV)/.dev ## Run the tests (those of PyTorch and TensorRT too, after `make dev`)
 	$(TESTS)
 
-test-all: torch ## Run everything, the slow tests too
+test-all: dev ## Run everything, the slow tests too
 	$(TESTS) -m 'not gpu' tests lab/tests
 
-test-lab: lab ## Run the tests of the lab
+test-lab: dev ## Run the tests of the lab
 	$(TESTS) -m 'not slow and not gpu' lab/tests
 
-lint: dev ## ruff, mypy --strict, import layers
+lint: $(VENV)/.dev ## ruff, mypy --strict, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-fmt: dev ## Format, fix what can be fixed, write docs/cli.md
+fmt: $(VENV)/.dev ## Format, fix what can be fixed, write docs/cli.md
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python docs/cli_reference.py

@@ -1,6 +1,6 @@
 """The lab: what makes and measures the product, beside it and never part of it.
 
-Commands, in the repository's root after `make lab`:
+Commands, in the repository's root after `make dev`:
 
     python -m lab.training --config compact --out RUN    the bundled models from a seed
     python -m lab.bench --quick                          the model beside other ways to run it

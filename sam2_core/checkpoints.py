@@ -108,7 +108,7 @@ def from_hugging_face(state: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-PYTORCH = how_to_install("export", "torch")
+PYTORCH = how_to_install("export")
 
 
 # What an export needs beside PyTorch.

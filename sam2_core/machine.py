@@ -101,28 +101,21 @@ def share_of(cores: int, environment: Mapping[str, str] = os.environ) -> dict[st
     return {name: str(count) for name, count in ({CORES.name: cores} | wanted).items()}
 
 
-def how_to_install(extra: str, target: str = "") -> str:
-    """Return what installs an extra of this package.
-
-    Args:
-        extra: its name in pyproject.toml.
-        target: of the Makefile; `extra-NAME` when empty.
-
-    """
-    make = target or f"extra-{extra}"
+def how_to_install(extra: str) -> str:
+    """Return what installs an extra of this package, named as in pyproject.toml."""
     return (
-        f"`make {make}` in a checkout of this project, else pip install 'sam2-autolabel[{extra}]'"
+        f"`make setup EXTRAS={extra}` in a checkout of this project, else "
+        f"pip install 'sam2-autolabel[{extra}]'"
     )
 
 
-def of_extra(module: str, what: str, extra: str, target: str = "") -> Any:
+def of_extra(module: str, what: str, extra: str) -> Any:
     """Return a module that comes with an extra of this package.
 
     Args:
         module: its name.
         what: needs it.
         extra: as for `how_to_install`.
-        target: as for `how_to_install`.
 
     Raises:
         AutolabelError: it is not installed.
@@ -136,7 +129,7 @@ def of_extra(module: str, what: str, extra: str, target: str = "") -> Any:
         from sam2_core.types import AutolabelError  # which imports NumPy
 
         raise AutolabelError(
-            f"{what} needs the package {module.partition('.')[0]}: {how_to_install(extra, target)}"
+            f"{what} needs the package {module.partition('.')[0]}: {how_to_install(extra)}"
         ) from error
 
 

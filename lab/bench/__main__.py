@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COUNT = click.IntRange(min=0)
 PEER_NAMES = ("torch eager", "transformers eager", "transformers compiled")
-QUICK: dict[str, Any] = {"repeats": 3, "budget_s": 8.0, "peers": ("torch eager",), "sweeps": False}
+QUICK: dict[str, Any] = {"repeats": 3, "budget_s": 8.0, "peers": ("torch eager",)}
 
 
 def _size(text: str | None) -> tuple[int, int] | None:
@@ -52,7 +52,6 @@ def _size(text: str | None) -> tuple[int, int] | None:
     type=FloatRange(min=1),
     help="Seconds after which a section stops repeating.",
 )
-@click.option("--frames", type=COUNT, default=0, help="Also run so many through the frame loop.")
 @click.option(
     "--peer",
     "peers",
@@ -60,41 +59,26 @@ def _size(text: str | None) -> tuple[int, int] | None:
     type=click.Choice([*PEER_NAMES, "none"]),
     help="Others to run beside it [default: all that are installed].",
 )
-@click.option("--sweeps/--no-sweeps", default=None, help="Batch and thread sweeps.")
-@click.option("--quick", is_flag=True, help="Under two minutes: few repeats, no sweeps.")
+@click.option("--quick", is_flag=True, help="Under two minutes: few repeats, one peer.")
 @cache_option
-@click.option("--plot", type=FILE, help="Write a PNG.")
 @json_option
 def command(**given: Any) -> None:
     """Measure encoder, decoder and whole frames, in turns with how others run the same model.
 
     Everything is timed until its result is on the host; times are medians.
     """
-    from flows.cli.common_options import check_writable
     from flows.cli.display import stderr_console, telling
     from lab.bench.run import run_benchmark
 
-    if given["plot"]:
-        if given["plot"].suffix.lower() not in {"", ".png"}:
-            raise click.BadParameter(
-                f"{given['plot']}: a PNG is what is written", param_hint="--plot"
-            )
-        check_writable(files=[given["plot"]])
     console = stderr_console()
     options = _options(given)
     with telling(console, "preparing the frame") as tell:
         frame = _frame(given)
         results = run_benchmark(frame, options, lambda text: tell(f"measuring: {text}"))
-        if given["plot"]:
-            from lab.bench.plot import plot_results
-
-            plot_results(results, given["plot"])
     if given["as_json"]:
         click.echo(json.dumps(results))
     else:
         _print(results)
-    if given["plot"]:
-        console.print(f"plot: {given['plot']}")
 
 
 def _options(given: dict[str, Any]) -> BenchOptions:
@@ -102,15 +86,13 @@ def _options(given: dict[str, Any]) -> BenchOptions:
 
     options = BenchOptions(
         given["model"], given["backend"], given["precision"], given["threads"],
-        sustained_frames=given["frames"], cache=given["cache"],
+        cache=given["cache"],
         decoder_chunk=given["decoder_chunk"],
         encoder_batch=given["encoder_batch"],
     )  # fmt: skip
     if given["quick"]:
         options = replace(options, **QUICK)
-    chosen = {
-        name: given[name] for name in ("repeats", "budget_s", "sweeps") if given[name] is not None
-    }
+    chosen = {name: given[name] for name in ("repeats", "budget_s") if given[name] is not None}
     if given["peers"]:
         chosen["peers"] = tuple(name for name in given["peers"] if name != "none")
     return replace(options, **chosen)

@@ -222,7 +222,7 @@ def make_peer(name: str, options: PeerOptions) -> TorchPeer:
     needed = ("torch",) if name == "torch eager" else ("torch", "transformers")
     missing = [package for package in needed if importlib.util.find_spec(package) is None]
     if missing:
-        raise AutolabelError(f"{' and '.join(missing)} not installed (`make torch` installs both)")
+        raise AutolabelError(f"{' and '.join(missing)} not installed (`make dev` installs both)")
     if options.cuda:
         import torch
 

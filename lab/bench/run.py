@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from lab.bench.comparison import compare_frames
 from lab.bench.decoding import (
-    ENCODER_SWEEP,
-    SWEEP,
     Decoder,
     decoder_cases,
-    decoder_sweep,
     encode_and_wait,
-    encoder_sweep,
 )
 from lab.bench.frame import BenchFrame
 from lab.bench.machine import describe_machine
 from lab.bench.session import BenchOptions, Session, start
 from lab.bench.timing import Note, interleaved, ratio, timings_as_dict
-from lab.bench.whole_frame import memory_of_a_frame, stage_times, sustained
+from lab.bench.whole_frame import memory_of_a_frame, stage_times
 from sam2_core.backends.protocol import Backend
 from sam2_core.types import AutolabelError, ImageArray
 
@@ -59,11 +54,6 @@ def run_benchmark(
         results["frame"]["size_hw"] = [int(size) for size in image.shape[:2]]
         results["stages"] = timings_as_dict(stage_times(run.frames, frame, options.repeats))
         results |= _decoder_sections(run)
-        if options.sweeps:
-            results |= _other_sweeps(run)
-        if options.sustained_frames:
-            note(f"{options.sustained_frames} frames")
-            results["sustained"] = sustained(run.frames, frame, options.sustained_frames)
         results |= compare_frames(run)
         results["skipped"] = run.skipped
     return results
@@ -92,7 +82,7 @@ def _model_facts(run: Session) -> dict[str, Any]:
 
 
 def _decoder_sections(run: Session) -> dict[str, Any]:
-    """All boxes of the frame by each way to decode them, and single calls of growing size."""
+    """All boxes of the frame by each way to decode them."""
     image = run.segmenter.prepare(run.frame.read(), run.frame.boxes)
     if not len(image.prompts):
         run.skipped["decoder"] = "no valid box in the frame"
@@ -115,16 +105,6 @@ def _decoder_sections(run: Session) -> dict[str, Any]:
         for name in decoders.keys() - {"published", ours}:
             found[f"decoder_{name}_vs_published"] = ratio(timings["published"], timings[name])
         found["decoder_vs_published"] = ratio(timings["published"], timings[ours])
-    if run.options.sweeps:
-        sweep, skipped = decoder_sweep(
-            decoders, image.prompts, SWEEP, repeats=repeats, budget_s=budget,
-            note=run.noting("decoder batch"),
-        )  # fmt: skip
-        run.skipped |= skipped
-        found["decoder_sweep"] = {
-            name: {str(size): timing.as_dict() for size, timing in sizes.items()}
-            for name, sizes in sweep.items()
-        }
     return found
 
 
@@ -149,41 +129,3 @@ def _decoders(run: Session, image_model: ImageArray) -> dict[str, Decoder]:
     for name, backend in backends.items():
         found[name] = Decoder(backend, encode_and_wait(backend, [image_model]), chunk)
     return found
-
-
-def _other_sweeps(run: Session) -> dict[str, Any]:
-    image = run.segmenter.prepare(run.frame.read(), run.frame.boxes).images_model[0]
-    repeats, budget = run.options.repeats, run.options.budget_s
-    note = run.noting("encoder batch")
-    encoder, skipped = encoder_sweep(
-        run.backend, image, ENCODER_SWEEP, repeats=repeats, budget_s=budget, note=note
-    )
-    run.skipped |= skipped
-    found: dict[str, Any] = {
-        "encoder_sweep": {str(size): timing.as_dict() for size, timing in encoder.items()}
-    }
-    if run.backend.info.device == "cpu":
-        found["thread_sweep"] = _thread_sweep(run)
-    return found
-
-
-def _thread_sweep(run: Session) -> dict[str, Any]:
-    cores = int(describe_machine()["cores"] or 1)
-    counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count < cores] + [cores]
-    prepared = run.segmenter.prepare(run.frame.read(), run.frame.boxes)
-    cases: dict[str, Callable[[], object]] = {}
-    for count in counts:
-        backend = run.load(run.graph, threads=count)
-        decoder = Decoder(
-            backend, backend.encode([prepared.images_model[0]]), run.segmenter.decoder_chunk
-        )
-        cases[f"encode {count}"] = lambda b=backend: encode_and_wait(b, [prepared.images_model[0]])  # type: ignore[misc]
-        cases[f"decode {count}"] = lambda d=decoder: d.decode(prepared.prompts)  # type: ignore[misc]
-    timings = interleaved(
-        cases, run.options.repeats, budget_s=run.options.budget_s / 2, warm_up=0,
-        note=run.noting("threads"),
-    )  # fmt: skip
-    return {
-        str(count): {stage: timings[f"{stage} {count}"].as_dict() for stage in ("encode", "decode")}
-        for count in counts
-    }

@@ -34,8 +34,6 @@ class BenchOptions:
         repeats: rounds of every comparison.
         budget_s: of each section; a section stops repeating when it is spent.
         peers: which of `PEERS` to run.
-        sweeps: decoder batch, encoder batch and thread sweeps.
-        sustained_frames: frames through the frame loop; 0 leaves it out.
         decoder_chunk: as in `Segmenter`.
         encoder_batch: as in `Segmenter`.
         cache: cache folder.
@@ -49,8 +47,6 @@ class BenchOptions:
     repeats: int = 10
     budget_s: float = 60.0
     peers: tuple[str, ...] = tuple(PEERS)
-    sweeps: bool = True
-    sustained_frames: int = 0
     decoder_chunk: int | None = None
     encoder_batch: int | None = None
     cache: Path | None = None
@@ -118,8 +114,8 @@ class Session:
         """Graph that is measured: restructured, or published where it was asked for by path."""
         return self.backend.info.stamp.name.split("/")[-1]
 
-    def load(self, graph: str, threads: int | None = None) -> Backend:
-        """Load this model again, as another graph or with other threads."""
+    def load(self, graph: str) -> Backend:
+        """Load this model again, as another graph."""
         model: str | Path = self.options.model
         if self.folder is not None:
             wanted = Wanted(self.precision, graph, self.options.cache, self.note)
@@ -131,7 +127,7 @@ class Session:
             model = folder.path
         return load_backend(
             model, self.backend_name, self.precision, graph, cache=self.options.cache,
-            threads=threads or self.options.threads, close_ups=False,
+            threads=self.options.threads, close_ups=False,
             progress=self.note,
         )  # fmt: skip
 

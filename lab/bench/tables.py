@@ -44,24 +44,6 @@ def _comparison(title: str, timings: dict[str, Any]) -> Table:
     return _table(title, ("", "ms", "spread", "faster"), rows)
 
 
-def _sweep(title: str, sweeps: dict[str, dict[str, Any]], unit: str) -> Table:
-    rows = []
-    for size in sorted({int(size) for sweep in sweeps.values() for size in sweep}):
-        row = [str(size)]
-        for sweep in sweeps.values():
-            ms = sweep[str(size)]["median_ms"] if str(size) in sweep else None
-            row += ["-"] * 2 if ms is None else [_ms(ms), _ms(ms / size)]
-        rows.append(row)
-    columns = (column for name in sweeps for column in (f"{name}, ms", "each"))
-    return _table(title, (unit, *columns), rows)
-
-
-def _threads(sweep: dict[str, Any]) -> Table:
-    parts = ("encode", "decode")
-    rows = [(n, *(_ms(stages[one]["median_ms"]) for one in parts)) for n, stages in sweep.items()]
-    return _table("CPU threads", ("threads", *(f"{one}, ms" for one in parts)), rows)
-
-
 def _stages(stages: dict[str, Any]) -> Table:
     spent = {name: stage["median_ms"] for name, stage in stages.items()}
     total = sum(spent.values()) or 1.0
@@ -103,11 +85,6 @@ def _summary(results: dict[str, Any]) -> Text:
             f"host memory: {memory['loaded_mb']:,.0f} MB loaded, "
             f"{memory['beyond_loaded_mb']:,.0f} MB more at the peak of a frame"
         )
-    if "sustained" in results:
-        run = results["sustained"]
-        lines.append(
-            f"sustained over {run['frames']} frames: {run['ms_per_frame']:.2f} ms per frame"
-        )
     for key, how in (
         ("mask_iou_same_input", "same resized image"),
         ("mask_iou_with_peers", "its own resizing"),
@@ -129,10 +106,4 @@ def tables(results: dict[str, Any]) -> Iterator[RenderableType]:
         yield _comparison(f"\nDecoder, {results['frame']['boxes']} boxes", results["decoder"])
     yield _comparison("\nWhole frame: file to COCO masks", results["whole_frame"])
     yield _stages(results["stages"])
-    if results.get("decoder_sweep"):
-        yield _sweep("\nDecoder, one call", results["decoder_sweep"], "boxes")
-    if results.get("encoder_sweep"):
-        yield _sweep("\nEncoder, one call", {"encoder": results["encoder_sweep"]}, "images")
-    if results.get("thread_sweep"):
-        yield _threads(results["thread_sweep"])
     yield _summary(results)

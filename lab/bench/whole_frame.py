@@ -1,4 +1,4 @@
-"""Whole frames: from the image file's bytes to COCO masks, stage by stage and sustained."""
+"""Whole frames: from the image file's bytes to COCO masks, stage by stage."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from lab.bench.decoding import encode_and_wait
 from lab.bench.frame import BenchFrame
 from lab.bench.timing import Timing
-from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.postprocess import finish
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Masks
@@ -49,30 +47,6 @@ def stage_times(segmenter: Segmenter, frame: BenchFrame, repeats: int) -> dict[s
         for stage, span in zip(STAGES, spans, strict=True):
             seconds[stage].append(span)
     return {stage: Timing.of(spans) for stage, spans in seconds.items()}
-
-
-def sustained(segmenter: Segmenter, frame: BenchFrame, count: int) -> dict[str, Any]:
-    """Run many frames through the frame loop, which reads ahead and encodes behind the device.
-
-    The first tenth is warm-up; the rate is that of the frames after it.
-    """
-    jobs = (FrameJob(index, frame.read, frame.boxes) for index in range(count))
-    warm = max(count // 10, 1)
-    finished: list[float] = []
-    masks = 0
-    for result in FrameLoop(segmenter, jobs):
-        if result.error is not None:
-            raise result.error
-        finished.append(time.perf_counter())
-        masks += len(result.masks) if result.masks is not None else 0
-    spent = finished[-1] - finished[warm - 1]
-    per_frame = spent / max(len(finished) - warm, 1)
-    return {
-        "frames": count,
-        "masks": masks,
-        "ms_per_frame": round(per_frame * 1e3, 3),
-        "frames_per_s": round(1 / per_frame, 3) if per_frame else None,
-    }
 
 
 def memory_of_a_frame(segmenter: Segmenter, frame: BenchFrame) -> dict[str, float | str]:

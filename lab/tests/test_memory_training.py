@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
 
 from lab.training.memory import FRAMES, Learner, learned, noisy_boxes  # noqa: E402
 from sam2_core.architecture import build_memory, random_memory, random_weights  # noqa: E402

@@ -50,7 +50,7 @@ def test_riders_are_one_object_for_the_mask_model_alone_in_their_share_of_the_pi
 
 
 def test_training_writes_weights_and_goes_on_from_its_checkpoint(tmp_path):
-    pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    pytest.importorskip("torch", reason="training needs PyTorch: make dev")
     from lab.training.train import load_weights, train_job
 
     config = load_config(CONFIGS / "smoke.toml").model_copy(update={"steps": 2})
@@ -72,7 +72,7 @@ def test_training_writes_weights_and_goes_on_from_its_checkpoint(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_train_one_model(tmp_path):
-    pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    pytest.importorskip("torch", reason="training needs PyTorch: make dev")
     from lab.training.train import load_weights, train_job
 
     config = load_config(CONFIGS / "smoke.toml").model_copy(update={"steps": 2})
@@ -84,7 +84,7 @@ def test_two_processes_train_one_model(tmp_path):
 
 
 def test_peers_average_what_they_learn(tmp_path):
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
     from lab.training.peers import run_on
 
     run_on((0, 0), "cpu", _average, tmp_path)
@@ -100,7 +100,7 @@ def _average(peers, folder):
 
 
 def test_decoding_a_view_is_decoding_its_prompts_one_by_one():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
     from lab.training.view_decoder import decode_views
     from sam2_core.architecture import random_weights
     from sam2_core.presets import preset_named
@@ -119,7 +119,7 @@ def test_decoding_a_view_is_decoding_its_prompts_one_by_one():
 
 
 def test_the_optimizer_sees_what_the_model_computes_with():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
     from lab.training.flat import FlatWeights
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).bfloat16()
@@ -137,7 +137,7 @@ def test_the_optimizer_sees_what_the_model_computes_with():
 
 
 def test_muon_steps_every_matrix_on_its_own_and_queries_keys_and_values_apart():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
 
     from lab.training.flat import FlatWeights
     from lab.training.optimizers import Optimizers
@@ -173,7 +173,7 @@ def test_muon_steps_every_matrix_on_its_own_and_queries_keys_and_values_apart():
 
 
 def test_a_steeper_model_draws_the_same_outlines_with_larger_logits():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
 
     from lab.training.mask_job import fresh_model
     from lab.training.train import steeper
@@ -233,7 +233,7 @@ def test_the_bundle_is_small_enough():
 
 
 def test_close_ups_show_what_resizing_the_crop_shows():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
     from PIL import Image
 
     from lab.training.close_ups import cut_close_ups
@@ -254,7 +254,7 @@ def test_close_ups_show_what_resizing_the_crop_shows():
 
 
 def test_training_and_labeling_cut_the_same_close_ups():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
     from lab.training.close_ups import regions_px
     from sam2_core.preprocess import regions_xyxy_px
 
@@ -265,7 +265,7 @@ def test_training_and_labeling_cut_the_same_close_ups():
 
 
 def test_a_close_up_holds_its_box_and_its_truth():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
     from lab.training.close_ups import draw_close_ups
     from lab.training.config import MaskPhase
     from lab.training.mask_loss import draw_points
@@ -297,7 +297,7 @@ def test_a_close_up_holds_its_box_and_its_truth():
 
 
 def test_emphasis_chooses_some_kinds_more_often_and_only_what_may_be_asked_for():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
     from lab.training.pool import PictureBatch
     from lab.training.prompts import PromptSampler, choice_weights
     from lab.training.rendering import HIDDEN, RIDER
@@ -322,7 +322,7 @@ def test_emphasis_chooses_some_kinds_more_often_and_only_what_may_be_asked_for()
 
 
 def test_training_goes_on_from_the_bundled_weights_with_the_logits_they_were_trained_with():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
     from lab.training.train import load_weights, start_weights, steeper
     from sam2_core.find_weights import bundled_checkpoint
     from sam2_core.presets import preset_named

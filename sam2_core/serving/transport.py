@@ -154,9 +154,7 @@ class Transport:
 
     def __init__(self, url: str) -> None:
         parts, token = _split_url(url), os.environ.get(TOKEN_VARIABLE, "")
-        self._grpc = of_extra(
-            "tritonclient.grpc", "speaking with a Triton server", "triton", "triton"
-        )
+        self._grpc = of_extra("tritonclient.grpc", "speaking with a Triton server", "triton")
         self.url = url
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         secure = parts.scheme == "grpcs"

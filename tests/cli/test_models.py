@@ -101,7 +101,7 @@ def test_what_cannot_be_downloaded_or_exported_is_told(asked, told, tmp_path, mo
 
 
 def test_an_export_is_for_processors_and_for_gpus(tmp_path, monkeypatch):
-    pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    pytest.importorskip("torch", reason="needs PyTorch: make dev")
     given = ("export", "micro", "--random-weights", "0", "--json")
     made = []
 
@@ -136,7 +136,7 @@ def test_without_pytorch_the_other_precision_is_offered(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_export_random_weights(tmp_path):
-    pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    pytest.importorskip("torch", reason="needs PyTorch: make dev")
     given = ("export", "micro", "--random-weights", "0", "--cache", str(tmp_path), "--json")
     given = (*given, "--precision", "fp32")
     result = invoke(*given, "--graph", "published")

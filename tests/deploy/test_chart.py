@@ -25,9 +25,9 @@ from sam2_core.machine import METRICS_PORT
 from tasks.review.app import DEFAULT_PORT
 from tests.conftest import REPOSITORY
 
-kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="`make torch` installs it")
+kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="`make dev` installs it")
 HELM = shutil.which("helm", path=Path(sys.executable).parent)
-pytestmark = [pytest.mark.ci, pytest.mark.skipif(HELM is None, reason="`make torch` installs helm")]
+pytestmark = [pytest.mark.ci, pytest.mark.skipif(HELM is None, reason="`make dev` installs helm")]
 
 CHART = REPOSITORY / "deploy" / "chart"
 VALUES = [CHART / "values.yaml", *sorted((CHART / "ci").glob("*.yaml"))]

@@ -20,7 +20,7 @@ WORKFLOW = REPOSITORY / ".github" / "workflows" / "release.yml"
 def tool(*command):
     """Run a program of this environment."""
     if not (BIN / command[0]).exists():
-        pytest.skip(f"`make torch` installs {command[0]}")
+        pytest.skip(f"`make dev` installs {command[0]}")
     words = [BIN / command[0], *command[1:]]
     return subprocess.run(words, capture_output=True, text=True, check=False, cwd=REPOSITORY)
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
 
 from sam2_core.backends.device_owner import DEVICE_OWNER  # noqa: E402
 from sam2_core.backends.torch_backend import (  # noqa: E402

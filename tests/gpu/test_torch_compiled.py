@@ -6,7 +6,7 @@ import gc
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
 
 from sam2_core.backends.torch_backend import TorchBackend  # noqa: E402
 from sam2_core.find_weights import Wanted, resolve_weights  # noqa: E402

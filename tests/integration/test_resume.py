@@ -71,7 +71,7 @@ def test_the_same_command_in_two_terminals_at_once(home, tmp_path):
 
 @pytest.mark.ci
 def test_a_killed_run_that_follows_leaves_what_an_undisturbed_one_leaves(home, tmp_path):
-    torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
     from sam2_core.presets import MICRO as PRESET
     from tests.followed_objects import weights
 

@@ -72,12 +72,14 @@ def test_the_test_says_what_is_missing(monkeypatch):
 
 def test_a_device_without_nvrtc_cuts_no_frames_and_is_refused(monkeypatch):
     def without_nvrtc():
-        raise AutolabelError("NVRTC cannot be used: make extra-gpu brings it")
+        raise AutolabelError("NVRTC cannot be used: make setup EXTRAS=gpu brings it")
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
     offered = ("torch", "onnxruntime-cuda", "onnxruntime-cpu")
     monkeypatch.setattr(backend_choice, "offered_backends", lambda: offered)
     monkeypatch.setattr("sam2_core.backends.gpu.process_gpu", without_nvrtc)
-    with pytest.raises(AutolabelError, match="GPU 0 failed: NVRTC cannot be used: make extra-gpu"):
+    with pytest.raises(
+        AutolabelError, match="GPU 0 failed: NVRTC cannot be used: make setup EXTRAS=gpu"
+    ):
         device_offers()

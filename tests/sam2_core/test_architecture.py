@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
-transformers = pytest.importorskip("transformers", reason="needs transformers: make torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
+transformers = pytest.importorskip("transformers", reason="needs transformers: make dev")
 
 from sam2_core.architecture import build_model, random_weights, select_mask  # noqa: E402
 from sam2_core.checkpoints import from_hugging_face, is_hugging_face  # noqa: E402

@@ -80,7 +80,7 @@ def test_a_gpu_without_its_libraries_falls_back_to_the_cpu_and_says_why(monkeypa
 def test_a_backend_whose_libraries_are_missing_beside_a_gpu_says_which(name, extra, monkeypatch):
     monkeypatch.setattr(devices, "cuda_devices", lambda: 1)
     monkeypatch.setattr(backend_choice, "_has", lambda module: False)
-    with pytest.raises(AutolabelError, match=f"{name} cannot run here.*make extra-{extra}"):
+    with pytest.raises(AutolabelError, match=f"{name} cannot run here.*make setup EXTRAS={extra}"):
         backend_choice.refuse_unless_usable(name)
 
 
@@ -103,7 +103,9 @@ def test_tensorrt_is_offered_only_where_it_can_run(opens, capability, monkeypatc
     assert ("has no kernels for sm90" in why) == (capability == "sm90")
     if not can:
         remedy = (
-            "Choose --backend torch or onnxruntime-cuda" if opens else "To use it: .*extra-tensorrt"
+            "Choose --backend torch or onnxruntime-cuda"
+            if opens
+            else "To use it: .*EXTRAS=tensorrt"
         )
         with pytest.raises(AutolabelError, match=f"tensorrt cannot run here: .*{remedy}"):
             backend_choice.refuse_unless_usable("tensorrt")

@@ -147,7 +147,7 @@ def test_limits_are_those_of_the_precision(micro):
     (MICRO, "random:micro", False), (COMPACT, "compact", True),
 ])  # fmt: skip
 def test_the_recorded_answers_are_pytorchs(folder, name, close_ups):
-    pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    pytest.importorskip("torch", reason="needs PyTorch: make dev")
     from sam2_core.find_weights import resolve_weights
     from sam2_core.trust.torch_judge import torch_answers
 

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
-safetensors = pytest.importorskip("safetensors.torch", reason="needs safetensors: make torch")
-transformers = pytest.importorskip("transformers", reason="needs transformers: make torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
+safetensors = pytest.importorskip("safetensors.torch", reason="needs safetensors: make dev")
+transformers = pytest.importorskip("transformers", reason="needs transformers: make dev")
 
 from click.testing import CliRunner  # noqa: E402
 

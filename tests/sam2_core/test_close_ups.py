@@ -118,8 +118,8 @@ def same_masks(exported, modules, image, boxes):
 
 @pytest.mark.ci
 def test_an_export_with_close_ups_is_the_modules_at_that_size(tmp_path, monkeypatch):
-    pytest.importorskip("torch", reason="needs PyTorch: make torch")
-    pytest.importorskip("onnxscript", reason="needs the export packages: make torch")
+    pytest.importorskip("torch", reason="needs PyTorch: make dev")
+    pytest.importorskip("onnxscript", reason="needs the export packages: make dev")
     from sam2_core import presets
     from sam2_core.architecture import random_weights
     from sam2_core.export import export_model
@@ -145,7 +145,7 @@ def test_an_export_with_close_ups_is_the_modules_at_that_size(tmp_path, monkeypa
 
 
 def test_the_bundled_graphs_are_the_modules_at_that_size():
-    pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    pytest.importorskip("torch", reason="needs PyTorch: make dev")
     image, truth = example()
     boxes = boxes_of(truth.boxes_xyxy_px)
     exported = load_backend("compact", "onnxruntime-cpu")

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
-pytest.importorskip("onnxscript", reason="needs the export packages: make torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
+pytest.importorskip("onnxscript", reason="needs the export packages: make dev")
 
 import onnxruntime as ort  # noqa: E402
 

@@ -115,7 +115,7 @@ def test_an_exported_preset_is_found_in_the_cache(tmp_path):
 
 
 def test_a_preset_without_weights_says_what_can_be_done(tmp_path):
-    pytest.importorskip("torch", reason="without PyTorch that is what is missing: make torch")
+    pytest.importorskip("torch", reason="without PyTorch that is what is missing: make dev")
     with pytest.raises(AutolabelError, match="random:micro"):
         resolve_model("micro", Wanted(cache=tmp_path))
     with pytest.raises(AutolabelError, match=r"there is no checkpoint .*absent\.pt"):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
 onnx = pytest.importorskip("onnx", reason="needs onnx: make dev")
 
 from flows.cli.main import cli  # noqa: E402

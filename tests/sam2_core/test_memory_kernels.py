@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
 pytest.importorskip("triton", reason="needs Triton: .uv/bin/uv pip install triton")
 
 from torch import nn  # noqa: E402

@@ -242,7 +242,7 @@ def test_a_full_device_is_a_device_memory_error(trt, model, built):
 
 def test_without_tensorrt_the_error_says_what_to_do(monkeypatch, model):
     monkeypatch.setattr(backend_choice, "has_tensorrt", lambda: False)
-    with pytest.raises(AutolabelError, match=r"make extra-tensorrt.*another backend"):
+    with pytest.raises(AutolabelError, match=r"make setup EXTRAS=tensorrt.*another backend"):
         load_backend(str(model.path), "tensorrt")
 
 

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
 
 from sam2_core.backends import torch_backend, torch_compiled  # noqa: E402
 from sam2_core.backends.device_owner import DEVICE_OWNER, DeviceOwner  # noqa: E402

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
 
 from sam2_core.backends import torch_backend  # noqa: E402
 from sam2_core.backends.torch_backend import MOST_SHRUNK, TorchPixels  # noqa: E402

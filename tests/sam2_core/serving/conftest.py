@@ -21,7 +21,7 @@ def needs_triton():
     from sam2_core.serving.server_process import find_server
     from sam2_core.types import AutolabelError
 
-    pytest.importorskip("tritonclient.grpc", reason="no Triton client: make torch installs it")
+    pytest.importorskip("tritonclient.grpc", reason="no Triton client: make dev installs it")
     try:
         find_server()
     except AutolabelError as error:

@@ -18,7 +18,7 @@ MOVES, SESSIONS, OVER_S = 200, 3, 3.0
 
 @pytest.fixture(autouse=True)
 def client_of_nvidia():
-    pytest.importorskip("tritonclient.grpc", reason="no Triton client: make torch installs it")
+    pytest.importorskip("tritonclient.grpc", reason="no Triton client: make dev installs it")
 
 
 def executed(server, model=MODEL):

@@ -110,7 +110,7 @@ def test_files_that_a_server_cannot_use_are_refused_before_it_starts(ca):
      ("-----BEGIN CERTIFICATE-----\nhello\n", "cannot be used")],
 )  # fmt: skip
 def test_files_of_tls_that_are_none_are_refused_by_name(tmp_path, monkeypatch, content, says):
-    pytest.importorskip("tritonclient.grpc", reason="no Triton client: make torch installs it")
+    pytest.importorskip("tritonclient.grpc", reason="no Triton client: make dev installs it")
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_text(content)
@@ -124,7 +124,7 @@ def test_files_of_tls_that_are_none_are_refused_by_name(tmp_path, monkeypatch, c
 
 
 def test_a_token_reaches_what_stands_before_the_server_and_its_refusal_is_told(monkeypatch):
-    pytest.importorskip("tritonclient.grpc", reason="no Triton client: make torch installs it")
+    pytest.importorskip("tritonclient.grpc", reason="no Triton client: make dev installs it")
     import grpc
 
     seen = []

@@ -17,10 +17,8 @@ from tasks.load.into_fiftyone import prepare_dataset, write_frames
 from tasks.review.queue import NEEDS_REVIEW, build_queue
 from tasks.review.stats import review_stats
 from tasks.risk.compute_risk import compute_risk
-from tests.conftest import database
 from tests.review.labels import STAMP, labeled_frames, load_frames
 
-__all__ = ["database"]
 ORIGIN = Origin.of(STAMP)
 
 

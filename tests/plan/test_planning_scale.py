@@ -85,7 +85,7 @@ def test_a_thousand_sequences_that_are_up_to_date(tmp_path):
 @contextlib.contextmanager
 def flat_s3(monkeypatch, sequences: int, frames: int, run_key: str):
     """A server of so many objects, which this process and its children find."""
-    words = [sys.executable, "-m", "lab.tests.flat_s3", str(sequences), str(frames), run_key]
+    words = [sys.executable, "-m", "tests.plan.flat_s3", str(sequences), str(frames), run_key]
     with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as server:
         use_s3_endpoint(monkeypatch, f"http://127.0.0.1:{json.loads(server.stdout.readline())}")
         yield
