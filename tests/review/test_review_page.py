@@ -387,6 +387,7 @@ def merged_labels_are_one(page: Any, name: str, link: Callable[..., str]) -> Non
 
 def test_the_review_page_tells_what_to_do(name: str) -> None:
     dataset = schema.open_dataset(name)
+    dataset.save_view("nothing", dataset.match({"instances": -1}), description="not a label")
     with run_app() as app, browser_page() as page:
         open_view(page, app.link(name, view="needs-review"))
         open_first_sample(page)
@@ -406,14 +407,11 @@ def test_the_review_page_tells_what_to_do(name: str) -> None:
         page.get_by_role("button", name="Control sample").click()
         page.get_by_text("decisions left in 'control sample' (drawn at random").wait_for()
         page.locator("[data-cy=looker]").first.wait_for()
-        open_view(page, app.link(name, view="disagreements"))
-        told = "labels on which two reviewers differ"
-        page.get_by_text(
-            f"the view 'disagreements' ({told}) has nothing left to decide; "
-        ).wait_for()
+        open_view(page, app.link(name, view="nothing"))
+        page.get_by_text("the view 'nothing' (not a label) has nothing left to decide; ").wait_for()
         page.get_by_test_id("saved-views-btn-selection-clear").click()
         page.get_by_test_id("saved-views-selection").click()
-        page.get_by_test_id("saved-views-disagreements-selection-option").wait_for()
+        page.get_by_test_id("saved-views-nothing-selection-option").wait_for()
         crashes = page.get_by_test_id("saved-views-unsaved-view-selection-option")
         assert crashes.count()
         assert not crashes.is_visible()
