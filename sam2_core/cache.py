@@ -45,7 +45,7 @@ def refuse_unusable_places() -> None:
     """
     places: dict[str, str | Path] = {
         "AUTOLABEL_DATABASE_DIR": os.environ.get("AUTOLABEL_DATABASE_DIR", ""),
-        CACHE_VARIABLE: cache_folder(),
+        CACHE_VARIABLE: str(cache_folder()),
         "TMPDIR": tempfile.gettempdir(),
     }
     for variable, place in places.items():

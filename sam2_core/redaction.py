@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import traceback
+import unicodedata
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -65,6 +66,23 @@ def redact(text: str) -> str:
     text = USERINFO.sub(f"{HIDDEN}@", text)
     text = _NAMED.sub(rf"\1\2{HIDDEN}", text)
     return _HEADER.sub(rf"\1\2\3{HIDDEN}", text)
+
+
+def one_line(text: str) -> str:
+    r"""Return a text as one line that a terminal shows as it is.
+
+    A name may hold a line break, what a terminal obeys (ESC, C1), and what hides or turns the text
+    around it; all that is shown as Python would write it, such as \x1b.
+    """
+    return "".join(
+        one if one.isprintable() or unicodedata.category(one) == "Zs" else repr(one)[1:-1]
+        for one in text
+    )
+
+
+def as_lines(text: str) -> str:
+    """Do what `one_line` does, to each line of a text whose line breaks are ours."""
+    return "\n".join(map(one_line, text.split("\n")))
 
 
 def credentials_end(scheme: str, rest: str) -> int:
@@ -171,12 +189,13 @@ class RedactedRecord(logging.LogRecord):
         if self.exc_info and self.exc_info[0]:
             debugs = logging.getLogger(self.name).isEnabledFor(logging.DEBUG)
             if debugs or not getattr(self.exc_info[1], "explains_itself", False):
-                self.exc_text = redact("".join(traceback.format_exception(*self.exc_info)).rstrip())
+                trace = "".join(traceback.format_exception(*self.exc_info))
+                self.exc_text = as_lines(redact(trace).rstrip())
             self.exc_info = None  # a handler of its own mind would print it as it is
 
     def getMessage(self) -> str:  # noqa: N802 - logging's name
         """Return the message."""
-        return redact(super().getMessage())
+        return one_line(redact(super().getMessage()))
 
 
 def install() -> None:
@@ -191,4 +210,4 @@ def _last_words(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     if sys.stderr:
-        sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
+        sys.stderr.write(as_lines(redact("".join(traceback.format_exception(kind, error, trace)))))

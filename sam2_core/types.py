@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.arrays import Rows
-from sam2_core.redaction import redact
+from sam2_core.redaction import one_line, redact
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -52,7 +52,9 @@ class AutolabelError(Exception):
     explains_itself = True  # a log needs no traceback of it
 
     def __init__(self, *words: object) -> None:
-        super().__init__(*(redact(word) if isinstance(word, str) else word for word in words))
+        super().__init__(
+            *(one_line(redact(word)) if isinstance(word, str) else word for word in words)
+        )
 
 
 class MachineError(AutolabelError):

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.wording import counted, one_line
+from sam2_core.redaction import one_line
+from tasks.wording import counted
 
 _SHOWN = 3
 

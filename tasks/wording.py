@@ -5,12 +5,9 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from sam2_core.redaction import one_line
+
 _MARKS = re.compile(r"[\\`*\[\]|~$]|\b_|_\b")
-
-
-def one_line(text: str) -> str:
-    """Return a name from elsewhere as it can be shown: control characters by their codes."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def plain(text: str) -> str:

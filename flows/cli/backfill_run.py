@@ -182,8 +182,9 @@ def watch(
         if plan.shards or plan.in_flight:
             watch_shards(console, plan, warn)
     except KeyboardInterrupt:
+        console.print()
         console.print(
-            "\nno longer watching; the shards continue. `autolabel status` shows them, the same "
+            "no longer watching; the shards continue. `autolabel status` shows them, the same "
             "command with --wait watches again, with --cancel cancels them"
         )
         return {"interrupted": True, "failed": []}

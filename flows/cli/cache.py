@@ -9,6 +9,7 @@ import click
 from rich.filesize import decimal
 
 from flows.cli.common_options import json_option, print_json
+from flows.cli.display import say
 from flows.machine.services import running
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
@@ -61,7 +62,7 @@ def _sizes(chosen: Mapping[str, list[Path]]) -> dict[str, int]:
 
 def _show(sizes: Mapping[str, int]) -> None:
     for name, size in sizes.items():
-        click.echo(f"{decimal(size):>12}  {name:<12} {KINDS[name]}", err=True)
+        say(f"{decimal(size):>12}  {name:<12} {KINDS[name]}", err=True)
 
 
 def refuse_in_use(names: Collection[str]) -> None:
@@ -92,7 +93,7 @@ def list_(as_json: bool) -> None:
     sizes = _sizes(parts())
     if not print_json(as_json, {"folder": str(cache_folder()), "bytes": sizes}):
         _show(sizes)
-        click.echo(f"{decimal(sum(sizes.values())):>12}  in {cache_folder()}", err=True)
+        say(f"{decimal(sum(sizes.values())):>12}  in {cache_folder()}", err=True)
 
 
 @command.command("clear")
@@ -117,7 +118,7 @@ def clear_(names: tuple[str, ...], everything: bool, dry_run: bool, as_json: boo
     refuse_in_use(chosen)
     print_json(as_json, {"dry_run": dry_run, "bytes": sizes})
     if dry_run:
-        click.echo(f"would free {freed}; nothing was removed", err=True)
+        say(f"would free {freed}; nothing was removed", err=True)
         return
     for path in (path for paths in chosen.values() for path in paths):
         if path.is_dir() and not path.is_symlink():
@@ -127,4 +128,4 @@ def clear_(names: tuple[str, ...], everything: bool, dry_run: bool, as_json: boo
     if everything and not any(cache_folder().iterdir()):
         with contextlib.suppress(OSError):  # a mount point stays
             cache_folder().rmdir()
-    click.echo(f"freed {freed}", err=True)
+    say(f"freed {freed}", err=True)

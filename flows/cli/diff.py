@@ -35,7 +35,7 @@ from tasks.evaluate.run_diff import (
     write_report,
 )
 from tasks.frames.sources import remember_sources
-from tasks.wording import counted, one_line
+from tasks.wording import counted
 
 
 @click.command()
@@ -130,7 +130,7 @@ def _print(result: dict[str, Any], report: Path | None) -> None:
         keys = ", ".join(result[f"run_keys_{side}"])
         console.print(f"{side.upper()} is {result[f'run_{side}']}, {keys}", soft_wrap=True)
     for line in (*uncertified(result), *not_in_both(result)):
-        console.print(one_line(line), style="yellow", soft_wrap=True)
+        console.print(line, style="yellow", soft_wrap=True)
     changed = counted(len(result["changed_sequences"]), "sequence")
     console.print(f"{changed} with a change; changes: {kinds_of(result)}")
     if report:

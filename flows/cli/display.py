@@ -16,12 +16,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+import click
 from rich.console import Console
 from rich.markup import escape
+from rich.segment import Segment
 from rich.status import Status
 from rich.table import Column, Table
 
-from sam2_core.redaction import redact
+from sam2_core.redaction import as_lines, one_line, redact
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener, Progress
 from tasks.wording import counted
 
@@ -39,19 +41,30 @@ _CLOSING = re.compile(r"((?<!\\)\[/[a-z ]*\])")
 _moving: list[Callable[[], object]] = []
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line as it is: without colours, and with what `redact` would hide."""
+    click.echo(one_line(text), err=err)
+
+
 class _RedactingConsole(Console):
-    """A console that redacts secrets from every message."""
+    """A console whose messages are lines without secrets."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print, texts without secrets."""
+        """Print, each text without secrets and as one line."""
         super().print(
             *(_redacted(one) if isinstance(one, str) else one for one in objects), **options
         )
 
+    def render(self, *what: Any) -> Iterator[Segment]:
+        """Render; also what is not printed as a text has nothing that a terminal obeys."""
+        for part in super().render(*what):
+            yield part if part.control else part._replace(text=as_lines(part.text))
+
 
 def _redacted(text: str) -> str:
-    """Return a text with Rich's markup without secrets; a closing tag is no part of an address."""
-    return "".join(one if _CLOSING.fullmatch(one) else redact(one) for one in _CLOSING.split(text))
+    """Return a line with Rich's markup without secrets; a closing tag is no part of an address."""
+    parts = _CLOSING.split(one_line(text))
+    return "".join(one if _CLOSING.fullmatch(one) else redact(one) for one in parts)
 
 
 def stderr_console() -> Console:
@@ -97,7 +110,7 @@ def telling(console: Console, text: str) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows the current work, on a terminal in one place."""
     if console.is_terminal:
         with spinning(console, text) as status:
-            yield lambda words: status.update(escape(words))
+            yield lambda words: status.update(escape(one_line(words)))
         return
     logged = time.monotonic()
 
@@ -127,7 +140,7 @@ def print_table(
     """Print a table of texts, without a frame unless its style says so."""
     table = Table(*columns, **{"box": None} | style)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(one_line, row))
     console.print(table)
 
 

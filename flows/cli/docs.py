@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from flows.cli.display import say
 from sam2_core.types import AutolabelError
 
 # `make docs` builds it; a release's wheel holds it.
@@ -20,6 +21,6 @@ def command(no_browser: bool) -> None:
         raise AutolabelError(
             f"{SITE} is not there: `make docs` in a checkout builds it from the pages in docs/"
         )
-    click.echo(start.as_uri())
+    say(start.as_uri())
     if not no_browser:
         webbrowser.open(start.as_uri())

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from flows.cli.common_options import json_option, print_json
+from flows.cli.display import say
 
 
 @click.command()
@@ -20,7 +21,7 @@ def command(as_json: bool) -> None:
     def tell(names: Sequence[str]) -> None:
         shards = any(one.startswith("worker-") for one in names)
         what = ": running shards finish their chunk and go back to the queue" if shards else ""
-        click.echo(f"waiting for {', '.join(names) or 'the supervisor'}{what}", err=True)
+        say(f"waiting for {', '.join(names) or 'the supervisor'}{what}", err=True)
 
     stopped = stop_all(tell)
     database = running_server()
@@ -28,4 +29,4 @@ def command(as_json: bool) -> None:
         stopped.append("the database, which nobody used")
     if not print_json(as_json, {"stopped": stopped}):
         nothing = "nothing that `autolabel up` started is running"
-        click.echo(f"stopped: {', '.join(stopped)}" if stopped else nothing)
+        say(f"stopped: {', '.join(stopped)}" if stopped else nothing)

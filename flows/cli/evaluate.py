@@ -28,6 +28,7 @@ from flows.cli.common_options import (
 from flows.cli.display import (
     print_table,
     results_console,
+    say,
     shown_of,
     stderr_console,
     telling,
@@ -66,7 +67,7 @@ from tasks.evaluate.metrics import (
     write_report,
     write_run,
 )
-from tasks.wording import counted, one_line
+from tasks.wording import counted
 
 COLUMNS = (
     "miou", "miou_interval", "boundary_f", "miou_matched", "recall", "ap50", "mask_ap50",
@@ -200,7 +201,7 @@ def command(**options: Any) -> None:
     if options["report"]:
         draw = partial(_draw, truth, measured, by_row)
         page = write_report(options["report"], result, last.records, draw)
-        click.echo(f"report: {page}", err=True)
+        say(f"report: {page}", err=True)
     if not print_json(options["as_json"], result):
         _print(result)
     sys.exit(1 if last.failed else 0)
@@ -338,7 +339,7 @@ def _print(result: dict[str, Any]) -> None:
     columns: list[Column | str] = [first, "count", *(NUMBERS[one] for one in COLUMNS)]
     print_table(console, columns, rows_of(result, COLUMNS))
     for line in (*TERMS.splitlines(), *remarks(result)):
-        console.print(one_line(line), soft_wrap=True)
+        console.print(line, soft_wrap=True)
     for one in shown_of(console, result["failed_images"]):
-        text = one_line(f"not measured: {one['file_name']}: {one['reason']}")
+        text = f"not measured: {one['file_name']}: {one['reason']}"
         console.print(text, soft_wrap=True)

@@ -23,7 +23,7 @@ from sam2_core.cache import (
 )
 from sam2_core.machine import NUMBERS
 from sam2_core.machine_errors import causes
-from sam2_core.redaction import redact
+from sam2_core.redaction import one_line, redact
 from sam2_core.types import AutolabelError
 from tasks.processes import SAFE_PATH, collect_seldom, handling
 from tasks.types import NothingFoundError
@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
         return importlib.import_module(f"flows.cli.{cmd_name}").command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a usage error may repeat a secret.
+        """Run the command; a usage error may repeat a secret, or what a shell made of names.
 
         Ctrl-C ends it with exit code 130, not with click's "Aborted!" and 1: that is a run of which
         something failed.
@@ -85,9 +85,10 @@ class LazyGroup(click.Group):
             if not isinstance(error, click.ClickException):
                 raise
             words = error.format_message()
-            if redact(words) == words:
+            said = one_line(redact(words))
+            if said == words or isinstance(error, click.MissingParameter):  # whose lines are ours
                 raise
-            raise click.UsageError(redact(words), getattr(error, "ctx", None)) from error
+            raise click.UsageError(said, getattr(error, "ctx", None)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from flows.cli.common_options import (
     FILE,
@@ -18,7 +17,7 @@ from flows.cli.common_options import (
     precision_option,
     print_json,
 )
-from flows.cli.display import print_table, stderr_console, telling
+from flows.cli.display import print_table, results_console, say, stderr_console, telling
 from flows.cli.models_engines import build, certify_model
 from sam2_core.backend_choice import precision_for
 from sam2_core.backends.model_folder import exported_folder, is_current
@@ -93,7 +92,7 @@ def download(names: tuple[str, ...], source: str, cache: Path | None, as_json: b
             use = f"`autolabel models export {name}` makes it fit for labeling"
         done.append({"name": name, "path": str(path), "sha256": sha256})
         if not as_json:
-            click.echo(f"{name}: {path} (sha256 {sha256}); {use}")
+            say(f"{name}: {path} (sha256 {sha256}); {use}")
     print_json(as_json, {"checkpoints": done})
 
 
@@ -164,14 +163,14 @@ def export(
         folder = out or exported_folder(model.preset, sha256, graph, one, cache)
         was_there = is_current(folder) and not force
         if not was_there:
-            with Console(stderr=True).status(f"exporting {name} {one}") as status:
+            with stderr_console().status(f"exporting {name} {one}") as status:
                 export_model(
                     model, folder, checkpoint_sha256=sha256, weights=weights, graph=graph,
                     precision=one, memory=memory, progress=status.update,
                 )  # fmt: skip
         folders[one] = str(folder)
         if not as_json:
-            click.echo(f"{name} {one}: {folder}" + (" (was there)" if was_there else ""))
+            say(f"{name} {one}: {folder}" + (" (was there)" if was_there else ""))
     result = {
         "name": name, "folder": folders[wanted[0]], "folders": folders,
         "checkpoint_sha256": sha256, "weights": weights,
@@ -234,7 +233,7 @@ def _print_models(models: list[dict[str, Any]], others: list[dict[str, Any]]) ->
     for model in models:
         state = f"to download, {model['bytes'] / 1e6:.0f} MB" if model["url"] else "of this project"
         if model["damaged"]:
-            state = "[red]damaged: download again[/]"
+            state = "damaged: download again"
         elif model["downloaded"]:
             state = "downloaded"
         rows.append(
@@ -242,18 +241,19 @@ def _print_models(models: list[dict[str, Any]], others: list[dict[str, Any]]) ->
                 str(model["name"]),
                 f"{model['image_size']} px",
                 state,
-                "\n".join(model["exported"]) or "-",
-                "\n".join(map(_certificate_line, model["certificates"])) or "-",
+                ", ".join(model["exported"]) or "-",
+                "; ".join(map(_certificate_line, model["certificates"])) or "-",
             )
         )
-    console = Console()
+    console = results_console()
     print_table(console, ("model", "input", "checkpoint", "exported", "certificates"), rows)
     if others:
-        console.print("\ncertificates of other folders, or of what has been replaced since:")
+        console.print()
+        console.print("certificates of other folders, or of what has been replaced since:")
     for one in others:
         where = one["source"] if one["now"] else f"{one['source']} (replaced since)"
         text = f"  {one['id']}  {_certificate_line(one)}  {where}"
-        console.print(text, soft_wrap=True, markup=False)
+        console.print(text, soft_wrap=True)
 
 
 def _certificate_line(one: dict[str, Any]) -> str:
@@ -311,4 +311,4 @@ def triton_repository(models: tuple[str, ...], out: Path, **options: Any) -> Non
     )  # fmt: skip
     if not print_json(options["as_json"], {"folder": str(out), "models": names}):
         for name in names:
-            click.echo(f"{name}: {out / name}")
+            say(f"{name}: {out / name}")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from flows.cli.common_options import (
@@ -17,7 +16,7 @@ from flows.cli.common_options import (
     precision_option,
     print_json,
 )
-from flows.cli.display import print_table, results_console, spinning, stderr_console
+from flows.cli.display import print_table, results_console, say, spinning, stderr_console
 from sam2_core.backend_choice import require_tensorrt
 from sam2_core.backends.gpu import CudaDevice
 from sam2_core.backends.model_folder import ModelFolder
@@ -39,7 +38,7 @@ from sam2_core.trust.following import certify_memory, clip
 from sam2_core.types import AutolabelError
 from tasks.boxes.detectors import resolve_detector
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
-from tasks.wording import counted, one_line
+from tasks.wording import counted
 
 
 @click.command("build")
@@ -70,7 +69,7 @@ def build(
     """
     require_tensorrt()
     targets = _targets(capabilities, index)
-    with Console(stderr=True).status(f"resolving {model}") as status:
+    with stderr_console().status(f"resolving {model}") as status:
         wanted = Wanted(precision, cache=cache, progress=lambda text: status.update(str(text)))
         # As labeling uses it: for close-ups where it has them.
         folder = resolve_model(model, wanted).for_close_ups(None)
@@ -78,7 +77,7 @@ def build(
     if not print_json(as_json, {"model": str(folder.path), "engines": engines}):
         for one in engines:
             size = f"{one['engine_bytes'] / 1e6:.1f} MB, built in {one['build_s']} s"
-            click.echo(f"{one['target']} {one['graph']}: {one['path']} ({size})")
+            say(f"{one['target']} {one['graph']}: {one['path']} ({size})")
 
 
 def _targets(capabilities: str | None, index: int) -> list[str]:
@@ -215,7 +214,7 @@ def _certify_masks(
             except NoJudgeError as error:
                 if needs_judge:
                     raise
-                click.echo(f"on the bundled pictures only: {error}", err=True)
+                say(f"on the bundled pictures only: {error}", err=True)
         certificate, found = certify(
             segmenter, calibration, answers, kind=kind, source=choice.source
         )
@@ -255,7 +254,7 @@ def _print_certificate(certificate: Certificate) -> None:
     if certificate.worst[0]["iou"] < 1:
         console.print("the worst; green: both, red: this engine only, blue: PyTorch only")
         for one in certificate.worst[:3]:
-            text = f"  {one_line(one['picture'])}: IoU {one['iou']:.4f}  {one['file']}"
+            text = f"  {one['picture']}: IoU {one['iou']:.4f}  {one['file']}"
             console.print(text, soft_wrap=True)
     for failure in certificate.failures:
         console.print(failure, style="red")

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from flows.cli.common_options import json_option, print_json
+from flows.cli.display import say
 from flows.cli.options import backfill_params, label_options
 from flows.params import LabelParams
 from flows.server.api import use_api
@@ -28,7 +29,7 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     use_api()
     turn_off()
     if not print_json(ctx.params["as_json"], {"on": False}):
-        click.echo("nights are off; repeat the command with SOURCE to turn them on again")
+        say("nights are off; repeat the command with SOURCE to turn them on again")
     ctx.exit()
 
 
@@ -82,9 +83,9 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     nights = [one.astimezone(ZoneInfo(zone)) for one in plan_nights(NIGHTS_SHOWN)]
     served = bool(workers_online(CPU_POOL))
     if not served:
-        click.echo(f"no worker of pool {CPU_POOL} is online: `autolabel up` starts one", err=True)
+        say(f"no worker of pool {CPU_POOL} is online: `autolabel up` starts one", err=True)
     if refusal:
-        click.echo(f"as things are now every night would fail: {refusal}", err=True)
+        say(f"as things are now every night would fail: {refusal}", err=True)
     result = {
         "at": when, "timezone": zone,
         "next_runs": [one.isoformat(timespec="minutes") for one in nights],
@@ -93,11 +94,11 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     if print_json(as_json, result):
         return
     if instead:
-        click.echo(f"no longer labeled every night: {instead}")
-    click.echo(f"every night at {when} {zone}, the next:")
+        say(f"no longer labeled every night: {instead}")
+    say(f"every night at {when} {zone}, the next:")
     for moment in nights:
-        click.echo(f"  {moment:%a %Y-%m-%d %H:%M %Z}")
-    click.echo(f"one now: 'Quick run' of {NIGHTLY} on Prefect's page")
+        say(f"  {moment:%a %Y-%m-%d %H:%M %Z}")
+    say(f"one now: 'Quick run' of {NIGHTLY} on Prefect's page")
 
 
 def replaced(before: Mapping[str, Any], now: LabelParams) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from flows.cli.common_options import FloatRange, json_option, print_json, sources_option
+from flows.cli.display import say
 from flows.machine.services import folder
 from flows.server.sign_in import write_links
 from sam2_core.types import AutolabelError
@@ -58,7 +59,7 @@ def _way_in(url: str, port: int, what: str) -> Iterator[Path]:
     file = write_links(folder(), {what: url}, f"review-{port}.html", leads_on)
     way = f"the link in {file} leads to the queue; only you can read that file"
     try:
-        click.echo(f"{what}: " + (f"the queue is at\n  {url}" if sys.stdout.isatty() else way))
+        say(f"{what}: {f'the queue is at {url}' if sys.stdout.isatty() else way}")
         yield file
     finally:
         file.unlink(missing_ok=True)
@@ -74,11 +75,11 @@ def _serve(app: App, opened: Any) -> None:
     database = DatabaseKeeper()
     while app.process.poll() is None:
         if done := database.look():
-            click.echo(f"{opened.name}: {done}", err=True)
+            say(f"{opened.name}: {done}", err=True)
             try:
                 show_again(opened)
             except AutolabelError as error:
-                click.echo(f"{opened.name}: not all decisions are shown again: {error}", err=True)
+                say(f"{opened.name}: not all decisions are shown again: {error}", err=True)
         time.sleep(0.5)
     status = app.process.returncode
     how = f"was killed by signal {-status}" if status < 0 else f"has ended with status {status}"
@@ -171,29 +172,27 @@ def open_(
     names = [NEEDS_REVIEW, LABEL_BY_LABEL] if queue.decisions else []
     names += [SECOND_OPINIONS] if queue.second else []
     views = " or ".join(f"'{mine.named(one)}'" for one in names)
-    click.echo(
-        f"{dataset}: {queue.text()}{views and f'; choose {views} at the top left'}", err=True
-    )
+    say(f"{dataset}: {queue.text()}{views and f'; choose {views} at the top left'}", err=True)
     for line in _advice(opened, mine, queue):
-        click.echo(f"{dataset}: {line}", err=True)
+        say(f"{dataset}: {line}", err=True)
     risks = [f"{name} {risk:.0%}" for name, risk in sequence_risks(opened).items()]
-    click.echo(f"{dataset}: riskiest sequences: {', '.join(risks[:5]) or 'all done'}", err=True)
+    say(f"{dataset}: riskiest sequences: {', '.join(risks[:5]) or 'all done'}", err=True)
     if aside.frames:
-        click.echo(f"{dataset}: {aside.text()}", err=True)
+        say(f"{dataset}: {aside.text()}", err=True)
     with run_app(port) as app:
         if port is None and app.port != DEFAULT_PORT:
-            click.echo(f"port {DEFAULT_PORT} is taken: {app.port} is used", err=True)
+            say(f"port {DEFAULT_PORT} is taken: {app.port} is used", err=True)
         view = mine.named([*names, NEEDS_REVIEW][0])  # which says what comes next
         url = app.link(opened.name, view=view.replace(" ", "-"))
         what = f"Review {dataset} as {who}"
         try:
             with _way_in(url, app.port, what) as file:
-                click.echo("click the first picture there; Ctrl-C here stops the App", err=True)
+                say("click the first picture there; Ctrl-C here stops the App", err=True)
                 if browser:
                     webbrowser.open(file.as_uri())
                 _serve(app, opened)
         except (KeyboardInterrupt, SystemExit) as end:
-            click.echo("stopping", err=True)  # it takes a moment
+            say("stopping", err=True)  # it takes a moment
             if isinstance(end, SystemExit):
                 raise
 
@@ -219,26 +218,26 @@ def report(dataset: str, as_json: bool) -> None:
     }  # fmt: skip
     if print_json(as_json, result):
         return
-    click.echo(f"{dataset}: {given.decided:,} of {counted(given.labels, 'label')} decided")
-    click.echo(f"  decisions by: {stats.decided_by(given)}")
+    say(f"{dataset}: {given.decided:,} of {counted(given.labels, 'label')} decided")
+    say(f"  decisions by: {stats.decided_by(given)}")
     if not given.opinions:
-        click.echo("  no second opinion yet")
+        say("  no second opinion yet")
     for one in pairs:
-        click.echo(f"  {one.text()}")
+        say(f"  {one.text()}")
         for name, rate in one.by_class.items():
             if rate.wrong:
-                click.echo(f"    {name}: they differ on {rate.wrong} of {rate.of}")
+                say(f"    {name}: they differ on {rate.wrong} of {rate.of}")
     for each in differing:
         (first, second), (verdict, other) = each.people, each.verdicts
         where = " ".join(
             filter(None, [each.sequence_id, each.camera, f"frame {each.frame_number}"])
         )
-        click.echo(f"  {where}, {each.label}: {first} says {verdict}, {second} says {other}")
+        say(f"  {where}, {each.label}: {first} says {verdict}, {second} says {other}")
         if each.settled:
             who, verdict = each.settled
-            click.echo(f"    settled by {who} as {verdict}")
+            say(f"    settled by {who} as {verdict}")
     if waiting:
-        click.echo(
+        say(
             f"they are in the view '{DISAGREEMENTS}' (in the App: a button of 'Review progress'): "
             "what is decided there holds"
         )
@@ -249,13 +248,14 @@ def report(dataset: str, as_json: bool) -> None:
 def calibrate(dataset: str) -> None:
     """Fit the risk to your own decisions; needs 200 of them."""
     done = stats.calibrate(open_dataset(dataset))
-    click.echo(
+    say(
         f"{dataset}: decisions on {counted(done.labels, 'label')} of "
         f"{counted(done.made.decisions, 'object')}, {done.wrong} of them wrong; the risk was "
         f"{done.error_before:.3f} off on the mean, and is {done.error_after:.3f} now"
     )
     if done.uri:
-        click.echo(f"  {done.uri}\n  {done.picture_uri}")
+        say(f"  {done.uri}")
+        say(f"  {done.picture_uri}")
 
 
 @command.command("rebuild")
@@ -283,18 +283,16 @@ def rebuild_(dataset: str, out: str, sources: tuple[str, ...], as_json: bool) ->
         "unreadable": {name: str(error) for name, error in report.unreadable.items()},
     }  # fmt: skip
     if not print_json(as_json, result):
-        click.echo(
-            f"{dataset}: {counted(report.frames, 'frame')}, {counted(report.instances, 'label')}"
-        )
+        say(f"{dataset}: {counted(report.frames, 'frame')}, {counted(report.instances, 'label')}")
     if report.changed:
-        click.echo(
+        say(
             f"left out, as their pictures have changed: {counted(report.changed, 'frame')}",
             err=True,
         )
     if aside.frames:
-        click.echo(f"{dataset}: {aside.text()}", err=True)
+        say(f"{dataset}: {aside.text()}", err=True)
     for sequence, error in report.unreadable.items():
-        click.echo(f"left out: sequence {sequence}: {error}", err=True)
+        say(f"left out: sequence {sequence}: {error}", err=True)
     if report.unreadable:
         sys.exit(1)
 
@@ -303,4 +301,4 @@ def rebuild_(dataset: str, out: str, sources: tuple[str, ...], as_json: bool) ->
 def stop() -> None:
     """Stop the database that autolabel started, even while it is in use."""
     database = running_server()
-    click.echo("stopped" if database and database.stop() else "no database of ours is running")
+    say("stopped" if database and database.stop() else "no database of ours is running")

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from flows.cli.common_options import FILE, cache_mb_option, load_timeout_option, numbers, refuse
-from flows.cli.display import stderr_console
+from flows.cli.display import say, stderr_console
 from sam2_core.images import open_image
 from sam2_core.serving.client import Sam2Client
 from sam2_core.serving.contract import WHOLE_FRAMES
@@ -130,14 +130,14 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
                 "metrics": f"http{tls}://{at}:{metrics.getsockname()[1]}/metrics",
             }
             for name, address in (where | {"models": ", ".join(names)}).items():
-                click.echo(f"{name:<8} {address}", err=True)  # with the token of the page's link
+                say(f"{name:<8} {address}", err=True)  # with the token of the page's link
             console.print(
                 "Ctrl-C ends it. Label with it: [bold]autolabel label ... --backend triton "
                 f"--triton-urls {where['grpc']}"
             )
             if options["as_json"]:  # on one line, for whoever waits for it
                 ready = where | {"models": names, "pid": server.process.pid}
-                click.echo(json.dumps(ready))
+                say(json.dumps(ready))
         server.wait()
 
 

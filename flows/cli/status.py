@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from flows.cli.common_options import FloatRange, json_option, print_json
-from flows.cli.display import as_typed
+from flows.cli.display import as_typed, say
 from flows.machine.services import ADVICE, has_died, refused_workers
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
@@ -49,7 +49,7 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
 
     died = has_died()
     if died:
-        click.echo(
+        say(
             "nothing runs of what `autolabel up` started: it was killed, or the machine started "
             "again. No night begins until `autolabel up`; `autolabel down` if that is meant",
             err=True,
@@ -88,22 +88,22 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
 
 def _show_all(status: dict[str, Any], hours: float) -> None:
     workers = ", ".join(status["workers_online"]) or "none"
-    click.echo(f"workers that label: {workers}")
+    say(f"workers that label: {workers}")
     _show_refused(status["workers_refused"])
     for schedule in status["schedules"]:
         _show_schedule(schedule)
     if size := status["database_bytes"]:
-        click.echo(f"Prefect's database: {size / 1e6:,.0f} MB")
+        say(f"Prefect's database: {size / 1e6:,.0f} MB")
     for one in status["label_runs"]:
         when = local_time(one["started"]) if one["started"] else "not started"
         later = "; the same command continued it later" if one["continued"] else ""
-        click.echo(f"{one['name']}: {one['state']}, {when}, to {one['out']}{later}")
+        say(f"{one['name']}: {one['state']}, {when}, to {one['out']}{later}")
         if one["state"] in {"Completed", "Failed"} and one["message"]:
             lacks = one["state"] == "Failed" or "in part" in one["message"]
             why = f"; which and why: {as_typed('status', one['out'])}" if lacks else ""
-            click.echo(f"  {one['message']}{why}")
+            say(f"  {one['message']}{why}")
     if not status["runs"]:
-        click.echo(f"no shards in the last {hours:g} h")
+        say(f"no shards in the last {hours:g} h")
     for run in status["runs"]:
         _show(run)
 
@@ -203,7 +203,7 @@ def _show_labels(labels: list[dict[str, Any]], as_json: bool) -> int:
             failed = len(one["failed_frames"])
             followed = f" ({one['followed']} followed)" if one["followed"] else ""
             of_newest = f"in the newest {one['sequences_read']:,} of them " if some else ""
-            click.echo(
+            say(
                 f"{one['out']}: {counted(one['sequences'], 'sequence')}, {of_newest}"
                 f"{counted(one['frames'], 'frame')}{f' ({failed} failed)' if failed else ''} and "
                 f"{counted(one['instances'], 'label')}{followed} by {one['model']}, "
@@ -211,34 +211,32 @@ def _show_labels(labels: list[dict[str, Any]], as_json: bool) -> int:
                 + (f"; a later run has labeled {one['relabeled']} anew" if one["relabeled"] else "")
             )
             given = {"boxes": one["boxes"], **one["options"]}.items()
-            click.echo(
-                f"  with        {', '.join(f'{name} {value}' for name, value in given if value)}"
-            )
+            say(f"  with        {', '.join(f'{name} {value}' for name, value in given if value)}")
             _show_failed(one["failed_frames"])
             for line in one["to_do"]:
-                click.echo(f"  to do: {line}")
+                say(f"  to do: {line}")
             for name in one["quarantined"]:
-                click.echo(f"  given up    {name}")
+                say(f"  given up    {name}")
         decided = {one["out"]: ", ".join(one["reviewed_datasets"]) for one in labels}
         for folder, names in decided.items():
             if names:
-                click.echo(f"{folder}: decisions on {names}")
+                say(f"{folder}: decisions on {names}")
     return int(bool(refused) or any(one["to_do"] for one in labels))
 
 
 def _show_failed(frames: list[dict[str, Any]]) -> None:
     for one in frames[:FRAMES_SHOWN]:
-        click.echo(f"  no labels   {one['uri']}: {one['reason']} (in {one['stage']})")
+        say(f"  no labels   {one['uri']}: {one['reason']} (in {one['stage']})")
     if (more := len(frames) - FRAMES_SHOWN) > 0:
-        click.echo(f"  no labels   {more} more; --json has all")
+        say(f"  no labels   {more} more; --json has all")
 
 
 def _show_refused(reasons: dict[str, str]) -> None:
 
     for name, reason in reasons.items():
-        click.echo(f"{name} takes no work: {reason}")
+        say(f"{name} takes no work: {reason}")
     if reasons:
-        click.echo(f"  to do: {ADVICE}")
+        say(f"  to do: {ADVICE}")
 
 
 def _show_schedule(schedule: dict[str, Any]) -> None:
@@ -252,13 +250,13 @@ def _show_schedule(schedule: dict[str, Any]) -> None:
         line += f", the last run of {moment}{before} {schedule['last_state'].lower()}"
         if schedule["last_state"] == "Completed" and schedule["last_message"]:
             line += f": {schedule['last_message']}"
-    click.echo(line)
+    say(line)
     if schedule["sources"]:
-        click.echo(f"  labels      {short_sources(schedule['sources'])} to {schedule['out']}")
+        say(f"  labels      {short_sources(schedule['sources'])} to {schedule['out']}")
     for moment in schedule["next_runs"]:
-        click.echo(f"  planned     {_local(moment, schedule)}")
+        say(f"  planned     {_local(moment, schedule)}")
     if schedule["problem"]:
-        click.echo(f"  to do: {schedule['problem']}")
+        say(f"  to do: {schedule['problem']}")
 
 
 def _local(moment: str, schedule: dict[str, Any]) -> str:
@@ -270,22 +268,23 @@ def _local(moment: str, schedule: dict[str, Any]) -> str:
 def _show(run: dict[str, Any]) -> None:
     from flows.server.runs import counted_states
 
-    click.echo(f"\nrun {run['run_key']} of {run['sources']} to {run['out']}")
-    click.echo(f"  shards      {counted_states(run['shards'])}")
+    say("")
+    say(f"run {run['run_key']} of {run['sources']} to {run['out']}")
+    say(f"  shards      {counted_states(run['shards'])}")
     if run["sequences_complete"] is not None:
-        click.echo(f"  sequences   {run['sequences_complete']} complete")
+        say(f"  sequences   {run['sequences_complete']} complete")
     if (rate := run["frames_per_second_and_worker"]) is not None:
-        click.echo(f"  throughput  {rate:.2f} frames/s of a worker, start and loading included")
+        say(f"  throughput  {rate:.2f} frames/s of a worker, start and loading included")
     for reason, count in run["failures"].items():
-        click.echo(f"  failed {count}x  {reason}")
+        say(f"  failed {count}x  {reason}")
     for reason, count in run["waiting"].items():
-        click.echo(f"  waits  {count}x  {reason}")
+        say(f"  waits  {count}x  {reason}")
     _show_failed(run["failed_frames"])
     for what, names in (
         ("given up", run["quarantined"]),
         ("mixed versions", run["sequences_of_mixed_versions"]),
     ):
         for name in names[:10]:
-            click.echo(f"  {what:<11} {name}")
+            say(f"  {what:<11} {name}")
     for line in run["to_do"]:
-        click.echo(f"  to do: {line}")
+        say(f"  to do: {line}")

@@ -14,7 +14,7 @@ from filelock import FileLock
 from rich.console import Console
 
 from flows.cli.common_options import PORT, json_option, print_json
-from flows.cli.display import stderr_console
+from flows.cli.display import say, stderr_console
 from flows.cli.main import was_interrupted
 from flows.machine.programs import APP, CPU_POOL, DATABASE, GPU_POOL, SERVER, workers
 from flows.machine.services import (
@@ -245,6 +245,6 @@ def _show_links(console: Console, links: Mapping[str, str], started: Mapping[str
             soft_wrap=True,
         )
     elif links:  # not through the console, which shows no secret; these are for this terminal
-        click.echo("these links are for you alone, they sign your browser in:", err=True)
+        say("these links are for you alone, they sign your browser in:", err=True)
         for name, link in links.items():
-            click.echo(f"{name:<12} {link}", err=True)
+            say(f"{name:<12} {link}", err=True)

@@ -129,9 +129,8 @@ class Postgres(SharedServer):
             "-A", "scram-sha-256", "-E", "UTF8", "--no-locale",
         )  # fmt: skip
         if done.returncode:
-            raise AutolabelError(
-                f"PostgreSQL's data cannot be made in {self.folder}: {done.stdout[-300:].strip()}"
-            )
+            words = " ".join(done.stdout.split())[-300:]
+            raise AutolabelError(f"PostgreSQL's data cannot be made in {self.folder}: {words}")
         new.replace(self._data)
 
     def _migrate(self) -> None:
@@ -149,7 +148,7 @@ class Postgres(SharedServer):
                 f"{self.folder}. Where another installation shares this cache, or you went back to "
                 "an older version, give one of them an AUTOLABEL_CACHE of its own, or begin anew "
                 "with `autolabel cache clear prefect` (the history of runs and schedules go with "
-                f"it, labels stay). {migrating.stdout[-500:].strip()}"
+                f"it, labels stay). {' '.join(migrating.stdout[-500:].split())}"
             )
         done.write_text(now)
 

@@ -422,11 +422,11 @@ class TritonServer:
         if stood:
             shown = lines[stood[0] : stood[0] + _STACK_LINES]
             advice = (
-                f"\nA model was not loaded within {self._loading_s:.0f} s and was ended; above is "
+                f". A model was not loaded within {self._loading_s:.0f} s and was ended; this is "
                 "where it stood. On a busy machine, or where engines are built first, give it "
                 "more: --load-timeout"
             )
-        return "; its log says:\n" + "\n".join(shown) + advice
+        return f"; its log says: {' | '.join(shown)}{advice}"
 
     def _load(self, model: str) -> None:
         """Load the versions of a model that its folder has now; the one before answers meanwhile.

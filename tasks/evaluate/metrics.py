@@ -17,10 +17,11 @@ from pycocotools import mask as coco_mask
 from pydantic import BaseModel, Field
 
 from sam2_core.mask_geometry import SIZES, boundary_f, boundary_tolerance_px, mask_iou, size_class
+from sam2_core.redaction import one_line
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import TruthImage, areas_px, rle_box_xyxy_px
 from tasks.risk.geometry import box_ious
-from tasks.wording import counted, local_date, markdown_table, one_line, plain
+from tasks.wording import counted, local_date, markdown_table, plain
 
 RESAMPLES = 1000
 Finite = Annotated[float, Field(allow_inf_nan=False)]

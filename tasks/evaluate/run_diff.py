@@ -17,6 +17,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.mask_geometry import SIZES, mask_iou, size_class
+from sam2_core.redaction import one_line
 from sam2_core.trust.calibration import write_difference
 from sam2_core.types import AutolabelError
 from tasks.dataset.recorded_frames import Pictures, find_pictures
@@ -30,7 +31,7 @@ from tasks.store.addresses import checked
 from tasks.store.manifests import Manifest, labels_of, list_manifests, list_runs, newest_of
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
-from tasks.wording import counted, markdown_table, one_line, plain
+from tasks.wording import counted, markdown_table, plain
 
 CHANGED = "changed.txt"
 CHANGES = "changes.jsonl"

@@ -17,8 +17,8 @@ import cv2
 import numpy as np
 from av.stream import Disposition
 
+from sam2_core.redaction import one_line
 from tasks.frames.images import refuse_large
-from tasks.wording import one_line
 
 _LOOKED_AT = 5  # frames: the first ones may be progressive
 
