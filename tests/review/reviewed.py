@@ -11,6 +11,7 @@ from pycocotools import mask as coco_mask
 
 from tasks.dataset import documents, layout, schema
 from tasks.dataset.documents import stamp_text
+from tasks.frames.sources import remember_sources
 from tasks.load.into_fiftyone import load_sequence, prepare_dataset
 from tasks.review.actions import (
     accept,
@@ -123,6 +124,7 @@ def load_run(
     manifest = replace(
         manifest, frames_uri=folder if frames[0].frame.local_path else manifest.frames_uri
     )
+    remember_sources([manifest.frames_uri])
     write_manifest(str(out), manifest)
     prepare_dataset(name, cameras, out_uri=str(out))
     load_sequence(name, str(out), manifest)
