@@ -64,9 +64,9 @@ $(VENV)/.runtime: $(BIN)/python requirements.lock pyproject.toml
 		echo "the first start will take longer"
 	@: > $@
 
-$(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
+$(VENV)/.dev: $(VENV)/.runtime tests/requirements-dev.lock
 	@echo "installing what the tests need into $(VENV)"
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r tests/requirements-dev.lock
 	@: > $@
 
 $(VENV)/.all: $(VENV)/.dev pyproject.toml
@@ -103,16 +103,15 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-fmt: $(VENV)/.dev ## Format, fix what can be fixed, write docs/cli.md
+fmt: $(VENV)/.dev ## Format, and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/python docs/cli_reference.py
 
 lock: | $(OWN_UV) ## Resolve the dependencies again
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml -o requirements.lock
-	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
+	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml --group dev -o tests/requirements-dev.lock
 	@# What the extra gpu adds to requirements.lock, for its image.
-	$(UV) pip compile --quiet --python-platform x86_64-unknown-linux-gnu --generate-hashes --no-header --no-emit-index-url --no-annotate --python-version 3.11 pyproject.toml --extra gpu -c requirements.lock -o requirements-gpu.lock \
+	$(UV) pip compile --quiet --python-platform x86_64-unknown-linux-gnu --generate-hashes --no-header --no-emit-index-url --no-annotate --python-version 3.11 pyproject.toml --extra gpu -c requirements.lock -o deploy/docker/requirements-gpu.lock \
 		$$(while IFS='=[ ' read -r name rest; do case $$name in [a-z]*) printf ' --no-emit-package %s' "$$name";; esac; done < requirements.lock)
 
 clean: ## Remove what was built

@@ -28,7 +28,7 @@ BACKENDS = (
     "triton",
 )
 # What "auto" takes first: PyTorch was measured to be fastest, TensorRT has not run on a GPU yet;
-# see BENCHMARKS.md.
+# see docs/BENCHMARKS.md.
 BEST_FIRST = ("torch", "onnxruntime-cuda", "tensorrt", "onnxruntime-cpu")
 # The extra of this package that brings what a backend needs.
 EXTRAS = {"torch": "torch", "tensorrt": "tensorrt", "onnxruntime-cuda": "gpu"}

@@ -19,8 +19,9 @@ pytestmark = pytest.mark.skipif(MAKE is None, reason="no make on the PATH")
 @pytest.fixture
 def checkout(tmp_path):
     """A checkout in which nothing is installed, and a PATH with nothing."""
-    for name in ("Makefile", "pyproject.toml", "requirements.lock", "requirements-dev.lock"):
-        shutil.copy(REPOSITORY / name, tmp_path)
+    (tmp_path / "tests").mkdir()
+    for name in ("Makefile", "pyproject.toml", "requirements.lock", "tests/requirements-dev.lock"):
+        shutil.copy(REPOSITORY / name, tmp_path / name)
     (tmp_path / "bin").mkdir()
     return tmp_path
 

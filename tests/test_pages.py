@@ -46,9 +46,9 @@ STOPS = {
 
 
 def shown() -> list[str]:
-    """Commands in code, without comments and what the shell does; cli.md is generated."""
+    """Commands in code, without comments and what the shell does."""
     found = set()
-    for text in (text for name, text in TEXTS.items() if name != "docs/cli.md"):
+    for text in TEXTS.values():
         for block in re.findall(r"^```[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             lines = re.sub(r"(^| )#.*", "", block.replace("\\\n", " "), flags=re.MULTILINE)
             found |= set(re.findall(r"(?<![-\w])(autolabel [^|>;&)\n]*[^|>;&)\s])", lines))
@@ -93,12 +93,29 @@ def test_the_modules_that_pages_run_are_there() -> None:
     assert not [one for one in named if not importlib.util.find_spec(one)]
 
 
-def test_the_reference_of_the_command_line_is_current() -> None:
-    """In a process of its own: a command keeps the help option of whoever calls it first."""
-    written = subprocess.run(
-        [sys.executable, "docs/cli_reference.py", "-"], cwd=ROOT, stdout=subprocess.PIPE, check=True
-    )
-    assert TEXTS["docs/cli.md"] == written.stdout.decode(), "run: make fmt"
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages as the site has them, made in a process of its own: a command keeps the help option
+    of its first caller."""
+    folder = tmp_path_factory.mktemp("site") / "pages"
+    subprocess.run([sys.executable, "docs/build.py", folder], cwd=ROOT, check=True)
+    return folder
+
+
+def test_links_of_the_site_lead_to_pages_pictures_and_headings_in_it(site: Path) -> None:
+    for page in site.glob("*.md"):
+        for target, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+            linked = site / target if target else page
+            assert linked.exists(), f"{page.name} links {target}"
+            assert not anchor or anchor in anchors(linked), f"{page.name}: {target}#{anchor}"
+
+
+def test_the_site_has_the_help_of_every_command_and_leads_to_it(site: Path) -> None:
+    assert "[`autolabel label --help`](cli.md#autolabel-label)" in (site / "labeling.md").read_text()
+    reference = (site / "cli.md").read_text()
+    assert "\n## autolabel review report\n\n```text\nUsage: autolabel review report " in reference
+    for name in cli.list_commands(click.Context(cli)):
+        assert f"\n## autolabel {name}\n" in reference
 
 
 @pytest.mark.parametrize("package", ["flows", "tasks"])

@@ -74,7 +74,7 @@ _LIBRARIES = {
 # first percentile of those over 32x32 px; at most so far apart may half of the logits be, in
 # deviations, and half of the predicted IoU. fp32: what other exports are held to (mean 0.999), and
 # the goal for original frames (0.98). fp16: what half precision was measured to reach, see
-# BENCHMARKS.md.
+# lab/RESULTS.md.
 LIMITS = {"fp32": (0.998, 0.999, 0.98, 0.0005, 0.002), "fp16": (0.99, 0.995, 0.95, 0.1, 0.02)}
 
 

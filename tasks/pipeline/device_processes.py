@@ -40,7 +40,7 @@ from tasks.pipeline.chunk import ChunkState, detect_chunk
 from tasks.pipeline.run_context import Job
 from tasks.processes import SAFE_PATH, collect_seldom
 
-# With four, 16 cores keep an H200 busy, whatever the backend (BENCHMARKS.md).
+# With four, 16 cores keep an H200 busy, whatever the backend (docs/BENCHMARKS.md).
 MOST, CORES_EACH, MEMORY_EACH = 4, 4, 8 << 30
 
 _SPAWN = multiprocessing.get_context("spawn")

@@ -74,7 +74,7 @@ def test_images_begin_pinned_end_as_nobody_and_are_those_of_chart_compose_and_wo
 def test_every_package_of_an_image_has_a_hash_and_no_lock_names_it_twice():
     locked = [
         dict(re.findall(r"^([\w.-]+)(?:\[.*?\])?==(\S+)", text, re.MULTILINE))
-        for name in ("requirements.lock", "requirements-gpu.lock")
+        for name in ("requirements.lock", "deploy/docker/requirements-gpu.lock")
         for text in [(REPOSITORY / name).read_text()]
     ]
     assert {"onnx", "cuda-bindings", "nvidia-cudnn-cu13"} <= set(locked[1])

@@ -1,7 +1,7 @@
 """The TensorRT backend's own logic: the real builder, and a stand-in for what needs the GPU.
 
 What is under test is real: engines, buckets, padding, buffers, streams, graphs, caches. That
-engines run was never tried (BENCHMARKS.md).
+engines run was never tried (docs/BENCHMARKS.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The bundled model's graphs become engines, in the real library, and what is wrong is refused.
 
-TensorRT-RTX parses and builds without a GPU. That engines run was never tried (BENCHMARKS.md).
+TensorRT-RTX parses and builds without a GPU. That engines run was never tried (docs/BENCHMARKS.md).
 """
 
 from __future__ import annotations
