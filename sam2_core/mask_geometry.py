@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from rlemasklib import RLEMask
 
 # COCO's size classes, by the area of the mask in pixels.
 SIZES = ("small", "medium", "large")
@@ -18,15 +19,20 @@ def size_class(area_px: float) -> str:
     return "medium" if area_px < MEDIUM_AREA_PX else "large"
 
 
+def mask_of(rle: bytes, size_hw: tuple[int, int]) -> RLEMask:
+    """Read a compressed run-length string, COCO's `counts`.
+
+    Raises:
+        ValueError: it is damaged: its runs are not those of the image.
+
+    """
+    return RLEMask.from_dict({"size": size_hw, "counts": rle})
+
+
 def mask_iou(first: bytes, second: bytes, size_hw: tuple[int, int]) -> float:
     """IoU of two compressed run-length masks of one image; two empty masks give 1."""
-    from pycocotools import mask as coco_mask
-
-    a = {"counts": first, "size": list(size_hw)}
-    b = {"counts": second, "size": list(size_hw)}
-    if not coco_mask.area(a) and not coco_mask.area(b):
-        return 1.0
-    return float(coco_mask.iou([a], [b], [0])[0, 0])
+    one, other = mask_of(first, size_hw), mask_of(second, size_hw)
+    return float(one.iou(other)) if one.any() or other.any() else 1.0
 
 
 def boundary_tolerance_px(size_hw: tuple[int, int]) -> int:
@@ -43,18 +49,16 @@ def boundary_f(first: bytes, second: bytes, size_hw: tuple[int, int], tolerance_
     own contours and tolerance.
     """
     import cv2
-    from pycocotools import mask as coco_mask
 
-    rles = [{"counts": one, "size": list(size_hw)} for one in (first, second)]
-    masks = [np.ascontiguousarray(coco_mask.decode(one)) for one in rles]
+    masks = [mask_of(one, size_hw) for one in (first, second)]
     if not masks[0].any() or not masks[1].any():
         return float(masks[0].any() == masks[1].any())
-    boxes = np.array([coco_mask.toBbox(one) for one in rles])
+    boxes = np.array([mask.bbox() for mask in masks], np.int64)
     boxes[:, 2:] += boxes[:, :2]
     margin = tolerance_px + 2
-    left, top = np.maximum(boxes[:, :2].min(0).astype(int) - margin, 0)
-    right, bottom = boxes[:, 2:].max(0).astype(int) + margin
-    crops = [np.pad(mask[top:bottom, left:right], 1) for mask in masks]
+    left, top = np.maximum(boxes[:, :2].min(0) - margin, 0).tolist()
+    right, bottom = (boxes[:, 2:].max(0) + margin).tolist()
+    crops = [np.pad(mask[top:bottom, left:right].to_array(order="C"), 1) for mask in masks]
     cross = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
     contours = [crop - cv2.erode(crop, cross) for crop in crops]
     disk = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * tolerance_px + 1,) * 2)
@@ -68,14 +72,11 @@ Bitmap = npt.NDArray[np.uint8]
 Points = npt.NDArray[np.float64]
 
 
-def polygons(mask: Bitmap) -> list[Points]:
+def polygons(mask: RLEMask) -> list[Points]:
     """Outlines of a mask, one closed polygon per part, holes joined to their part by a cut.
 
     A pixel's centre is at +0.5; outlines run a quarter of a pixel inside the pixels' edges, so that
     rasterising by centres gives the mask again.
-
-    Args:
-        mask: uint8 (H, W) of 0 and 1.
 
     Returns:
         float64 (K, 2) x, y in pixels each.
@@ -83,12 +84,10 @@ def polygons(mask: Bitmap) -> list[Points]:
     """
     import cv2
 
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    if not len(rows):
+    if not mask.any():
         return []
-    top, left = int(rows[0]), int(columns[0])
-    crop = mask[top : rows[-1] + 1, left : columns[-1] + 1]
-    doubled = np.pad(crop.repeat(2, 0).repeat(2, 1), 1)
+    crop, (left, top, *_) = mask.tight_crop()
+    doubled = np.pad(crop.to_array(order="C").repeat(2, 0).repeat(2, 1), 1)
     contours, tree = cv2.findContours(doubled, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
     parts: dict[int, list[Points]] = {}
     for number, contour in enumerate(contours):

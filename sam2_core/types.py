@@ -149,19 +149,18 @@ class Masks(Rows):
 
     def to_array(self, row: int) -> npt.NDArray[np.bool_]:
         """Pixels of one mask: bool (H, W)."""
-        from pycocotools import mask as coco_mask
+        from sam2_core.mask_geometry import mask_of
 
-        run_lengths = {"size": list(self.size_hw), "counts": self.rle[row]}
-        return np.asarray(coco_mask.decode(run_lengths), np.bool_)
+        return np.asarray(mask_of(self.rle[row], self.size_hw).to_array(), np.bool_)
 
     def polygons(self) -> list[list[npt.NDArray[np.float64]]]:
         """Outlines of every mask: float64 (K, 2) x, y in pixels for each of its parts.
 
         Holes are joined to their part by a cut; a pixel's centre is at +0.5.
         """
-        from sam2_core.mask_geometry import polygons
+        from sam2_core.mask_geometry import mask_of, polygons
 
-        return [polygons(self.to_array(row).astype(np.uint8)) for row in range(len(self))]
+        return [polygons(mask_of(counts, self.size_hw)) for counts in self.rle]
 
 
 @dataclass(frozen=True)

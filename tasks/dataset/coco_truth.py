@@ -265,7 +265,7 @@ def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> bytes:
         rle = _of_counts(segmentation, size_hw)
     else:
         raise ValueError("a segmentation is a list of polygons or an object with counts and size")
-    if not coco_mask.area({"counts": rle, "size": list(size_hw)}):
+    if not mask_of(rle, size_hw).any():
         raise ValueError("the mask has no pixel in the picture")
     return rle
 
@@ -298,12 +298,10 @@ def _of_counts(segmentation: dict[str, Any], size_hw: tuple[int, int]) -> bytes:
 
 def rle_box_xyxy_px(rle: bytes, size_hw: tuple[int, int]) -> npt.NDArray[np.float32]:
     """Bound a mask: float32 (4,) left, top, right, bottom; zeros when it is empty."""
-    x, y, w, h = coco_mask.toBbox({"counts": rle, "size": list(size_hw)})
+    x, y, w, h = mask_of(rle, size_hw).bbox()
     return np.array([x, y, x + w, y + h], np.float32)
 
 
 def areas_px(rles: Sequence[bytes], size_hw: tuple[int, int]) -> npt.NDArray[np.int64]:
     """Count the pixels of N masks: int64 (N,)."""
-    # One by one: `area` of more than 255 masks fails with NumPy 2.
-    sized = [{"counts": one, "size": list(size_hw)} for one in rles]
-    return np.array([int(coco_mask.area(one)) for one in sized], np.int64)
+    return np.array([mask_of(one, size_hw).area() for one in rles], np.int64)

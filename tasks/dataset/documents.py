@@ -21,7 +21,7 @@ import cv2
 import numpy as np
 from bson import ObjectId
 from isal.isal_zlib import crc32
-from pycocotools import mask as coco_mask
+from rlemasklib import RLEMask
 
 from sam2_core.cache import cannot_write
 from sam2_core.types import ModelStamp
@@ -35,7 +35,6 @@ from tasks.masks.crops import (
     deflated,
     npy_bytes,
     npy_zlib,
-    segments_of,
 )
 from tasks.risk.compute_risk import Judgement
 from tasks.store.artifacts import RunStamp
@@ -190,9 +189,9 @@ def mask_of(document: Mapping[str, Any], size_hw: tuple[int, int]) -> BoolArray:
 
 def rle_of(mask: BoolArray, left: int, top: int, size_hw: tuple[int, int]) -> str:
     """COCO run-length string of the whole image from a crop at (left, top)."""
-    full = np.zeros(size_hw, np.uint8, order="F")
-    full[top : top + mask.shape[0], left : left + mask.shape[1]] = mask
-    counts: bytes = coco_mask.encode(full)["counts"]
+    height, width = mask.shape
+    around = (top, size_hw[0] - top - height, left, size_hw[1] - left - width)
+    counts: bytes = RLEMask.from_array(mask).pad(*around).to_dict()["counts"]
     return counts.decode("ascii")
 
 
@@ -221,8 +220,8 @@ def to_values(document: Mapping[str, Any], size_hw: tuple[int, int], **changed: 
 def to_document(values: Mapping[str, Any]) -> Document:
     """Turn an artifact's values into a label as FiftyOne stores it."""
     size_hw = (int(values["size_hw"][0]), int(values["size_hw"][1]))
-    segments = segments_of([values["rle"].encode("ascii")], size_hw)
-    crops = crops_of(np.array([values["box_xyxy_px"]], np.float32), segments)
+    box_xyxy_px = np.array([values["box_xyxy_px"]], np.float32)
+    crops = crops_of(box_xyxy_px, [values["rle"].encode("ascii")], size_hw)
     left, top, right, bottom = crops.windows_xyxy_px[0].tolist()
     height, width = max(size_hw[0], 1), max(size_hw[1], 1)
     document = layout.detection(

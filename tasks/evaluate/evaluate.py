@@ -24,10 +24,11 @@ from typing import Any, TypeVar
 import cv2
 import numpy as np
 import numpy.typing as npt
-from pycocotools import mask as coco_mask
+from rlemasklib import RLEMask
 
 from sam2_core.checkpoints import PYTORCH
 from sam2_core.images import open_image
+from sam2_core.mask_geometry import mask_of
 from sam2_core.preprocess import StagedFrame
 from sam2_core.prompts import PointPrompts, point_prompts
 from sam2_core.segmenter import Segmenter
@@ -372,8 +373,7 @@ def _indices(file: Path) -> npt.NDArray[np.int64]:
 
 
 def _rle(mask: npt.NDArray[np.bool_]) -> bytes:
-    encoded: dict[str, Any] = coco_mask.encode(np.asfortranarray(mask, np.uint8))
-    return bytes(encoded["counts"])
+    return bytes(RLEMask.from_array(mask).to_dict()["counts"])
 
 
 BoolArray = npt.NDArray[np.bool_]
@@ -465,7 +465,7 @@ def clicked_masks(
 
 
 def _array(rle: bytes, size_hw: tuple[int, int]) -> BoolArray:
-    return np.asarray(coco_mask.decode({"counts": rle, "size": list(size_hw)}), np.bool_)
+    return np.asarray(mask_of(rle, size_hw).to_array(order="C"), np.bool_)
 
 
 def find_image(folder: Path, file_name: str) -> Path:

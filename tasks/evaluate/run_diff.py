@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pycocotools import mask as coco_mask
+from rlemasklib import RLEMask
 
 from sam2_core.mask_geometry import SIZES, mask_iou, size_class
 from sam2_core.redaction import one_line
@@ -141,7 +141,7 @@ def _drawn(path: Path, change: Change, pictures: Pictures) -> str:
     if picture is None:
         return f"its picture cannot be had: {storage.redact(uri)}"
     pixels = read_image(replace(change.frame, local_path=str(picture)))
-    nothing = bytes(coco_mask.encode(np.zeros(pixels.shape[:2], np.uint8, order="F"))["counts"])
+    nothing = bytes(RLEMask.zeros(pixels.shape[:2]).to_dict()["counts"])
     masks = [one or nothing for one in change.rle]
     write_difference(path, pixels, masks[0], masks[1], np.array(change.instance.box_xyxy_px))
     return ""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from sam2_core.mask_geometry import Bitmap, Points, one_polygon, polygons
+from sam2_core.mask_geometry import Bitmap, Points, mask_of, one_polygon, polygons
 from sam2_core.types import AutolabelError
 from tasks.export.types import (
     ExportFrame,
@@ -103,7 +103,7 @@ class CocoWriter(Writer):
     def _annotation(self, instance: Instance, size_hw: tuple[int, int]) -> dict[str, Any]:
         segmentation: Any = {"size": list(size_hw), "counts": instance.rle.decode("ascii")}
         if self.as_polygons:
-            parts = polygons(bitmap(instance, size_hw))
+            parts = polygons(mask_of(instance.rle, size_hw))
             self._loss.note(polygon_iou(parts, instance, size_hw))
             segmentation = [part.ravel().tolist() for part in parts]
         return {
@@ -177,7 +177,7 @@ class YoloWriter(Writer):
         lines = []
         for instance in frame.instances:
             mask = bitmap(instance, frame.size_hw)
-            parts = polygons(mask)
+            parts = polygons(mask_of(instance.rle, frame.size_hw))
             fractions = (one_polygon(parts) / (width, height)).round(6)
             self._loss.note(filled_iou(fractions * (width, height), mask))
             numbers = " ".join(f"{value:g}" for value in fractions.ravel().tolist())

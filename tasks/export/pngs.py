@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-from pycocotools import mask as coco_mask
+from rlemasklib import RLEMask
 
 from tasks.export.types import (
     ExportFrame,
@@ -180,7 +180,7 @@ class MotsWriter(Writer):
         self.sink.write(f"instances/{name}/{frame.index:06d}.png", _png(picture))
         height, width = frame.size_hw
         for value in np.unique(picture[picture > 0]).tolist():
-            rle = coco_mask.encode(np.asfortranarray((picture == value).astype(np.uint8)))
+            rle = RLEMask.from_array(picture == value).to_dict()
             words = f"{frame.index} {value} {value // 1000} {height} {width}"
             self._file.write(f"{words} {rle['counts'].decode('ascii')}\n")
 

@@ -20,13 +20,12 @@ from typing import IO, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pycocotools import mask as coco_mask
 
 from sam2_core.cache import cache_folder
-from sam2_core.mask_geometry import Bitmap
+from sam2_core.mask_geometry import Bitmap, mask_of
 from sam2_core.types import AutolabelError
 from tasks.frames.identity import part_of
-from tasks.masks.crops import paint, segments_of
+from tasks.masks.crops import bounds_of, cut_out, masks_of
 from tasks.store import storage
 from tasks.types import FrameRef
 
@@ -313,12 +312,12 @@ def rle_dict(instance: Instance, size_hw: tuple[int, int]) -> dict[str, Any]:
 
 def bitmap(instance: Instance, size_hw: tuple[int, int]) -> Bitmap:
     """Pixels of a mask: uint8 (H, W) of 0 and 1."""
-    return np.asarray(coco_mask.decode(rle_dict(instance, size_hw)), np.uint8)
+    return np.asarray(mask_of(instance.rle, size_hw).to_array())
 
 
 def tight_box(instance: Instance, size_hw: tuple[int, int]) -> tuple[float, float, float, float]:
     """Smallest box around a mask: x, y, width, height in pixels."""
-    x, y, width, height = coco_mask.toBbox(rle_dict(instance, size_hw)).tolist()
+    x, y, width, height = mask_of(instance.rle, size_hw).bbox().tolist()
     return x, y, width, height
 
 
@@ -329,12 +328,10 @@ def tight_crops(
 
     The masks are bool (height, width) of their boxes; no picture of the whole image is made.
     """
-    segments = segments_of([one.rle for one in frame.instances], frame.size_hw)
-    bounds = segments.bounds_xyxy_px()
-    masks = paint(segments, bounds)
-    for one, box, mask in zip(frame.instances, bounds.tolist(), masks, strict=True):
+    masks = masks_of([one.rle for one in frame.instances], frame.size_hw)
+    for one, mask, box in zip(frame.instances, masks, bounds_of(masks).tolist(), strict=True):
         left, top, right, bottom = box
-        yield one, (left, top, right, bottom), np.ascontiguousarray(mask)
+        yield one, (left, top, right, bottom), cut_out(mask, box)
 
 
 class DistinctNames:

@@ -60,7 +60,7 @@ from tasks.dataset.schema import (
 )
 from tasks.frames.identity import frame_key
 from tasks.frames.sources import UnknownSourceError
-from tasks.masks.crops import crops_of, crops_of_frames, npy_zlib, segments_of
+from tasks.masks.crops import crops_of, npy_zlib
 from tasks.review.events import apply_events, read_events, standing_entries
 from tasks.review.set_aside import (
     CHANGED,
@@ -145,7 +145,7 @@ def truth_documents(image: TruthImage, owner: str) -> list[dict[str, Any]]:
     """Make the documents of one image's true instances."""
     if not len(image):
         return []
-    crops = crops_of(image.boxes_xyxy_px, segments_of(image.rle, image.size_hw))
+    crops = crops_of(image.boxes_xyxy_px, image.rle, image.size_hw)
     scale = np.array([image.size_hw[1], image.size_hw[0]] * 2, np.float64)
     xywhs = crops.windows_xyxy_px / scale
     xywhs[:, 2:] -= xywhs[:, :2]
@@ -310,11 +310,11 @@ def write_frames(
         for row in zip(labeled, keys, ids, judgements, strict=True)
         if row[2] not in placement.changed
     ]
-    crops = crops_of_frames([(one.boxes, one.masks) for one, *_ in rows if one.masks is not None])
     for one, key, identity, judgement in rows:
         documents: list[Document] = []
         if one.masks is not None:
-            documents = label_documents(one, next(crops), origin, judgement)
+            crops = crops_of(one.boxes.xyxy_px, one.masks.rle, one.masks.size_hw)
+            documents = label_documents(one, crops, origin, judgement)
         fields = machine_fields(one, origin, documents, judgement, now)
         total += fields["instances"]
         fields["filepath"] = placement.paths.get(one.frame.uri) or fields["filepath"]

@@ -1,23 +1,23 @@
 """From COCO run lengths of whole images to small masks over boxes, many at once.
 
 A mask is a set of runs over the image flattened column by column. Decoding one mask of a large
-image costs as much as the image; here only the runs are expanded, and painted into crops.
+image costs as much as the image; here only what is in a crop becomes pixels.
 """
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
+from rlemasklib import RLEMask
 
 from sam2_core.arrays import Arrays
-from sam2_core.types import Boxes, FloatArray, IntArray, Masks
+from sam2_core.mask_geometry import mask_of
+from sam2_core.types import FloatArray, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 MASKS_AT_ONCE = 500  # what is computed of so many stays in a core's cache
@@ -49,62 +49,38 @@ class Segments(Arrays):
     count: int
     size_hw: tuple[int, int]
 
-    def bounds_xyxy_px(self) -> IntArray:
-        """int64 (N, 4): left, top, right, bottom of each mask; zeros where it is empty."""
-        bounds = np.zeros((self.count, 4), np.int64)
-        if not len(self.mask):
-            return bounds
-        first = np.flatnonzero(np.diff(self.mask, prepend=-1))
-        present = self.mask[first]
-        last = np.append(first[1:], len(self.mask)) - 1
-        bounds[present, 0] = self.column[first]
-        bounds[present, 1] = np.minimum.reduceat(self.top, first)
-        bounds[present, 2] = self.column[last] + 1
-        bounds[present, 3] = np.maximum.reduceat(self.bottom, first)
-        return bounds
 
-
-def segments_of(rle: Sequence[bytes], size_hw: tuple[int, int]) -> Segments:
-    """Decode N compressed run-length strings (COCO's `counts`) of one image.
+def masks_of(rle: Sequence[bytes], size_hw: tuple[int, int]) -> list[RLEMask]:
+    """Read N compressed run-length strings (COCO's `counts`) of one image.
 
     Raises:
-        ValueError: a string is damaged: its runs do not end within the image.
+        ValueError: a string is damaged: its runs are not those of the image.
 
     """
-    pairs, ends, rows = _run_ends(rle, size_hw)
-    some = np.flatnonzero(pairs[:, 1])
-    owner = np.repeat(np.arange(len(rle)), rows)[some]
-    return _split_columns(owner, ends[some, 0], ends[some, 1], len(rle), size_hw)
+    return [mask_of(counts, size_hw) for counts in rle]
 
 
-def run_edges(rle: Sequence[bytes], size_hw: tuple[int, int]) -> IntArray:
+def run_edges(masks: Sequence[RLEMask]) -> IntArray:
     """Where the foreground runs of N masks of one image begin and end, one after another.
 
     Returns:
         int64 (2R,), ascending: places in N images flattened column by column and laid end to end.
         A pixel is foreground if an odd number of edges lies at or before it.
 
-    Raises:
-        ValueError: a string is damaged: its runs do not end within the image.
-
     """
-    _, ends, rows = _run_ends(rle, size_hw)
-    ends += np.repeat(np.arange(len(rle)) * (size_hw[0] * size_hw[1]), rows)[:, None]
-    return ends.reshape(-1)
+    runs = [mask.counts for mask in masks]
+    edges = np.cumsum(np.concatenate([*runs, np.zeros(0, np.uint32)]), dtype=np.int64)
+    lengths = np.array([len(one) for one in runs], np.int64)
+    # The end of a background run that ends its image is none.
+    return np.delete(edges, (np.cumsum(lengths) - 1)[lengths % 2 == 1])
 
 
-def _run_ends(
-    rle: Sequence[bytes], size_hw: tuple[int, int]
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Lengths and ends of all masks' runs, each int64 (R, 2), and how many pairs each mask has."""
-    pairs, rows = run_pairs(rle)
-    first = np.cumsum(rows) - rows
-    ends = np.cumsum(pairs).reshape(-1, 2)
-    before = np.where((rows > 0) & (first > 0), np.append(ends[:, 1], 0)[first - 1], 0)
-    ends -= np.repeat(before, rows)[:, None]
-    if ends.max(initial=0) > size_hw[0] * size_hw[1] or pairs.min(initial=0) < 0:
-        raise ValueError("damaged run lengths: they do not fit the image")
-    return pairs, ends, rows
+def segments_of(masks: Sequence[RLEMask], size_hw: tuple[int, int]) -> Segments:
+    """Cut N masks of one image into segments."""
+    start, stop = run_edges(masks).reshape(-1, 2).T
+    owner = start // max(size_hw[0] * size_hw[1], 1)
+    before = owner * (size_hw[0] * size_hw[1])
+    return _split_columns(owner, start - before, stop - before, len(masks), size_hw)
 
 
 def _split_columns(
@@ -124,49 +100,6 @@ def _split_columns(
         stop = np.minimum(stop, (column + 1) * height)
     offset = column * height
     return Segments(owner, column, start - offset, stop - offset, count, size_hw)
-
-
-def run_pairs(rle: Sequence[bytes]) -> tuple[IntArray, IntArray]:
-    """All masks' run lengths as pairs background, foreground, and how many pairs each mask has.
-
-    COCO's code: five bits a character, least significant first, 0x20 says that more follow, 0x10 of
-    the last is the sign; from the fourth run on, the difference to the run before the last.
-
-    Returns:
-        int64 (R, 2), one mask after another, 0 where a mask ends with a background run, and int64
-        (N,).
-
-    """
-    codes = np.frombuffer(b"".join(rle), np.uint8) - 48
-    stops = np.flatnonzero(codes < 0x20)
-    lengths = np.diff(stops, prepend=-1)
-    starts = stops - lengths + 1
-    values = (codes[starts] & 0x1F).astype(np.int64)
-    for digit in range(1, int(lengths.max(initial=1))):
-        longer = np.flatnonzero(lengths > digit)
-        values[longer] |= (codes[starts[longer] + digit] & 0x1F).astype(np.int64) << (5 * digit)
-    values -= (codes[stops] & 0x10).astype(np.int64) << (5 * lengths - 4)
-    ends = np.cumsum([len(counts) for counts in rle])
-    runs = np.diff(np.searchsorted(stops, ends, side="left"), prepend=0)
-    rows = (runs + 1) // 2
-    shift = 2 * (np.cumsum(rows) - rows) - (np.cumsum(runs) - runs)
-    pairs = np.zeros((int(rows.sum()), 2), np.int64)
-    pairs.reshape(-1)[np.arange(len(values)) + np.repeat(shift, runs)] = values
-    return _undo_differences(pairs, rows, runs), rows
-
-
-def _undo_differences(differences: IntArray, rows: IntArray, runs: IntArray) -> IntArray:
-    """Add to each run from the fourth on the one before the last, mask by mask."""
-    some = rows > 0
-    rows, odd = rows[some], runs[some] % 2 == 1
-    first = np.cumsum(rows) - rows
-    pairs = np.cumsum(differences, axis=0)
-    # The sums start anew with each mask, those of the background with its third run.
-    base = np.stack([pairs[first, 0], pairs[first, 1] - differences[first, 1]], axis=1)
-    pairs -= np.repeat(base, rows, axis=0)
-    pairs[first, 0] = differences[first, 0]
-    pairs[(first + rows - 1)[odd], 1] = 0
-    return np.asarray(pairs)
 
 
 def crop_windows(
@@ -196,28 +129,19 @@ def crop_windows(
     return joined
 
 
-def paint(segments: Segments, windows_xyxy_px: IntArray) -> list[BoolArray]:
-    """Masks of N windows that hold them: bool (height, width) of the window, C order."""
+def bounds_of(masks: Sequence[RLEMask]) -> IntArray:
+    """Smallest boxes around N masks: int64 (N, 4) left, top, right, bottom; zeros if empty."""
+    xywh = np.array([mask.bbox() for mask in masks], np.int64).reshape(-1, 4)
+    return np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
+
+
+def cut_out(mask: RLEMask, window_xyxy_px: Sequence[int]) -> BoolArray:
+    """Pixels of a mask in a window of its image: bool (height, width), C order."""
     import cv2
 
-    left, top, right, bottom = windows_xyxy_px.T
-    heights, widths = bottom - top, right - left
-    sizes = heights * widths
-    offsets = np.cumsum(sizes) - sizes
-    of = segments.mask
-    column = (segments.column - left[of]) * heights[of] + offsets[of] - top[of]
-    edges = np.empty(2 * len(of) + 2, np.int64)
-    edges[0], edges[-1] = 0, sizes.sum()
-    edges[1:-1:2], edges[2:-1:2] = column + segments.top, column + segments.bottom
-    values = np.zeros(2 * len(of) + 1, np.uint8)
-    values[1::2] = 1
-    flat = np.repeat(values, np.diff(edges))
-    return [
-        cv2.transpose(flat[at : at + h * w].reshape(w, h)).view(np.bool_)
-        if h
-        else np.zeros((0, 0), np.bool_)
-        for at, h, w in zip(offsets.tolist(), heights.tolist(), widths.tolist(), strict=True)
-    ]
+    left, top, right, bottom = window_xyxy_px
+    pixels = mask[top:bottom, left:right].to_array()  # column by column, as the runs are
+    return (cv2.transpose(pixels.T) if pixels.size else pixels).view(np.bool_)
 
 
 def npy_zlib(mask: BoolArray) -> bytes:
@@ -257,27 +181,8 @@ class Crops(Arrays):
     masks: tuple[BoolArray, ...]
 
 
-def crops_of(boxes_xyxy_px: FloatArray, segments: Segments) -> Crops:
-    """Cut N masks of an image out around their boxes."""
-    windows = crop_windows(boxes_xyxy_px, segments.bounds_xyxy_px(), segments.size_hw)
-    return Crops(windows, tuple(paint(segments, windows)))
-
-
-def crops_of_frames(frames: Sequence[tuple[Boxes, Masks]]) -> Iterator[Crops]:
-    """Cut out the masks of frames, one frame after another.
-
-    Those of many frames are decoded at once: a call of numpy costs as much for a few masks.
-    """
-    blocks = np.cumsum([len(boxes) for boxes, _ in frames]) // MASKS_AT_ONCE
-    sizes = [(*masks.size_hw, block) for (_, masks), block in zip(frames, blocks, strict=True)]
-    for (height, width, _), group in itertools.groupby(
-        zip(sizes, frames, strict=True), key=itemgetter(0)
-    ):
-        some = [frame for _, frame in group]
-        boxes_xyxy_px = np.concatenate([boxes.xyxy_px for boxes, _ in some])
-        rle = [counts for _, masks in some for counts in masks.rle]
-        crops = crops_of(boxes_xyxy_px, segments_of(rle, (height, width)))
-        ends = np.cumsum([len(boxes) for boxes, _ in some]).tolist()
-        for start, stop in itertools.pairwise([0, *ends]):
-            rows = slice(start, stop)
-            yield Crops(crops.windows_xyxy_px[rows], crops.masks[rows])
+def crops_of(boxes_xyxy_px: FloatArray, rle: Sequence[bytes], size_hw: tuple[int, int]) -> Crops:
+    """Cut N masks of an image out around their boxes; raises as `masks_of`."""
+    masks = masks_of(rle, size_hw)
+    windows = crop_windows(boxes_xyxy_px, bounds_of(masks), size_hw)
+    return Crops(windows, tuple(map(cut_out, masks, windows.tolist())))

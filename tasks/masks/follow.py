@@ -16,7 +16,6 @@ from itertools import starmap
 from typing import Any
 
 import numpy as np
-from pycocotools import mask as coco_mask
 
 from sam2_core.backends.follow_backends import FollowBackend
 from sam2_core.follow import Followed, Follower, FollowRules
@@ -24,7 +23,7 @@ from sam2_core.load import memory_sha256
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.postprocess import finish
 from sam2_core.types import Boxes, ImageArray, IntArray, LowResMasks, Masks
-from tasks.masks.crops import segments_of
+from tasks.masks.crops import bounds_of, masks_of
 from tasks.masks.model import ModelChoice
 from tasks.masks.rules import MaskRules, tidied
 from tasks.store.tables import FOLLOWED, LabeledFrame
@@ -117,7 +116,7 @@ def with_boxes_around(one: LabeledFrame) -> LabeledFrame:
     rows = rows[rows >= one.detected]
     xyxy_px = one.boxes.xyxy_px.copy()
     rle = one.masks.chosen(rows).rle
-    xyxy_px[rows] = segments_of(rle, one.masks.size_hw).bounds_xyxy_px()
+    xyxy_px[rows] = bounds_of(masks_of(rle, one.masks.size_hw))
     return replace(one, boxes=replace(one.boxes, xyxy_px=xyxy_px))
 
 
@@ -222,17 +221,12 @@ class _Chunk:
 
 def _uncovered(made: Masks, own: Masks) -> list[int]:
     """Rows of masks that are not empty, and that no other of the frame covers."""
-    height, width = made.size_hw
-
-    def runs(masks: Masks, rows: Iterable[int]) -> list[dict[str, Any]]:
-        return [{"size": [height, width], "counts": masks.rle[row]} for row in rows]
-
-    there = runs(own, np.flatnonzero(own.area_px))
+    there, found = (masks_of(one.rle, one.size_hw) for one in (own, made))
     kept: list[int] = []
     for row in np.flatnonzero(made.area_px).tolist():
-        (mask,) = runs(made, [row])
+        mask = found[row]
         # The share of the mask that each of the others covers.
-        if not there or coco_mask.iou([mask], there, [1] * len(there)).max() < MOST_COVERED:
+        if all((mask & other).area() < MOST_COVERED * mask.area() for other in there):
             there.append(mask)
             kept.append(row)
     return kept

@@ -17,15 +17,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from pycocotools import mask as coco_mask
 
 from sam2_core.checkpoints import NoMemoryError
 from sam2_core.follow import Follower, FollowRules
+from sam2_core.mask_geometry import mask_iou
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.documents import carried_id, mask_of, rle_of, sample_id, stamp_text, window_of
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import DONE, MACHINE_FIELD, REVIEWED_FIELD
-from tasks.masks.crops import BoolArray, segments_of
+from tasks.masks.crops import BoolArray, bounds_of, masks_of
 from tasks.masks.follow import LEAST_PREDICTED_IOU, finished
 from tasks.masks.model import choose_model
 from tasks.review.actions import (
@@ -178,7 +178,7 @@ class Following:
     def _note(self, frame: Chosen, sample: Mapping[str, Any], masks: Masks, age: int) -> None:
         """Remember what becomes of a frame's label of the object, or of a new one."""
         (rle,) = masks.rle
-        box = segments_of(masks.rle, masks.size_hw).bounds_xyxy_px()[0].tolist()
+        box = bounds_of(masks_of(masks.rle, masks.size_hw))[0].tolist()
         labels = list(labels_of(sample))
         iou = [_iou(rle, box, one, frame.size_hw) for _, one in labels]
         same = [
@@ -223,9 +223,7 @@ def _iou(rle: bytes, box: list[int], label: Mapping[str, Any], size_hw: tuple[in
         return 0.0
     own: BoolArray = mask_of(label, size_hw)
     other = rle_of(own, left, top, size_hw).encode("ascii")
-    size = list(size_hw)
-    pair = [{"size": size, "counts": one} for one in (rle, other)]
-    return float(coco_mask.iou(pair[:1], pair[1:], [0])[0, 0])
+    return mask_iou(rle, other, size_hw)
 
 
 def _unchanged(dataset: Any, frame: Chosen) -> bool:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from bson import ObjectId
 from pydantic import Field, FiniteFloat, TypeAdapter
+from rlemasklib import RLEMask
 
 from sam2_core.arrays import freeze_arrays
 from sam2_core.clicks import BGRA, MADE, OpenImage, drawn
@@ -32,9 +33,9 @@ from tasks.dataset.documents import (
 )
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import REVIEWED_FIELD
-from tasks.masks.crops import BoolArray, paint, segments_of
+from tasks.masks.crops import BoolArray, bounds_of, cut_out, masks_of
 from tasks.masks.model import Segmenters, choose_model
-from tasks.masks.rules import without_small_parts
+from tasks.masks.rules import large_parts, least_of, without_holes
 from tasks.review.actions import Chosen, as_corrected, choose, confirming, decide
 from tasks.review.events import CORRECTED, EDITED, Event
 from tasks.types import FrameRef
@@ -170,11 +171,10 @@ def mend(dataset: Any, clicked: Clicked) -> tuple[Chosen, Mended]:
     if masks.reasons[0] or not masks.area_px[0]:
         reason = "" if masks.reasons[0].startswith("empty") else masks.reasons[0]
         raise AutolabelError(reason or NOTHING_FOUND)
-    segments = segments_of(masks.rle, masks.size_hw)
-    bounds = segments.bounds_xyxy_px()
-    (mask,) = paint(segments, bounds)
-    left, top, _, _ = bounds[0].tolist()
-    mask = tidied(mask, (left, top), clicked.points, dragged)
+    (whole,) = masks_of(masks.rle, masks.size_hw)
+    bounds = bounds_of([whole])[0].tolist()
+    left, top, _, _ = bounds
+    mask = tidied(cut_out(whole, bounds), (left, top), clicked.points, dragged)
     if not mask.any():
         raise AutolabelError(NOTHING_FOUND)
     rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
@@ -342,11 +342,10 @@ def tidied(
     kept = mask.copy()
     if box_xyxy_px is not None:
         kept &= _within(mask.shape, corner_xy_px, points, box_xyxy_px)
-    kept = without_small_parts(kept, on, share=CRUMB_SHARE)
-    framed = np.pad(~kept, 1, constant_values=True)  # what is outside of all is no hole
-    clicks = np.pad(off, 1)
-    clicks[0, 0] = True
-    return ~without_small_parts(framed, clicks, int(CRUMB_SHARE * kept.sum()))[1:-1, 1:-1]
+    whole = RLEMask.from_array(kept)
+    whole = large_parts(whole, least_of(whole, CRUMB_SHARE), RLEMask.from_array(on))
+    least, clicks = int(CRUMB_SHARE * whole.area()), RLEMask.from_array(off)
+    return np.asarray(without_holes(whole, least, clicks).to_array(), np.bool_)
 
 
 def _within(

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from pycocotools import mask as coco_mask
+from rlemasklib import RLEMask
 
 from sam2_core.arrays import Arrays
-from sam2_core.types import FloatArray, IntArray, Masks
-from tasks.masks.crops import MASKS_AT_ONCE, BoolArray, Segments, segments_of
+from sam2_core.types import FloatArray, IntArray
+from tasks.masks.crops import MASKS_AT_ONCE, BoolArray, bounds_of, masks_of, segments_of
 from tasks.risk.geometry import (
     Numbers,
     box_areas,
@@ -359,14 +359,16 @@ def _mask_features(
 ) -> None:
     """Measure the masks of frames of one size."""
     masks = [one for one in (frames[i].masks for i in chosen) if one is not None]
-    segments = segments_of([rle for one in masks for rle in one.rle], masks[0].size_hw)
+    every = masks_of([rle for one in masks for rle in one.rle], masks[0].size_hw)
     rows = np.concatenate([np.arange(*measured.starts[i : i + 2]) for i in chosen])
-    _shape(values, measured, segments, rows)
-    _overlaps(values, measured, masks, rows)
+    _shape(values, measured, every, rows)
+    _overlaps(values, measured, list(map(len, masks)), every, rows)
 
 
-def _shape(values: Numbers, measured: Measured, segments: Segments, rows: IntArray) -> None:
+def _shape(values: Numbers, measured: Measured, masks: Sequence[RLEMask], rows: IntArray) -> None:
     """Compare mask with box: outside it, too little or too much of it, in pieces, ragged."""
+    height, width = masks[0].shape
+    segments = segments_of(masks, (height, width))
     of, count = segments.mask, segments.count
     boxes = measured.boxes_px[rows]
     left, top, right, bottom = np.ascontiguousarray(boxes.T)
@@ -375,7 +377,7 @@ def _shape(values: Numbers, measured: Measured, segments: Segments, rows: IntArr
     inside = np.bincount(of, width.clip(0, 1) * height.clip(0), minlength=count)
     area = measured.area_px[rows]
     some, extent = area > 0, np.exp(measured.log_area[rows])
-    bounds = segments.bounds_xyxy_px()
+    bounds = bounds_of(masks)
     # Upright objects give one segment a column. More of them mean pieces, holes or a torn edge.
     columns = (bounds[:, 2] - bounds[:, 0]).clip(1)
     pieces = np.bincount(of, minlength=count)
@@ -385,7 +387,7 @@ def _shape(values: Numbers, measured: Measured, segments: Segments, rows: IntArr
         ("overfill", (inside / extent - 0.85).clip(0)),
         ("box_mismatch", 1 - box_iou_rows(bounds.astype(np.float64), boxes)),
         ("ragged", (pieces / columns - 1.5).clip(0, 10) / 10),
-        ("fragmented", share_outside_largest_piece(segments)),
+        ("fragmented", share_outside_largest_piece(masks)),
     ):
         values[rows, COLUMN[name]] = np.where(some, value, 0)
 
@@ -400,10 +402,16 @@ def _frame_place(values: Numbers, measured: Measured) -> None:
     values[:, COLUMN["truncated"]] = near | far
 
 
-def _overlaps(values: Numbers, measured: Measured, masks: Sequence[Masks], rows: IntArray) -> None:
-    """Find masks that share pixels with another, and boxes that are another's twin."""
+def _overlaps(
+    values: Numbers, measured: Measured, counts: Sequence[int], masks: Sequence[RLEMask],
+    rows: IntArray,
+) -> None:  # fmt: skip
+    """Find masks that share pixels with another, and boxes that are another's twin.
+
+    `counts` are how many masks each of the frames has.
+    """
     boxes = measured.boxes_px[rows]
-    starts = np.cumsum([0, *(len(one) for one in masks)]).tolist()
+    starts = np.cumsum([0, *counts]).tolist()
     pairs: list[IntArray] = [np.zeros((0, 2), np.int64)]
     common: list[Numbers] = [np.zeros(0)]
     for start, stop in itertools.pairwise(starts):
@@ -421,10 +429,8 @@ def _overlaps(values: Numbers, measured: Measured, masks: Sequence[Masks], rows:
     _raise_both(values, "duplicate", one, other, (twin - 0.5).clip(0) * 2)
     close = shared > 0.3 * np.minimum(extent[one], extent[other]).clip(1)
     one, other = one[close], other[close]
-    size = list(masks[0].size_hw)
-    rle = [{"size": size, "counts": counts} for one in masks for counts in one.rle]
-    both = [[rle[row] for row in two] for two in pair[close].tolist()]
-    pixels = np.array([coco_mask.area(coco_mask.merge(two, intersect=True)) for two in both])
+    both = (masks[a] & masks[b] for a, b in pair[close].tolist())
+    pixels = np.array([mask.area() for mask in both], np.int64)
     smaller = np.minimum(measured.area_px[one], measured.area_px[other]).clip(1)
     _raise_both(values, "overlap", one, other, pixels / smaller)
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from sam2_core.arrays import Arrays, Rows
 from sam2_core.types import IntArray, Masks
-from tasks.masks.crops import BoolArray, run_edges
+from tasks.masks.crops import BoolArray, masks_of, run_edges
 from tasks.risk.geometry import Numbers, best_pairs, shared_box_areas
 from tasks.store.manifests import Fresh, Manifest, labels_of
 from tasks.store.tables import LabeledFrame
@@ -68,7 +68,7 @@ def _sampled(rle: Sequence[bytes], boxes: Numbers, size_hw: tuple[int, int]) -> 
     places += np.arange(len(rle))[:, None] * (height * width)
     rows = row.clip(0, max(height - 1, 0)).astype(np.int64)
     every = places[:, :, None] + rows[:, None]
-    before = np.searchsorted(run_edges(rle, size_hw), every.reshape(-1), side="right")
+    before = np.searchsorted(run_edges(masks_of(rle, size_hw)), every.reshape(-1), side="right")
     odd = (before & 1).astype(np.bool_).reshape(every.shape)
     return np.asarray(odd & inside).transpose(0, 2, 1)
 

@@ -9,7 +9,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
-from sam2_core.mask_geometry import one_polygon, polygons
+from sam2_core.mask_geometry import mask_of, one_polygon, polygons
 from tasks.export.annotations import polygon_iou
 from tasks.export.run import FORMATS, Choice, export, split_of
 from tasks.export.types import Classes, ExportNotes, Instance, Sink
@@ -58,7 +58,7 @@ def test_polygons_keep_holes_and_parts():
         mask = (noise > np.quantile(noise, 0.6)).astype(np.uint8)
         rle = coco_mask.encode(np.asfortranarray(mask))["counts"]
         instance = Instance("car", 1, (0, 0, 1, 1), rle, int(mask.sum()))
-        parts = polygons(mask)
+        parts = polygons(mask_of(rle, size_hw))
         assert len(parts) == cv2.connectedComponents(mask, connectivity=8)[0] - 1
         for shape in (parts, [one_polygon(parts)]):
             assert polygon_iou(shape, instance, size_hw) > 0.999

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
-from tasks.masks.crops import crop_windows, npy_zlib, paint, segments_of
+from tasks.masks.crops import crop_windows, crops_of, masks_of, npy_zlib
 
 
 def encode(mask: np.ndarray) -> bytes:
@@ -20,10 +20,9 @@ def test_crops_equal_the_decoded_image(height: int, width: int, count: int, seed
     share = rng.choice([0.0, 0.02, 0.5, 0.98, 1.0], count)
     masks = [rng.random((height, width)) < share[i] for i in range(count)]
     boxes = rng.uniform(-5, 45, (count, 4)).astype(np.float32)
-    segments = segments_of([encode(mask) for mask in masks], (height, width))
-    windows = crop_windows(boxes, segments.bounds_xyxy_px(), (height, width))
-    crops = paint(segments, windows)
-    for mask, (left, top, right, bottom), crop in zip(masks, windows, crops, strict=True):
+    crops = crops_of(boxes, [encode(mask) for mask in masks], (height, width))
+    found = zip(masks, crops.windows_xyxy_px, crops.masks, strict=True)
+    for mask, (left, top, right, bottom), crop in found:
         assert np.array_equal(mask[top:bottom, left:right], crop)
         assert crop.sum() == mask.sum(), "nothing outside the window"
 
@@ -46,8 +45,8 @@ def test_windows_hold_box_and_mask_and_survive_bad_boxes(box, bounds, window) ->
 
 
 def test_damaged_run_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="damaged"):
-        segments_of([encode(np.ones((9, 9)))], (3, 3))
+    with pytest.raises(ValueError, match="sum of run lengths"):
+        masks_of([encode(np.ones((9, 9)))], (3, 3))
 
 
 def test_fiftyone_reads_our_masks(database: str) -> None:

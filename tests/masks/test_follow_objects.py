@@ -14,7 +14,7 @@ from sam2_core.backends.model_folder import MEMORY_OUTPUTS
 from sam2_core.types import AutolabelError, Boxes
 from tasks.dataset.documents import Origin, label_documents
 from tasks.export.run import Choice, export
-from tasks.masks.crops import crops_of_frames
+from tasks.masks.crops import crops_of
 from tasks.masks.follow import (
     MOST_DOUBTED,
     MOST_UNDETECTED,
@@ -173,7 +173,7 @@ def test_followed_labels_say_so_wherever_they_go(tmp_path):
     assert "low_score" not in judgement.reasons[1]
     assert "followed" not in judgement.reasons[0]
     assert judgement.risk[1] > compute_risk([replace(joined, followed=())])[0].risk[1]
-    (crops,) = crops_of_frames([(joined.boxes, joined.masks)])
+    crops = crops_of(joined.boxes.xyxy_px, joined.masks.rle, joined.masks.size_hw)
     documents = label_documents(joined, crops, Origin("run", "model", {}), judgement)
     said = [(one.get("source"), one.get("undetected_frames")) for one in documents]
     assert said == [(None, None), ("followed", 1)]

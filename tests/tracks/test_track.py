@@ -8,7 +8,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
 from tasks.dataset.documents import Origin, label_documents
-from tasks.masks.crops import crops_of_frames
+from tasks.masks.crops import crops_of
 from tasks.risk.compute_risk import compute_risk
 from tasks.store import storage
 from tasks.store.tables import LabeledFrame
@@ -260,7 +260,7 @@ def test_interpolated_labels_follow_a_frames_own_and_say_what_they_are(memory):
     assert joined.masks.rle[1] == frames[0].masks.rle[0]
     assert found.joined(frames[0]).interpolated == 0
     assert list_tracked(memory, STAMP.run_key) == {("drive", manifest.content_key)}
-    (crops,) = crops_of_frames([(joined.boxes, joined.masks)])
+    crops = crops_of(joined.boxes.xyxy_px, joined.masks.rle, joined.masks.size_hw)
     origin, judgement = Origin("run", "model", {}), compute_risk([joined])[0]
     documents = label_documents(joined, crops, origin, judgement)
     assert [one.get("source") for one in documents] == [None, "interpolated"]
