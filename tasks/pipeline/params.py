@@ -167,14 +167,15 @@ class LabelParams(BaseModel):
     )
     boxes: BoxesPlace | None = Field(
         default=None,
-        description="Your boxes instead of a detector's: COCO json, CVAT xml, KITTI label files, a "
-        "nuImages or T4 dataset, text files 'label score x1 y1 x2 y2', or dataset:NAME.FIELD, a "
-        "field of a FiftyOne dataset.",
+        description="Your boxes instead of a detector's: COCO json, CVAT or Pascal VOC xml, KITTI "
+        "label files, a nuImages or T4 dataset, text files 'label score x1 y1 x2 y2', or "
+        "dataset:NAME.FIELD, a field of a FiftyOne dataset.",
     )
     box_names: Place | None = Field(
         default=None,
         description="The boxes are YOLO text files 'class x y width height'. File with the class "
-        "names, one per line, or data.yaml.",
+        "names, one per line, or data.yaml. Or they are COCO results: the COCO json with their "
+        "ids.",
     )
     classes: tuple[str, ...] = Field(
         default=(),
