@@ -20,7 +20,6 @@ from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.annotations import read_coco, read_nuscenes
 from tasks.boxes.imported import (
     WHOLE_NUMBER,
-    BadBoxesError,
     Entry,
     ImageRows,
     ImportedBoxes,
@@ -70,7 +69,7 @@ def _image_of(text: str, where: str, read: Callable[[str], Row | str], form: str
 
 def _pixel_image(text: str, where: str) -> ImageRows:
     """Read the boxes of a text file in pixels."""
-    form = "`label score x1 y1 x2 y2`, or KITTI's 15 or 16 columns"
+    form = "`label score x1 y1 x2 y2`, KITTI's 15 or 16 columns, or YOLO's with --box-names"
     image = _image_of(text, where, _row, form)
     if in_fractions(image.rows):
         image.problem = f"{where} is in fractions of the picture, not in pixels"
@@ -228,17 +227,18 @@ def _voc_file(named: NamedFile) -> tuple[str, ImageRows]:
     path, file = named
     data, where = storage.read_bytes(file.uri), storage.redact(file.uri)
     try:
-        images = dict(read_xml(data, file.name).images)
+        images = dict(read_xml(data, where).images)
     except AutolabelError as error:
         return path, ImageRows(problem=str(error))
-    if file.name not in images:
+    if (name := where.rpartition("/")[2]) not in images:
         raise AutolabelError(f"{where} is CVAT's XML: name the file itself, not its folder")
-    return path, images[file.name]
+    return path, images[name]
 
 
 def _tracking(files: list[NamedFile]) -> Rows | None:
     """Read files of KITTI's tracking labels; None where the first line of the first is none."""
-    _, first = next(_lines(_text(files[0][1]), ""), ("", ""))
+    text = storage.text_of(storage.read_bytes(files[0][1].uri))
+    _, first = next(_lines(text, ""), ("", ""))
     if not is_tracking_line(first.split()):
         return None
     images: dict[str, ImageRows] = {}
@@ -247,14 +247,6 @@ def _tracking(files: list[NamedFile]) -> Rows | None:
         text = decoded(storage.read_bytes(file.uri), where)
         images |= read_tracking(text, name[: -len(".txt")], where)
     return Rows(tuple(images.items()))
-
-
-def _text(file: File) -> str:
-    """Text of a file, "" for none: reading its boxes refuses that."""
-    try:
-        return decoded(storage.read_bytes(file.uri), "")
-    except BadBoxesError:
-        return ""
 
 
 def _text_boxes(files: list[NamedFile], where: str, stamp: str, names_uri: str) -> ImportedBoxes:
@@ -292,8 +284,11 @@ def _text_boxes(files: list[NamedFile], where: str, stamp: str, names_uri: str) 
 def _sampled(files: list[NamedFile]) -> list[tuple[str, str]]:
     """Return the lines of numbers of some files, or of all where they are not many."""
     chosen = [file for _, file in files[:: len(files) // _MOST_SAMPLED + 1]]
-    texts = zip(chosen, storage.at_once(_text, chosen), strict=True)
-    lines = (line for file, text in texts for line in _lines(text, storage.redact(file.uri)))
+    data = storage.at_once(lambda file: storage.read_bytes(file.uri), chosen)
+    texts = zip(
+        map(storage.text_of, data), (storage.redact(file.uri) for file in chosen), strict=True
+    )
+    lines = (line for text, where in texts for line in _lines(text, where))
     return [(place, line) for place, line in lines if all(map(_is_number, line.split()))]
 
 

@@ -11,7 +11,6 @@ where the size that COCO tells says which way its boxes are, and is a failure el
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import functools
 import hashlib
@@ -60,19 +59,19 @@ class BadBoxesError(AutolabelError):
 
 
 def decoded(data: bytes, where: str) -> str:
-    """Text of a file: UTF-8, or UTF-16 as Windows writes it.
+    """Text of a file.
 
     Raises:
-        BadBoxesError: it is neither; names the file and the byte.
+        BadBoxesError: it is in no encoding that is read.
 
     """
-    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    try:
-        return data.decode("utf-16" if is_utf16 else "utf-8-sig")
-    except UnicodeDecodeError as error:
+    text = storage.text_of(data)
+    if "\N{REPLACEMENT CHARACTER}" in text:
+        line = text.partition("\N{REPLACEMENT CHARACTER}")[0].count("\n") + 1
         raise BadBoxesError(
-            f"{where} is no text in UTF-8 (at its byte {error.start}): save it in that encoding"
-        ) from error
+            f"{where} is no text in UTF-8 (in line {line}): save it in that encoding"
+        )
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +274,7 @@ def _naming(folder: str) -> tuple[str, ...]:
 
 
 _NUMBERED = re.compile(r"(?:frame[_-]?)?0*(\d{1,18})")
-_CVATS_NAME = re.compile(r"frame_(\d{6,18})")  # of the pictures that it makes of a video
+_CVATS_NAME = re.compile(r"frame_\d{6,18}")  # of the pictures that it makes of a video
 _SHOWN_NAMES = 5
 
 
@@ -381,8 +380,8 @@ class ImportedBoxes:
             return [copy]
         path, number = _place_of(frame)
         if number is None and self.counted_frames is not None:
-            own = _CVATS_NAME.fullmatch(path.stem)
-            number = int(own[1]) if own else frame.index
+            named = _number_in_name(frame)
+            number = frame.index if named is None else named
         return self._fitting(path.stem if number is None else number, frame, path.name)
 
     def _fitting(self, name: str | int, footage: Footage, file_name: str = "") -> list[Entry]:
@@ -437,12 +436,12 @@ def _place_of(one: Footage) -> tuple[PurePosixPath, int | None]:
     return path, None if part is None or part.is_member else part.number
 
 
-def _is_named_by_number(frame: FrameRef) -> bool:
+def _number_in_name(frame: FrameRef) -> int | None:
+    """Return the number of a picture in its task, where its name is CVAT's or its own place."""
     stem = _place_of(frame)[0].stem
     number = _NUMBERED.fullmatch(stem)
-    return _CVATS_NAME.fullmatch(stem) is not None or (
-        number is not None and int(number[1]) == frame.index
-    )
+    is_told = number and (_CVATS_NAME.fullmatch(stem) or int(number[1]) == frame.index)
+    return int(number[1]) if number and is_told else None
 
 
 def _around(one: Footage) -> set[str]:
@@ -564,7 +563,7 @@ class Matching:
     def _refuse_other_count(self, footage: Iterable[Footage], counted_frames: int) -> None:
         """Refuse pictures with other numbers in their names, unless all were counted."""
         frames = [one for one in footage if isinstance(one, FrameRef) and not part_of(one.uri)]
-        others = [one for one in frames if not _is_named_by_number(one)]
+        others = [one for one in frames if _number_in_name(one) is None]
         if others and max(one.index for one in frames) + 1 != counted_frames:
             raise AutolabelError(
                 f"{self.imported.where} counts the pictures of a task, of which it has "

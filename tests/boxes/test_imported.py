@@ -100,7 +100,7 @@ def test_malformed_lines_are_reported_and_the_other_images_are_done(tmp_path, li
     imported = import_boxes(str(tmp_path))
     bad = imported.of(frame("bad.jpg", index=7))
     assert (bad.stage, bad.index) == ("boxes", 7)
-    assert bad.reason.startswith("expected `label score x1 y1 x2 y2`, or KITTI's")
+    assert bad.reason.startswith("expected `label score x1 y1 x2 y2`, KITTI's")
     assert f"{tmp_path}/bad.txt:2: {line!r}" in bad.reason
     assert isinstance(imported.of(frame("good.jpg")), Boxes)
 
@@ -110,7 +110,7 @@ def test_text_in_other_encodings_is_read_or_told(tmp_path):
     (tmp_path / "2.txt").write_bytes("büs 0.5 1 2 3 4\n".encode("latin-1"))
     imported = import_boxes(str(tmp_path))
     assert imported.of(frame("1.jpg")).labels == ("büs rot",)
-    assert "2.txt is no text in UTF-8 (at its byte 1)" in imported.of(frame("2.jpg")).reason
+    assert "2.txt is no text in UTF-8 (in line 1)" in imported.of(frame("2.jpg")).reason
 
 
 def test_coco_boxes_in_order_with_tracks_and_scores(folder):

@@ -91,7 +91,7 @@ def test_pixels_are_not_taken_for_fractions_nor_fractions_for_pixels(folder):
         ("car\n\nbus\n", "c.txt", "no names of classes"),
         ("{}", "c.json", "no names of classes"),
         (BOMB, "d.yml", "expected `names`"),
-        (b"car\nb\xfcs\n", "c.txt", r"c\.txt is no text in UTF-8 \(at its byte 5\)"),
+        (b"car\nb\xfcs\n", "c.txt", r"c\.txt is no text in UTF-8 \(in line 2\)"),
     ],
 )
 def test_names_that_are_none_are_refused(text, name, words):

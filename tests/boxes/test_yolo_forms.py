@@ -1,5 +1,6 @@
 """YOLO's files have one form, told from the columns of all lines: none is taken for another."""
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -70,6 +71,14 @@ def test_scores_and_ids_of_tracks_behind_polygons(read, tail, score, track):
 def test_where_coordinates_are_filled_with_zeros_a_bare_number_is_an_id(read):
     (boxes,) = read(f"0 {PADDED} 0.91 1")
     assert told(boxes) == [([120, 30, 200, 80], 0.91, 1)]
+
+
+def test_files_in_utf_16_have_a_form_too(read, tmp_path):
+    read(f"0 {CAR} .9")
+    path = tmp_path / "labels" / "0.txt"
+    path.write_bytes(path.read_text().encode("utf-16"))
+    imported = import_boxes(str(path), str(tmp_path / "names.txt"))
+    assert imported.of(FrameRef("d", "", 0, None, "0.png")).scores[0] == np.float32(0.9)
 
 
 def test_polygons_beside_boxes_and_turned_boxes(read):
