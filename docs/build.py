@@ -19,7 +19,8 @@ import click
 from flows.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ROOT / "build" / "pages"
+BUILD = ROOT / "build"
+PAGES = BUILD / "pages"
 # Pages elsewhere than in docs/, and their names on the site.
 OTHERS = {
     "README.md": "index.md",
@@ -93,7 +94,10 @@ def _sections(name: str, command: click.Command, parent: click.Context | None = 
         return [section]
     names = command.list_commands(context)
     inner = [(name, command.get_command(context, name)) for name in names]
-    return [section, *(part for name, sub in inner if sub for part in _sections(name, sub, context))]
+    return [
+        section,
+        *(part for name, sub in inner if sub for part in _sections(name, sub, context)),
+    ]
 
 
 def bring_shim() -> None:
@@ -108,10 +112,10 @@ if __name__ == "__main__":
         lay_out(Path(sys.argv[1]))
         sys.exit()
     lay_out()
+    shutil.copy(ROOT / "docs" / "zensical.toml", BUILD)
     zensical = Path(sys.executable).with_name("zensical")
     # Strict: a link or an anchor that is not there ends it.
-    subprocess.run(
-        [zensical, "build", "--clean", "--strict", "--config-file", "docs/zensical.toml"],
-        cwd=ROOT, check=True,
-    )  # fmt: skip
+    subprocess.run([zensical, "build", "--clean", "--strict"], cwd=BUILD, check=True)
+    shutil.rmtree(SITE, ignore_errors=True)
+    shutil.move(BUILD / "site", SITE)
     bring_shim()

@@ -1,9 +1,11 @@
 """The examples of the pages run as they stand, and what they use does what it says."""
 
 import contextlib
+import json
 import re
 import shutil
 import subprocess
+import textwrap
 
 import cv2
 import numpy as np
@@ -14,10 +16,11 @@ from pycocotools import mask as coco_mask
 from sam2_core.images import open_image
 from sam2_core.types import AutolabelError, Masks
 from tasks.dataset.schema import open_dataset
+from tasks.export.run import FORMATS, Choice, export
 from tasks.review.events import read_events
 from tasks.store.manifests import write_manifest
 from tests.conftest import REPOSITORY
-from tests.export.labeled_runs import stored
+from tests.export.labeled_runs import run_of, stored, truth
 from tests.integration.cluster import AUTOLABEL
 from tests.integration.runs import write_boxes, write_image
 from tests.review.labels import OTHER_STAMP, STAMP, labeled_frames
@@ -74,6 +77,22 @@ def test_the_example_for_files_reads_those_of_one_run(tmp_path, capsys):
         write_manifest(out, stored(out, "/drives/one", labeled_frames(frames, 5), stamp))
     exec(compile(code, "ARTIFACTS.md", "exec"), {"out": out, "run_key": OTHER_STAMP.run_key})
     assert capsys.readouterr().out == " 15\n"
+
+
+def test_the_export_format_of_contributing_is_a_whole_one(tmp_path, monkeypatch):
+    page = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    (code,) = re.findall(r"   ```python\n(.*?)   ```", page, re.S)
+    names = {}
+    exec(compile(textwrap.dedent(code), "CONTRIBUTING.md", "exec"), names)
+    monkeypatch.setitem(FORMATS, "lines", names["LinesWriter"])
+    to = tmp_path / "to"
+    report = export(run_of(tmp_path), "lines", str(to), Choice())
+    rows = [json.loads(line) for line in (to / "boxes.jsonl").read_text().splitlines()]
+    assert len(rows) == report["instances"] == 30
+    assert {report["names"][row["class"]] for row in rows} == {*report["classes"]}
+    assert all((to / "images" / row["picture"]).is_file() for row in rows)
+    expected = [coco_mask.toBbox(rle).tolist() for frame in truth(tmp_path) for _, _, rle in frame]
+    assert [row["box_xywh_px"] for row in rows] == expected
 
 
 @pytest.mark.ci
