@@ -4,8 +4,8 @@ The published preprocessing is a square resize (the aspect ratio is not kept), b
 antialias, in float: not rounded to grey levels afterwards. The rounding would cost masks: mean IoU
 0.989 instead of 0.998 and more against Meta's predictor. Pillow's `BILINEAR` on planes of floats is
 that filter: it agrees with PyTorch's `interpolate(antialias=True)` to 1e-4 of a grey level, and
-takes as long. ONNX Runtime's `Resize` with antialias is off by up to 15 levels, OpenCV's INTER_AREA by 29
-and INTER_LINEAR by 79.
+takes as long. ONNX Runtime's `Resize` with antialias is off by up to 15 levels, OpenCV's INTER_AREA
+by 29 and INTER_LINEAR by 79.
 """
 
 from __future__ import annotations
