@@ -10,7 +10,7 @@ ifndef PYTHON
 PYTHON := $(shell for one in python3 python3.13 python3.12 python3.11; do \
 	if $$one $(FITS) 2>/dev/null; then command -v $$one; break; fi; done)
 endif
-# One line for whoever has no Python that fits.
+# One line where no Python fits.
 NEEDS_PYTHON = @$(or $(PYTHON),false) $(FITS) 2>/dev/null || { echo "sam2-autolabel needs Python 3.11," \
 	"3.12 or 3.13 and found $$($(or $(PYTHON),python3) -c \
 	'import sys; print(sys.version.split()[0])' 2>/dev/null || echo none):" \
