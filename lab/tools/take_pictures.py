@@ -1,6 +1,6 @@
 """Pictures of the App for the documents: `python -m lab.tools.take_pictures DATASET FOLDER`.
 
-Of the demo, as `autolabel demo` leaves it; decides on some labels and sends one back.
+Of the demo, as `autolabel demo` leaves it; decides on some labels.
 """
 
 from __future__ import annotations
@@ -21,17 +21,12 @@ from tests.review.app_page import (  # noqa: E402
     RepairPage,
     browser_page,
     click_label,
-    open_first_sample,
     open_view,
-    press,
-    review_state,
     select_tile,
     wait_for,
 )
 
 VIEWPORT = {"width": 1280, "height": 800}
-KEYS = ("Shift+A", "Shift+R", "Shift+A", "Shift+F", "Shift+A", "Shift+D")
-COUNTS_MS = 8000  # until the counts beside a frame, or the masks of a grid, are there
 TALL = {"width": 1280, "height": 1880}
 
 
@@ -67,16 +62,6 @@ def clearest_label(dataset: Any, view: Any) -> tuple[Any, Any]:
     return sample, label
 
 
-def easiest_frame(view: Any) -> str:
-    """Id of the frame with three to five labels whose smallest one is the largest."""
-
-    def smallest(sample: Any) -> float:
-        boxes = [one.bounding_box for one in sample.detections.detections]
-        return min(box[2] * box[3] for box in boxes) if 3 <= len(boxes) <= 5 else 0.0
-
-    return str(max(view, key=smallest).id)
-
-
 def overlap(one: Any, other: Any) -> bool:
     """Whether two labels' boxes have something in common."""
     return all(
@@ -94,11 +79,11 @@ class Camera:
         """Write to a folder."""
         self.page, self.folder = page, folder
 
-    def keep(self, picture: str, *, aside: bool = True, pause_ms: int = 3000) -> None:
+    def keep(self, picture: str, *, aside: bool = True) -> None:
         """Keep what the page shows; with the mouse aside, so that it points at nothing."""
         if aside:
             self.page.mouse.move(4, VIEWPORT["height"] - 4)
-        self.page.wait_for_timeout(pause_ms)
+        self.page.wait_for_timeout(3000)
         self.page.screenshot(path=str(self.folder / f"{picture}.jpg"), type="jpeg", quality=88)
 
     def open_sample(self, url: str) -> None:
@@ -114,28 +99,17 @@ class Camera:
 
 
 def whole_dataset(camera: Camera, app: App, dataset: Any) -> None:
-    """All frames, and a moment of the cameras."""
+    """All frames."""
     open_view(camera.page, app.link(dataset.name))
     camera.keep("app-grid")
-    moment = dataset.match({"camera": "front"}).first()
-    camera.open_sample(app.link(dataset.name, groupId=moment.group.id))
-    camera.keep("demo")
 
 
-def queue_and_forms(camera: Camera, app: App, dataset: Any) -> None:
-    """The queue, a label of it, and what a key asks for."""
-    page = camera.page
-    open_view(page, app.link(dataset.name, view="needs-review"))
-    camera.keep("review-queue", pause_ms=COUNTS_MS)
+def frame_of_the_queue(camera: Camera, app: App, dataset: Any) -> None:
+    """A frame of the queue; the mouse points at a label."""
     sample, label = clearest_label(dataset, dataset.load_saved_view(NEEDS_REVIEW))
     camera.open_sample(app.link(dataset.name, view="needs-review", id=sample.id))
     camera.point_at(sample, label)
     camera.keep("review-frame", aside=False)
-    page.keyboard.press("Shift+F")
-    page.get_by_test_id("class-picker").wait_for()
-    page.keyboard.type("tr")
-    camera.keep("review-class")
-    page.keyboard.press("Escape")
 
 
 def tiles(camera: Camera, app: App, dataset: Any) -> None:
@@ -145,36 +119,6 @@ def tiles(camera: Camera, app: App, dataset: Any) -> None:
     for row in range(3):
         select_tile(page, row)
     camera.keep("review-tiles")
-
-
-def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
-    """Decisions without a mouse: a frame with one label left, after two undos, the next frame."""
-    page = camera.page
-    open_view(page, app.link(dataset.name, view="needs-review"))
-    open_first_sample(page)
-    page.wait_for_function("() => document.querySelector('[data-review-focus]')")
-    wanted = easiest_frame(dataset.load_saved_view(NEEDS_REVIEW))
-    while review_state(page)["reviewSample"] != wanted:
-        press(page, "Shift+ArrowRight")
-    few = int(review_state(page)["reviewOpen"])
-    for number in range(few):
-        page.wait_for_function("() => document.querySelector('[data-review-focus]')")
-        if number == few - 1:
-            camera.keep("review-decided", pause_ms=COUNTS_MS)
-        key = KEYS[number % len(KEYS)]
-        if key == "Shift+F":
-            page.keyboard.press(key)
-            page.get_by_test_id("class-picker").wait_for()
-            page.keyboard.type("tru")
-            key = "Enter"
-        press(page, key)
-        if number == few - 1:
-            for _ in range(2):
-                press(page, "Shift+Z")
-            camera.keep("review-undo", pause_ms=COUNTS_MS)
-            press(page, "Shift+Y")
-            press(page, "Shift+A")
-    camera.keep("review-next")
 
 
 def by_clicks(camera: Camera, app: App, dataset: Any) -> None:
@@ -199,24 +143,6 @@ def by_clicks(camera: Camera, app: App, dataset: Any) -> None:
     camera.keep("review-repair")
     page.keyboard.press("Enter")
     wait_for(lambda: page.get_by_test_id("repair").count(), 0)
-    camera.keep("review-repaired")
-
-
-def by_hand(camera: Camera, app: App, dataset: Any) -> None:
-    """A label that was accepted, in FiftyOne's own tools."""
-    sample, label = clearest_label(dataset, dataset.load_saved_view(CONTROL))
-    accept(dataset, choose(dataset, [sample.id], [label.id]))
-    camera.open_sample(app.link(dataset.name, view="control-sample", id=sample.id))
-    camera.page.get_by_text("Annotate", exact=True).click()
-    camera.page.get_by_test_id("modal").get_by_text(label.label, exact=True).last.click()
-    camera.page.get_by_text("Edit Detection", exact=True).wait_for()
-    camera.keep("review-annotate")
-
-
-def marks(camera: Camera, app: App, dataset: Any) -> None:
-    """Tiles of frames with decided labels."""
-    open_view(camera.page, app.link(dataset.name, view="control-sample"))
-    camera.keep("review-marks", pause_ms=COUNTS_MS)
 
 
 def progress(camera: Camera, app: App, dataset: Any) -> None:
@@ -239,13 +165,10 @@ def main(name: str, folder: Path) -> None:
         page.set_viewport_size(VIEWPORT)
         camera = Camera(page, folder)
         whole_dataset(camera, app, dataset)
-        queue_and_forms(camera, app, dataset)
+        frame_of_the_queue(camera, app, dataset)
         tiles(camera, app, dataset)
-        from_the_keyboard(camera, app, dataset)
         by_clicks(camera, app, dataset)
-        by_hand(camera, app, dataset)
         decide_a_little(dataset)
-        marks(camera, app, dataset)
         progress(camera, app, dataset)
 
 
