@@ -19,7 +19,7 @@ def size_class(area_px: float) -> str:
     return "medium" if area_px < MEDIUM_AREA_PX else "large"
 
 
-def mask_of(rle: bytes, size_hw: tuple[int, int]) -> RLEMask:
+def mask_of(rle: bytes, size_hw: Sequence[int]) -> RLEMask:
     """Read a compressed run-length string, COCO's `counts`.
 
     Raises:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from rlemasklib import RLEMask
 
 from sam2_core.types import FloatArray, IntArray, LowResMasks, Masks
 
@@ -135,8 +136,6 @@ def encode_toggles(
         N COCO compressed `counts`, and int64 (N,) areas in pixels.
 
     """
-    from pycocotools import mask as coco_mask
-
     pixels = size_hw[0] * size_hw[1]
     # Each mask's positions followed by the end of the image; runs are their differences.
     ends = np.cumsum(per_mask)
@@ -144,10 +143,10 @@ def encode_toggles(
     counts = np.diff(edges, prepend=0)
     starts = ends - per_mask + np.arange(len(per_mask))
     counts[starts] = edges[starts]
-    runs = np.split(counts, starts[1:])
-    encoded = coco_mask.frPyObjects([{"counts": one, "size": size_hw} for one in runs], *size_hw)
-    area = np.array([one[1::2].sum() for one in runs], np.int64)
-    return [one["counts"] for one in encoded], area
+    runs = np.split(counts.astype(np.uint32), starts[1:])
+    masks = [RLEMask.from_counts(one, size_hw, validate_sum=False) for one in runs]
+    area = np.array([one.area() for one in masks], np.int64)
+    return [one.to_dict()["counts"] for one in masks], area
 
 
 class _Axis(NamedTuple):

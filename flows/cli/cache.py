@@ -29,6 +29,7 @@ KINDS = {
     "references": "PyTorch's answers to the calibration pictures; computed again",
     "hashes": "digests of model files; computed again",
     "risk": "drives rendered to fit the risk; rendered again",
+    "sources": "folders whose pictures may be read again; name them with --source",
     "hints": "which hints were given; given again",
     "matplotlib": "Matplotlib's list of fonts; made again",
     "demo": "the demo's sequences and labels; `autolabel demo`",

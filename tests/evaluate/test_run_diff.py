@@ -15,6 +15,7 @@ from flows.cli.main import cli
 from sam2_core.types import AutolabelError, Boxes
 from tasks.evaluate.run_diff import Side, diff_runs, write_report
 from tasks.frames.identity import file_version
+from tasks.frames.sources import remember_sources
 from tasks.types import FrameRef
 from tests.examples import example
 from tests.export.labeled_runs import run_of, store
@@ -273,6 +274,7 @@ def test_changes_in_videos_have_pictures(tmp_path, monkeypatch):
     found = difference(str(tmp_path / "a"), str(tmp_path / "b"))
     for told in ("![gone](change-01.png)", "its picture has changed since", "cannot be had"):
         monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / f"cache-{len(told)}"))
+        remember_sources([str(video)])
         result = {"run_a": "a", "run_b": "b", **found.result()}
         write_report(tmp_path / "report", result, found)
         assert told in (tmp_path / "report" / "diff.md").read_text()
