@@ -50,6 +50,7 @@ from tasks.dataset.schema import (
 )
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json
+from tasks.store.table_rules import sound_mask
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -283,9 +284,13 @@ def read_file(uri: str) -> list[Event]:
 
 def _event(values: Mapping[str, Any]) -> Event:
     known = {name: values[name] for name in Event.__dataclass_fields__ if name in values}
-    return Event(
+    event = Event(
         **{**known, "upserts": tuple(known["upserts"]), "removed": tuple(known["removed"])}
     )
+    for label in (*event.upserts, *event.overrides.values()):
+        if "rle" in label:
+            sound_mask(label["rle"], label["size_hw"])
+    return event
 
 
 def apply_events(dataset: Any, events: Iterable[Event]) -> None:

@@ -5,12 +5,13 @@ write a right one. Numbers that nothing of ours writes end exports, and run leng
 end the process in C.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from rlemasklib import RLEMask
 
 from sam2_core.images import max_megapixels
 from sam2_core.mask_geometry import mask_of
@@ -96,20 +97,30 @@ def _refuse_wrong_order(table: pa.Table) -> None:
         raise ValueError("boxes are not numbered from 0 in each frame")
 
 
-def _refuse_broken_masks(table: pa.Table) -> None:
-    """Refuse run lengths that are not those of a mask of their size, written as COCO writes them.
+def sound_mask(counts: str, size_hw: Sequence[int]) -> RLEMask:
+    """Read run lengths that anybody may have written.
 
-    Others that add up are refused, too: pycocotools writes beyond its memory with some of them.
+    Those that add up, but are not written as COCO's, are refused, too: pycocotools writes beyond
+    its memory with some of them.
+
+    Raises:
+        ValueError: they are none of a mask of this (height, width), or it is too large.
+
     """
+    if min(size_hw) < 1 or size_hw[0] * size_hw[1] > max_megapixels() * 1_000_000:
+        raise ValueError(f"a mask of {size_hw[0]} x {size_hw[1]} pixels")
+    mask = mask_of(counts.encode(), size_hw)
+    if mask.to_dict()["counts"] != counts.encode():
+        raise ValueError("run lengths that are not written as COCO's are")
+    return mask
+
+
+def _refuse_broken_masks(table: pa.Table) -> None:
     names = ("rle", "height", "width", "area_px")
     for counts, *size_hw, area_px in zip(*(table[one].to_pylist() for one in names), strict=True):
-        if 0 in size_hw:
-            raise ValueError("a mask of no pixels")
-        mask = mask_of(counts.encode(), size_hw)
-        if mask.to_dict()["counts"] != counts.encode():
-            raise ValueError("run lengths that are not written as COCO's are")
-        if mask.area() != area_px:
-            raise ValueError(f"a mask of {mask.area()} pixels, not of {area_px}")
+        found_px = sound_mask(counts, size_hw).area()
+        if found_px != area_px:
+            raise ValueError(f"a mask of {found_px} pixels, not of {area_px}")
     sides = np.stack([table[name].to_numpy() for name in ("x1_px", "y1_px", "x2_px", "y2_px")])
     if not np.isfinite(sides[:, table["area_px"].to_numpy() > 0]).all():
         raise ValueError("a mask with pixels has a box that is none")
