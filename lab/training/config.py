@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
 
 from sam2_core.types import AutolabelError
 
@@ -17,30 +17,43 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class RenderConfig(_Section):
+class PictureConfig(_Section):
     """Where the pictures come from.
 
     Attributes:
-        size_hw: pixels of a rendered picture.
+        size_hw: pixels of a picture.
+        photographs: folder with `truth.json` and the files it names; "" for none.
+        photograph_share: share of pictures that are of photographs.
+        photograph_shares: how often each source of photographs is drawn from, relative to the
+            others; sources without an entry are not used.
         random_share: share of pictures of the "random" domain.
         close_share: share of pictures of the "close" domain; the others are streets.
-        riders_as_one: share of pictures in which a rider and what he rides are one object for the
+        riders_as_one: share of scenes in which a rider and what he rides are one object for the
             mask model, and none for the detector.
-        workers: processes that render, for both models together; 0 takes one per core.
+        workers: processes that draw; 0 takes one per core.
         pool: pictures held on the training device; new ones replace the oldest.
         warm_up: pictures to wait for before the first step.
-        first_seed: picture i is rendered with seed first_seed + i.
+        first_seed: picture i is drawn with seed first_seed + i.
 
     """
 
     size_hw: tuple[int, int] = (720, 1280)
-    random_share: float = Field(0.4, ge=0, le=1)
+    photographs: str = ""
+    photograph_share: float = Field(0.0, ge=0, le=1)
+    photograph_shares: dict[str, PositiveFloat] = Field(default_factory=dict)
+    random_share: float = Field(0.0, ge=0, le=1)
     close_share: float = Field(0.0, ge=0, le=1)
     riders_as_one: float = Field(0.0, ge=0, le=1)
     workers: int = Field(0, ge=0)
     pool: int = Field(4096, ge=2)
     warm_up: int = Field(512, ge=2)
     first_seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _photographs_are_somewhere(self) -> PictureConfig:
+        if (self.photograph_share > 0) != bool(self.photographs):
+            raise ValueError("photographs and photograph_share go together")
+        return self
 
 
 class MaskPhase(_Section):
@@ -56,7 +69,6 @@ class MaskPhase(_Section):
         close_ups: close-ups cut from each picture, with one box each: then `batch` is pictures,
             and `boxes`, `points` and `whole_share` say nothing. 0: views of many objects.
         whole_share: share of views that are whole pictures.
-        random_share: share of pictures of the random domain; as rendered where not given.
         strength: share of views whose appearance is changed.
         exact_boxes: share of close-ups whose box is the true one; the others' are off as a
             detector's are.
@@ -71,7 +83,6 @@ class MaskPhase(_Section):
     refined: int = Field(2, ge=0)
     close_ups: int = Field(0, ge=0)
     whole_share: float = Field(0.4, ge=0, le=1)
-    random_share: float | None = Field(None, ge=0, le=1)
     strength: float = Field(1.0, ge=0, le=1)
     exact_boxes: float = Field(0.3, ge=0, le=1)
 
@@ -88,11 +99,8 @@ class MaskConfig(_Section):
         learning_rate: peak.
         optimizer: "muon" for the matrices, with AdamW for the rest, or "adamw" for all.
         roi: points a side at which a mask's loss is taken around its object.
-        devices: one process each; indices of GPUs, all the same on a CPU.
         emphasis: how often instances of a class are prompted for, relative to the others, which
             have 1; also of "rider" (one object with what he rides) and "hidden" (mostly).
-        worker_share: share of the rendering workers that feed this model; the detector gets the
-            others.
         init_from: a `.safetensors` file of an earlier run to start from, "" for none, "bundled" for
             the weights of this package.
         init_steeper: factor by which the logits of that file have been multiplied; it is undone.
@@ -110,8 +118,6 @@ class MaskConfig(_Section):
     optimizer: OptimizerName = "adamw"
     weight_decay: float = 0.05
     roi: int = 96
-    devices: tuple[int, ...] = Field((0,), min_length=1)
-    worker_share: float = Field(0.6, gt=0, lt=1)
     emphasis: dict[str, PositiveFloat] = Field(default_factory=dict)
     init_from: str = ""
     init_steeper: float = Field(1.0, gt=0)
@@ -131,37 +137,34 @@ class DetectorConfig(_Section):
 
     Attributes:
         input_hw: of the network, divisible by 32.
-        width: channels of the first stage.
+        width: channels of the first layer; the others up to stride 8 have multiples of it.
         depth: blocks a stage.
+        deep: channels at strides 16 and 32.
         closing: share of the run at whose end pictures come as at inference, appearance unchanged.
-        devices: one process each, as for the mask model.
         head: channels of the heads.
-        minutes_share: share of the run's minutes after which it is done: the mask model then has
-            the device to itself.
         init_from: a `.safetensors` file of an earlier run to start from, "" for none.
 
     """
 
     input_hw: tuple[int, int] = (544, 960)
     batch: int = 32
-    width: int = 24
+    width: int = 20
     depth: int = 2
-    head: int = 64
+    head: int = 56
+    deep: tuple[int, int] = (160, 160)
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
-    minutes_share: float = Field(1.0, gt=0, le=1)
     closing: float = Field(0.12, ge=0, le=1)
-    devices: tuple[int, ...] = Field((0,), min_length=1)
     init_from: str = ""
 
 
 class TrainingConfig(_Section):
-    """A whole run: the mask model and the detector train side by side, a process each.
+    """A whole run, of one of the two models.
 
     Attributes:
         minutes: of training, counted without warm-up and over all resumed parts; the learning
             rate follows a cosine over it.
-        steps: of each model, in place of minutes; 0 goes by time.
+        steps: in place of minutes; 0 goes by time.
         device: "auto" takes CUDA when it is there.
         compiled: let PyTorch compile the models: minutes at the start, several times the speed.
         ema: decay a step of the weights' moving average, which is what is kept.
@@ -176,9 +179,20 @@ class TrainingConfig(_Section):
     compiled: bool = False
     ema: float = 0.999
     checkpoint_every_s: float = 60.0
-    render: RenderConfig = RenderConfig()
+    pictures: PictureConfig = PictureConfig()
     mask: MaskConfig | None = None
     detector: DetectorConfig | None = None
+
+    @model_validator(mode="after")
+    def _trains_one_model(self) -> TrainingConfig:
+        if (self.mask is None) == (self.detector is None):
+            raise ValueError("give one of the sections [mask] and [detector]")
+        return self
+
+    @property
+    def job(self) -> str:
+        """Name of the model that is trained."""
+        return "mask" if self.mask else "detector"
 
 
 def load_config(path: str | Path) -> TrainingConfig:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lab.training.config import DetectorConfig
-from lab.training.detector_model import CompactDetector, YoloxOutput
+from lab.training.detector_model import CompactDetector, YoloxOutput, detector_of
 from lab.training.half_storage import store_in_half
 
 OPSET = 20
@@ -43,7 +43,7 @@ def export_detector(
     """
     import onnx
 
-    network = CompactDetector(len(names), config.width, config.depth, config.head)
+    network = detector_of(config, len(names))
     network.load_state_dict(weights)
     network.eval()
     fuse_norms(network)

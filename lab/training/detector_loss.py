@@ -118,9 +118,14 @@ def assign(
 
 
 def detector_loss(
-    raw_boxes: Tensor, logits: Tensor, truth: TrueBoxes, grid: Tensor, strides: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Loss of a batch, and its parts to plot; `raw_boxes` (B, A, 4) are not decoded yet."""
+    raw_boxes: Tensor, logits: Tensor, truth: TrueBoxes, unlabeled: Tensor,
+    grid: Tensor, strides: Tensor,
+) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+    """Loss of a batch, and its parts to plot; `raw_boxes` (B, A, 4) are not decoded yet.
+
+    Where objects of a class may be without a label (`unlabeled`, bool (B, A, C)), a cell that
+    stands for nothing is not told that there are none.
+    """
     logits, decoded = logits.float(), decode_boxes(raw_boxes, grid, strides)
     assigned = assign(decoded.detach(), logits.detach().sigmoid(), truth, grid, strides)
     total = assigned.quality.sum().clamp(min=1)
@@ -129,8 +134,9 @@ def detector_loss(
     # condition would make the host wait for the device to count them.
     weight = assigned.quality * assigned.positive
     target = F.one_hot(kind, logits.shape[-1]) * weight[..., None]
-    bce = F.binary_cross_entropy_with_logits(logits, target.float(), reduction="none").sum(-1)
-    class_part = (bce * ~assigned.ignored).sum() / total
+    bce = F.binary_cross_entropy_with_logits(logits, target.float(), reduction="none")
+    known = assigned.positive[..., None] | ~(unlabeled | assigned.ignored[..., None])
+    class_part = (bce * known).sum() / total
     wanted = truth.xyxy.gather(1, assigned.row[..., None].expand(-1, -1, 4))
     decoded = torch.where(assigned.positive[..., None], decoded, wanted.detach())
     box_part = ((1 - complete_iou(decoded, wanted)) * weight).sum() / total

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from lab.training.config import DetectorConfig
+
 STRIDES = (8, 16, 32)
 # Centre and scale of grey levels inside the network; its input is BGR 0..255.
 PIXEL_CENTRE, PIXEL_SCALE = 114.0, 64.0
@@ -98,17 +100,30 @@ class Head(nn.Module):
 class CompactDetector(nn.Module):
     """Backbone, path aggregation, three heads."""
 
-    def __init__(self, classes: int, width: int = 20, depth: int = 2, head: int = 56) -> None:
+    def __init__(
+        self, classes: int, width: int = 20, depth: int = 2, head: int = 56,
+        deep: tuple[int, int] = (160, 160),
+    ) -> None:  # fmt: skip
+        """Build it.
+
+        Args:
+            classes: how many.
+            width: channels of the first layer; the others up to stride 8 have multiples of it.
+            depth: blocks a stage.
+            head: channels of the heads.
+            deep: channels at strides 16 and 32.
+
+        """
         super().__init__()
-        w = width
+        w, (w16, w32) = width, deep
         self.stem = nn.Sequential(Conv(3, w, 3, 2), Conv(w, 2 * w, 3, 2), Csp(2 * w, 2 * w, 1))
         self.stage8 = nn.Sequential(Conv(2 * w, 4 * w, 3, 2), Csp(4 * w, 4 * w, depth))
-        self.stage16 = nn.Sequential(Conv(4 * w, 8 * w, 3, 2), Csp(8 * w, 8 * w, depth))
+        self.stage16 = nn.Sequential(Conv(4 * w, w16, 3, 2), Csp(w16, w16, depth))
         self.stage32 = nn.Sequential(
-            Conv(8 * w, 8 * w, 3, 2), PyramidPooling(8 * w), Csp(8 * w, 8 * w, 1, shortcut=False)
+            Conv(w16, w32, 3, 2), PyramidPooling(w32), Csp(w32, w32, 1, shortcut=False)
         )
         neck = 4 * w
-        self.lateral = nn.ModuleList(Conv(c, neck) for c in (4 * w, 8 * w, 8 * w))
+        self.lateral = nn.ModuleList(Conv(c, neck) for c in (4 * w, w16, w32))
         self.down_path = nn.ModuleList(Csp(2 * neck, neck, 1, shortcut=False) for _ in range(2))
         self.shrink = nn.ModuleList(Conv(neck, neck, 3, 2) for _ in range(2))
         self.up_path = nn.ModuleList(Csp(2 * neck, neck, 1, shortcut=False) for _ in range(2))
@@ -136,6 +151,11 @@ class CompactDetector(nn.Module):
         n32 = self.up_path[1](torch.cat([self.shrink[1](n16), p32], 1))
         parts = [head(x) for head, x in zip(self.heads, (p8, n16, n32), strict=True)]
         return torch.cat([boxes for boxes, _ in parts], 1), torch.cat([c for _, c in parts], 1)
+
+
+def detector_of(config: DetectorConfig, classes: int) -> CompactDetector:
+    """Build the network of a configuration."""
+    return CompactDetector(classes, config.width, config.depth, config.head, config.deep)
 
 
 def _double(x: Tensor) -> Tensor:

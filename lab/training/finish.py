@@ -10,7 +10,7 @@ from lab.training.bundle import bundle_mask_model
 from lab.training.config import TrainingConfig
 from lab.training.curves import plot_curves
 from lab.training.detector_export import export_detector
-from lab.training.train import load_weights, planned_jobs
+from lab.training.train import load_weights
 from sam2_core.cache import file_sha256
 from sam2_core.presets import preset_named
 
@@ -22,19 +22,18 @@ def finish(config: TrainingConfig, out: Path) -> list[Path]:
         What was written.
 
     """
-    jobs, weights = planned_jobs(config), out / "weights"
-    written = []
+    weights = out / "weights"
     if config.mask:
         preset = preset_named(config.mask.preset).sized(image_size=config.mask.frame_size)
-        bundle_mask_model(out / "mask" / "mask.safetensors", preset, weights / preset.name)
-        written.append(weights / preset.name)
+        written = weights / preset.name
+        bundle_mask_model(out / "mask.safetensors", preset, written)
     if config.detector:
-        path = weights / "detector_compact.onnx"
-        trained = load_weights(out / "detector" / "detector.safetensors")
+        written = weights / "detector_compact.onnx"
+        trained = load_weights(out / "detector.safetensors")
         facts = {"training": config.name, "input_hw": list(config.detector.input_hw)}
-        export_detector(trained, config.detector, LABELS, path, facts)
-        path.with_name(f"{path.name}.sha256").write_text(f"{file_sha256(path)}  {path.name}\n")
-        written.append(path)
-    curves = {job: json.loads((out / job / "curves.json").read_text()) for job in jobs}
+        export_detector(trained, config.detector, LABELS, written, facts)
+        recorded = written.with_name(f"{written.name}.sha256")
+        recorded.write_text(f"{file_sha256(written)}  {written.name}\n")
+    curves = {config.job: json.loads((out / "curves.json").read_text())}
     plot_curves(curves, out / "curves.png")
-    return [*written, out / "curves.png"]
+    return [written, out / "curves.png"]

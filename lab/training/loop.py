@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from lab.training.config import OptimizerName, TrainingConfig
 from lab.training.flat import FlatWeights
 from lab.training.optimizers import Optimizers
-from lab.training.peers import AGREE_EVERY, Peers
 from sam2_core.types import AutolabelError
 
 WARM_UP_SHARE, FINAL_RATE = 0.03, 0.01
@@ -57,8 +56,8 @@ def learning_rate(peak: float, progress: float) -> float:
 class Trained:
     """A job with its weights, their moving average, which is what is kept, and the optimizer."""
 
-    def __init__(self, job: Job, decay: float, peers: Peers) -> None:
-        self.job, self.decay, self.peers = job, decay, peers
+    def __init__(self, job: Job, decay: float) -> None:
+        self.job, self.decay = job, decay
         self.steps, self.seconds = 0, 0.0
         self.weights = FlatWeights(job.model)
         self.optimizer = Optimizers(self.weights, job.weight_decay, job.optimizer)
@@ -66,7 +65,7 @@ class Trained:
     def step(self, progress: float) -> dict[str, Tensor]:
         """One update; returns numbers to plot, still on the device: nothing waits for it."""
         numbers = self.job.step(progress)
-        gradient = self.peers.mean_(self.weights.gradient())
+        gradient = self.weights.gradient()
         for parameter in self.weights.parameters:
             parameter.grad = None
         norm = gradient.norm()
@@ -122,9 +121,7 @@ class Run:
         """Share of the budget that is used up."""
         if self.config.steps:
             return min(1.0, self.trained.steps / self.config.steps)
-        share = self.config.detector.minutes_share if self.config.detector else 1.0
-        minutes = self.config.minutes * (share if self.trained.job.name == "detector" else 1.0)
-        return min(1.0, self.trained.seconds / (minutes * 60))
+        return min(1.0, self.trained.seconds / (self.config.minutes * 60))
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
@@ -153,36 +150,26 @@ class Run:
             on_progress: called with every point of the curves.
 
         """
-        trained, first = self.trained, self.trained.peers.rank == 0
+        trained = self.trained
         trained.job.warm_up(self.progress)
         saved = noted = last = time.monotonic()
         numbers: list[dict[str, Tensor]] = []
-        progress = self._agreed()
-        while progress < 1.0:
-            numbers.append(trained.step(progress))
+        while self.progress < 1.0 and not (self.folder / "stop").exists():
+            numbers.append(trained.step(self.progress))
             now = time.monotonic()
             trained.seconds += now - last
             last = now
             if now - noted > CURVE_EVERY_S:
-                if first:
-                    self._note(numbers, rendered())
-                    on_progress(self)
-                noted, numbers = now, []
-            if first and now - saved > self.config.checkpoint_every_s:
-                self.save()
-                saved = last = time.monotonic()
-            if self.config.steps or trained.steps % AGREE_EVERY == 0:
-                progress = self._agreed()
-        if first:
-            if numbers:
                 self._note(numbers, rendered())
                 on_progress(self)
-            self.save()
-
-    def _agreed(self) -> float:
-        """Progress as the first process sees it; 1 where it was told to stop."""
-        stopped = (self.folder / "stop").exists()
-        return self.trained.peers.agree(1.0 if stopped else self.progress)
+                noted, numbers = now, []
+            if now - saved > self.config.checkpoint_every_s:
+                self.save()
+                saved = last = time.monotonic()
+        if numbers:
+            self._note(numbers, rendered())
+            on_progress(self)
+        self.save()
 
     def _note(self, numbers: list[dict[str, Tensor]], rendered: int) -> None:
         self.rendered = rendered

@@ -36,7 +36,7 @@ POSITION_STD = 0.02
 SMALLEST_AREA_MODEL = 80.0
 REFINED_WEIGHT = 0.2
 # What may differ between phases that are compiled once.
-_SAME_SHAPE = {"until", "whole_share", "random_share", "strength", "exact_boxes"}
+_SAME_SHAPE = {"until", "whole_share", "strength", "exact_boxes"}
 
 
 def fresh_model(preset: Preset, seed: int) -> Sam2:
@@ -88,8 +88,7 @@ class MaskJob:
     name = "mask"
 
     def __init__(
-        self, config: MaskConfig, pool: PicturePool, seed: int, *, compiled: bool = False,
-        rank: int = 0,
+        self, config: MaskConfig, pool: PicturePool, seed: int, *, compiled: bool = False
     ) -> None:  # fmt: skip
         self.config, self.pool = config, pool
         self.device = pool.device
@@ -98,9 +97,8 @@ class MaskJob:
         self.model = fresh_model(preset_named(config.preset), seed).to(self.device)
         if self.device.type == "cuda":
             _to_bfloat16(self.model)
-        draw = seed + 1000 * rank
-        self.host = torch.Generator().manual_seed(draw)
-        self.generator = torch.Generator(self.device).manual_seed(draw)
+        self.host = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator(self.device).manual_seed(seed)
         self.appearance = Appearance(self.generator)
         self.prompts = PromptSampler(self.generator, choice_weights(LABELS, config.emphasis))
         self._encode: Callable[..., Any] = self.model.encode
@@ -160,7 +158,7 @@ class MaskJob:
     def _draw_close_ups(self, phase: MaskPhase) -> MaskBatch:
         """Cut a close-up a box; as in `_draw_views`, nothing waits for the device."""
         size = phase.image_size
-        batch = self.pool.sample(phase.batch, self.host, random_share=phase.random_share)
+        batch = self.pool.sample(phase.batch, self.host)
         drawn = draw_close_ups(batch, self.prompts, phase)
         images = self._cut(batch.images, drawn.picture, drawn.crops, size)
         owners = _owners(batch.ids, drawn.crops, size, drawn.picture)
@@ -181,7 +179,7 @@ class MaskJob:
     @torch.no_grad()
     def _draw_views(self, phase: MaskPhase) -> MaskBatch:
         """Cut views out of pictures and choose prompts."""
-        batch = self.pool.sample(phase.batch, self.host, random_share=phase.random_share)
+        batch = self.pool.sample(phase.batch, self.host)
         crops = random_crops(batch, self.host, whole_share=phase.whole_share)
         images = cut(batch.images, crops, phase.image_size)
         crops = Crops(to_device(crops.boxes_px, self.device), to_device(crops.flipped, self.device))

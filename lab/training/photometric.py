@@ -37,7 +37,7 @@ class Appearance:
 
         """
         changed = images if owners is None else self.objects(images, owners)
-        changed = self.blur(self.shade(self.colour(changed)))
+        changed = self.blur(self.weather(self.shade(self.colour(changed))))
         changed = self.noise(changed).clamp(0, 255)
         return changed if strength >= 1 else changed.where(self._chosen(images, strength), images)
 
@@ -78,8 +78,21 @@ class Appearance:
         field = torch.where(self._chosen(images, 0.3), hard, field)
         return torch.where(self._chosen(images, 0.4), images * torch.exp(field), images)
 
+    def weather(self, images: Tensor) -> Tensor:
+        """Fog, thickest in an upper band, and darkness with bright spots left bright."""
+        height = images.shape[-2]
+        rows = torch.linspace(0, 1, height, device=images.device, dtype=images.dtype)
+        horizon = self._uniform(images, 0.2, 0.6)
+        distance = torch.exp(-3 * (rows[:, None] - horizon).clamp(min=0))
+        share = self._uniform(images, 0.2, 0.85).where(self._chosen(images, 0.12), 0.0) * distance
+        foggy = images + share * (self._uniform(images, 140, 235) - images)
+        gain = self._uniform(images, 0.12, 0.5)
+        lit = ((images - 170) / 60).clamp(0, 1)
+        dark = images * (gain + (1 - gain) * lit)
+        return torch.where(self._chosen(images, 0.12), dark, foggy)
+
     def blur(self, images: Tensor) -> Tensor:
-        """Gaussian blur for the first quarter, a lower resolution for some of the others."""
+        """Blur the first quarter, also along one axis as motion does; lower others' resolution."""
         quarter, eighth = len(images) // 4, len(images) // 8
         parts = [images[quarter + eighth :]]
         if eighth:
@@ -93,14 +106,17 @@ class Appearance:
     def _gaussian(self, images: Tensor) -> Tensor:
         radius = 4
         offset = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
-        sigma = self._uniform(images, 0.3, 2.0, len(images), 1)
-        kernel = torch.exp(-(offset**2) / (2 * sigma**2))
-        kernel = (kernel / kernel.sum(-1, keepdim=True)).repeat_interleave(3, 0)
+
+        def kernel() -> Tensor:
+            sigma = self._uniform(images, 0.3, 2.5, len(images), 1)
+            weight = torch.exp(-(offset**2) / (2 * sigma**2))
+            return (weight / weight.sum(-1, keepdim=True)).repeat_interleave(3, 0)
+
         stacked = images.reshape(1, -1, *images.shape[-2:])
         groups = stacked.shape[1]
         padded = F.pad(stacked, (radius,) * 4, mode="replicate")
-        across = F.conv2d(padded, kernel[:, None, None, :], groups=groups)
-        return F.conv2d(across, kernel[:, None, :, None], groups=groups).reshape(images.shape)
+        across = F.conv2d(padded, kernel()[:, None, None, :], groups=groups)
+        return F.conv2d(across, kernel()[:, None, :, None], groups=groups).reshape(images.shape)
 
     def noise(self, images: Tensor) -> Tensor:
         """Sensor noise, fine and in blobs of a few pixels."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.training.rendering import NO_CLASS, RenderWorkers
+from lab.training.data import CELL_PX
 from lab.training.visible import visible_boxes
+from lab.training.workers import PictureWorkers
 from sam2_core.types import AutolabelError
 
 # Rows ahead of the one being written that no batch may use: the thread goes on while one is cut.
@@ -27,6 +29,8 @@ class PictureBatch:
         classes: int64 (B, 256), see `Picture`.
         boxes_px: float32 (B, 256, 4), tight around each instance's visible part.
         area_px: float32 (B, 256), of it; 0 for absent instances and row 0.
+        boxed: bool (B, 256), instances of which only the box is known; their area is the box's.
+        unlabeled: int16 (B, H / 8, W / 8), see `Picture`.
         host_boxes_px: `boxes_px` on the CPU, where crops are chosen.
         host_area_px: `area_px` on the CPU.
 
@@ -37,6 +41,8 @@ class PictureBatch:
     classes: Tensor
     boxes_px: Tensor
     area_px: Tensor
+    boxed: Tensor
+    unlabeled: Tensor
     host_boxes_px: Tensor
     host_area_px: Tensor
 
@@ -49,9 +55,9 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class PicturePool:
-    """A ring of pictures on the device, filled by a thread from the rendering workers."""
+    """A ring of pictures on the device, filled by a thread from the workers."""
 
-    def __init__(self, workers: RenderWorkers, device: torch.device, capacity: int) -> None:
+    def __init__(self, workers: PictureWorkers, device: torch.device, capacity: int) -> None:
         height, width = workers.config.size_hw
         self.device, self.capacity = device, capacity
         self._workers = workers
@@ -60,10 +66,12 @@ class PicturePool:
         self._classes = torch.full((capacity, 256), -1, dtype=torch.int64, device=device)
         self._boxes = torch.zeros((capacity, 256, 4), device=device)
         self._area = torch.zeros((capacity, 256), device=device)
+        self._boxed = torch.zeros((capacity, 256), dtype=torch.bool, device=device)
+        cells = (capacity, math.ceil(height / CELL_PX), math.ceil(width / CELL_PX))
+        self._unlabeled = torch.zeros(cells, dtype=torch.int16, device=device)
         self._frame = torch.tensor([[0, 0, width, height]], device=device)
         self._host_boxes = torch.zeros((capacity, 256, 4))
         self._host_area = torch.zeros((capacity, 256))
-        self._is_street = torch.zeros(capacity, dtype=torch.bool)
         self.rendered = 0
         self._failure: BaseException | None = None
         self._stop = threading.Event()
@@ -87,13 +95,18 @@ class PicturePool:
             self._images[row].copy_(torch.from_numpy(picture.image))
             self._ids[row].copy_(torch.from_numpy(picture.ids))
             self._classes[row].copy_(torch.from_numpy(picture.classes.astype("int64")))
+            self._unlabeled[row].copy_(torch.from_numpy(picture.unlabeled))
             boxes, area = visible_boxes(self._ids[row : row + 1], self._frame)
-            self._boxes[row].copy_(boxes[0])
-            self._area[row].copy_(area[0])
-            self._host_boxes[row], self._host_area[row] = boxes[0].cpu(), area[0].cpu()
+            given = torch.from_numpy(picture.boxes_px).to(self.device)
+            sides = given[:, 2:] - given[:, :2]
+            boxed = (sides > 0).all(1)
+            self._boxed[row].copy_(boxed)
+            self._boxes[row].copy_(torch.where(boxed[:, None], given, boxes[0]))
+            self._area[row].copy_(torch.where(boxed, sides.prod(1), area[0]))
+            self._host_boxes[row].copy_(self._boxes[row])
+            self._host_area[row].copy_(self._area[row])
         if stream is not None:
             stream.synchronize()
-        self._is_street[row] = bool((picture.classes != NO_CLASS).all())
         self._workers.give_back(slot)
         self.rendered += 1
 
@@ -108,41 +121,19 @@ class PicturePool:
         if self._failure:
             raise self._failure
 
-    def sample(
-        self, count: int, generator: torch.Generator, *, random_share: float | None
-    ) -> PictureBatch:
-        """Draw pictures at random.
-
-        Args:
-            count: how many.
-            generator: on the CPU.
-            random_share: of pictures of the random domain; None takes them as they come.
-
-        """
+    def sample(self, count: int, generator: torch.Generator) -> PictureBatch:
+        """Draw pictures at random, with a generator on the CPU."""
         if self._failure:
             raise self._failure
         rows = torch.arange(min(self.rendered, self.capacity))
         if self.rendered >= self.capacity:  # keep away from those that are being replaced
             rows = rows[(rows - self.rendered) % self.capacity >= REPLACED_SOON]
-        if random_share is not None:
-            street = self._is_street[rows]
-            if not street.any():
-                raise AutolabelError("no street scene was rendered: lower random_share")
-            random = count - round(count * (1 - random_share)) if not street.all() else 0
-            parts = ((rows[~street], random), (rows[street], count - random))
-        else:
-            parts = ((rows, count), (rows, 0))
-        drawn = [
-            part[torch.randint(len(part), (some,), generator=generator)]
-            for part, some in parts
-            if some
-        ]
-        rows = torch.cat(drawn)[torch.randperm(count, generator=generator)]
+        rows = rows[torch.randint(len(rows), (count,), generator=generator)]
         picked = to_device(rows, self.device)
         return PictureBatch(
             self._images[picked], self._ids[picked], self._classes[picked],
-            self._boxes[picked], self._area[picked], self._host_boxes[rows],
-            self._host_area[rows],
+            self._boxes[picked], self._area[picked], self._boxed[picked],
+            self._unlabeled[picked], self._host_boxes[rows], self._host_area[rows],
         )  # fmt: skip
 
     def close(self) -> None:

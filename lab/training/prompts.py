@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lab.training.data import HIDDEN, IGNORED, RIDER, UNUSED
 from lab.training.pool import PictureBatch
-from lab.training.rendering import HIDDEN, IGNORED, RIDER, UNUSED
 from sam2_core.types import (
     BOX_BOTTOM_RIGHT,
     BOX_TOP_LEFT,

@@ -1,80 +1,57 @@
-"""One command from a seed to weights: render, train, keep the averaged weights and the curves."""
+"""One command to weights: draw pictures, train, keep the averaged weights and the curves."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from lab.scenes import LABELS
-from lab.training.config import DetectorConfig, MaskConfig, RenderConfig, TrainingConfig
+from lab.training.config import DetectorConfig, MaskConfig, TrainingConfig
+from lab.training.data import Source
 from lab.training.detector_job import DetectorJob
 from lab.training.loop import Job, Run, Trained, read_checkpoint
 from lab.training.mask_job import MaskJob
-from lab.training.peers import Peers, run_on
 from lab.training.pool import PicturePool
-from lab.training.rendering import RenderWorkers, render
+from lab.training.workers import PictureWorkers
 from sam2_core.find_weights import bundled_checkpoint
 from sam2_core.presets import preset_named
 from sam2_core.types import AutolabelError
 
-# So far apart from the first are the seeds of pictures that only the detector sees.
-DETECTOR_SEEDS = 20_000_000
-# ... and those of each further process of a job.
-PEER_SEEDS = 2_000_000
-
-
-JOBS = ("mask", "detector")
 # The last layers of the mask tokens' MLPs make masks; the first convolution reads them as prompts.
 MASK_WEIGHTS = "sam_mask_decoder.output_hypernetworks_mlps."
 MASK_PROMPT_KERNEL = "sam_prompt_encoder.mask_downscaling.0.weight"
 
 
-def planned_jobs(config: TrainingConfig) -> list[str]:
-    """Name the jobs that the configuration asks for."""
-    return [name for name in JOBS if getattr(config, name) is not None]
+def choose_device(name: str) -> torch.device:
+    """Return the device to train on."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise AutolabelError("the configuration asks for cuda, and there is no CUDA device")
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
+    return torch.device("cuda", 0)
 
 
-def render_config(config: TrainingConfig, job: str, peers: Peers) -> RenderConfig:
-    """Share the rendering workers out; each process renders pictures of its own seeds."""
-    both = len(planned_jobs(config)) == len(JOBS)
-    workers = config.render.workers or len(os.sched_getaffinity(0))
-    seed, random_share = config.render.first_seed, config.render.random_share
-    if both and config.mask:
-        for_masks = max(1, round(workers * config.mask.worker_share))
-        workers = for_masks if job == "mask" else max(1, workers - for_masks)
-    if both and job == "detector":
-        seed, random_share = seed + DETECTOR_SEEDS, 0.0
-    return config.render.model_copy(
-        update={
-            "workers": max(1, workers // peers.count), "random_share": random_share,
-            "first_seed": seed + peers.rank * PEER_SEEDS,
-        }
-    )  # fmt: skip
+def make_job(config: TrainingConfig, pool: PicturePool) -> Job:
+    """Build the model that the configuration trains, and how it learns."""
+    if config.mask:
+        return MaskJob(config.mask, pool, config.seed, compiled=config.compiled)
+    assert config.detector  # noqa: S101 - `config` has one of the two
+    return DetectorJob(config.detector, LABELS, pool, config.seed, compiled=config.compiled)
 
 
-def make_job(config: TrainingConfig, name: str, pool: PicturePool, rank: int = 0) -> Job:
-    """Build one job."""
-    how: dict[str, Any] = {"compiled": config.compiled, "rank": rank}
-    if name == "mask" and config.mask:
-        return MaskJob(config.mask, pool, config.seed, **how)
-    if name == "detector" and config.detector:
-        return DetectorJob(config.detector, LABELS, pool, config.seed, **how)
-    raise AutolabelError(f"the configuration {config.name!r} has no section [{name}]")
-
-
-def start_weights(section: MaskConfig | DetectorConfig) -> dict[str, Tensor] | None:
+def start_weights(section: MaskConfig | DetectorConfig | None) -> dict[str, Tensor] | None:
     """Read the weights that a model starts from, with logits as steep as in training.
 
     Returns:
         In float32; None where training starts from scratch.
 
     """
-    if not section.init_from:
+    if not section or not section.init_from:
         return None
     if isinstance(section, DetectorConfig):
         return load_weights(Path(section.init_from))
@@ -86,52 +63,31 @@ def start_weights(section: MaskConfig | DetectorConfig) -> dict[str, Tensor] | N
     return steeper(load_weights(path), 1 / section.init_steeper)
 
 
-def say_nothing(_: Run) -> None:
-    """Take progress and tell nobody; importable, as other processes need it."""
-
-
-def train_job(
-    config: TrainingConfig, name: str, folder: Path,
-    on_progress: Callable[[Run], None] = say_nothing,
-) -> Run | None:  # fmt: skip
-    """Train one model until the budget is used up; a folder with a checkpoint goes on from it.
+def train(
+    config: TrainingConfig, folder: Path, on_progress: Callable[[Run], object] = lambda _: None
+) -> Run:
+    """Train the model until the budget is used up; a folder with a checkpoint goes on from it.
 
     The folder gets `checkpoint.pt`, `curves.json` and `<job>.safetensors` (averaged weights, half
-    precision). On several devices there is a process each, and `on_progress` must be importable.
-
-    Returns:
-        The finished run; None when it ran in other processes.
-
+    precision).
     """
-    section = getattr(config, name, None)
-    devices = section.devices if section else (0,)
-    run: Run | None = run_on(devices, config.device, _train, config, name, folder, on_progress)
-    return run
-
-
-def _train(
-    peers: Peers, config: TrainingConfig, name: str, folder: Path,
-    on_progress: Callable[[Run], None],
-) -> Run:  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    state = read_checkpoint(folder, config.name, name)
+    state = read_checkpoint(folder, config.name, config.job)
     rendered = state["rendered"] if state else 0
-    pictures = render_config(config, name, peers)
-    with RenderWorkers(render, LABELS, pictures, rendered) as workers:
-        pool = PicturePool(workers, peers.device, pictures.pool)
+    source = Source(config.pictures, with_masks=config.job == "mask")
+    with PictureWorkers(source.draw, config.pictures, rendered) as workers:
+        pool = PicturePool(workers, choose_device(config.device), config.pictures.pool)
         try:
-            job = make_job(config, name, pool, peers.rank)
-            run = Run(config, Trained(job, config.ema, peers), folder)
+            run = Run(config, Trained(make_job(config, pool), config.ema), folder)
             if state:
                 run.restore(state)
-            elif start := start_weights(getattr(config, name)):
+            elif start := start_weights(config.mask or config.detector):
                 run.trained.start_from(start)
-            pool.wait_for(pictures.warm_up)
+            pool.wait_for(config.pictures.warm_up)
             run.train(lambda: pool.rendered, on_progress)
         finally:
             pool.close()
-    if peers.rank == 0:
-        save_weights(_kept(config, run), folder / f"{name}.safetensors")
+    save_weights(_kept(config, run), folder / f"{config.job}.safetensors")
     return run
 
 
@@ -139,7 +95,7 @@ def _kept(config: TrainingConfig, run: Run) -> dict[str, Tensor]:
     """Average a mask model's weights with those it started from, and steepen it, if so asked."""
     kept = {name: value.cpu() for name, value in run.trained.kept().items()}
     section = config.mask
-    if run.trained.job.name != "mask" or not section:
+    if not section:
         return kept
     if section.start_share:
         start = start_weights(section)

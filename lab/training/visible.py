@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lab.training.rendering import MAX_INSTANCES
+from lab.training.data import MAX_INSTANCES
 
 
 def visible_boxes(ids: Tensor, frames_px: Tensor) -> tuple[Tensor, Tensor]:
