@@ -20,46 +20,130 @@ def test_a_wrong_configuration_is_named(tmp_path):
 
 
 def test_the_configurations_of_the_package_load():
-    for path in CONFIGS.glob("*.toml"):
-        config = load_config(path)
-        assert config.mask.phases[-1].until == 1.0
-        assert config.mask.frame_size == (128 if config.name == "smoke" else 1024)
+    configs = {path.stem: load_config(path) for path in CONFIGS.glob("*.toml")}
+    assert {name: config.job for name, config in configs.items()} == {
+        "detector": "detector", "masks": "mask",
+        "smoke_detector": "detector", "smoke_masks": "mask",
+    }  # fmt: skip
+    assert configs["masks"].mask.frame_size == 1024
+    assert configs["smoke_masks"].mask.frame_size == 128
 
 
 def test_riders_are_one_object_for_the_mask_model_alone_in_their_share_of_the_pictures():
-    from lab.scenes import LABELS, render_scene
+    from lab.scenes import render_scene
     from lab.scenes.types import RIDER_LABEL
-    from lab.training.rendering import RIDER, Picture, as_asked, domain_of, draw_ids
+    from lab.training.config import PictureConfig
+    from lab.training.data import RIDER, Picture, as_asked, domain_of, draw_scene
 
-    domains = [domain_of(seed, 0.25, 0.35) for seed in range(2000)]
-    shares = {name: domains.count(name) / 2000 for name in ("random", "close", "street")}
-    assert shares == pytest.approx({"random": 0.25, "close": 0.35, "street": 0.4}, abs=0.01)
-    assert {domain_of(seed, 0.4) for seed in range(100)} == {"random", "street"}
+    mixed = PictureConfig(
+        photographs="there", photograph_share=0.2, random_share=0.25, close_share=0.35
+    )
+    domains = [domain_of(seed, mixed) for seed in range(2000)]
+    shares = {name: domains.count(name) / 2000 for name in set(domains)}
+    wanted = {"photographs": 0.2, "random": 0.25, "close": 0.35, "street": 0.2}
+    assert shares == pytest.approx(wanted, abs=0.01)
     size = (180, 320)
     scenes = (render_scene(seed, size, domain="close") for seed in range(20))
-    scene = next(one for one in scenes if any(i.rides_track_id > 0 for i in one.instances))
+    scene = next(each for each in scenes if any(i.rides_track_id > 0 for i in each.instances))
     kept = [as_asked(scene, seed, 0.5) for seed in range(100)]
-    assert 40 < sum(one is scene for one in kept) < 60
+    assert 40 < sum(each is scene for each in kept) < 60
     joined = as_asked(scene, 0, 1.0)
     (row,) = [n for n, i in enumerate(joined.instances, 1) if i.label == RIDER_LABEL][:1]
-    picture = Picture(np.zeros((*size, 3), np.uint8), np.zeros(size, np.uint8),
-                      np.zeros(256, np.int16))  # fmt: skip
-    draw_ids(joined, picture, LABELS)
+    picture = Picture.empty(size)
+    picture.clear()
+    draw_scene(joined, picture)
     assert picture.classes[row] == RIDER
     assert (picture.ids == row).sum() == joined.instances[row - 1].area_px
 
 
+def write_photographs(folder):
+    """One photograph with a mask and a box, of which persons may be unlabeled."""
+    import cv2
+    from pycocotools import mask as coco_mask
+
+    pixels = np.full((60, 100, 3), 200, np.uint8)
+    mask = np.zeros((60, 100), np.uint8, order="F")
+    mask[10:30, 20:50] = 1
+    encoded = coco_mask.encode(mask)
+    encoded["counts"] = encoded["counts"].decode()
+    (folder / "truth.json").write_text(json.dumps({
+        "images": [{
+            "id": 1, "file_name": "a.png", "width": 100, "height": 60, "source": "here",
+            "split": "train", "not_exhaustive_category_ids": [7],
+        }],
+        "annotations": [
+            {"image_id": 1, "category_id": 3, "bbox": [20, 10, 30, 20], "area": 600, "iscrowd": 0,
+             "segmentation": encoded},
+            {"image_id": 1, "category_id": 3, "bbox": [60, 5, 30, 50], "area": 1500, "iscrowd": 0},
+        ],
+        "categories": [{"id": 3, "name": "car"}, {"id": 7, "name": "person"}],
+    }))  # fmt: skip
+    cv2.imwrite(str(folder / "a.png"), pixels)
+
+
+def test_photographs_are_drawn_with_their_masks_boxes_and_what_they_do_not_label(tmp_path):
+    from lab.scenes import LABELS
+    from lab.training.data import CELL_PX, IGNORED, UNUSED, Photographs, Picture
+
+    write_photographs(tmp_path)
+    car, person = LABELS.index("car"), LABELS.index("person")
+    photographs = Photographs(tmp_path, {"here": 1.0}, with_masks=False)
+    boxed = masked = 0
+    for seed in range(12):
+        picture = Picture.empty((144, 256))
+        picture.clear()
+        photographs.draw(seed, picture)
+        for row in np.flatnonzero(picture.classes != UNUSED):
+            assert picture.classes[row] in (car, IGNORED)
+            box = picture.boxes_px[row].astype(int)
+            inside = picture.ids == row
+            assert inside.any() != (box[2:] > box[:2]).all()  # pixels or a box, never both
+            if inside.any():
+                ys, xs = np.nonzero(inside)
+                box = np.array([xs.min(), ys.min(), xs.max(), ys.max()])
+            middle = (box[:2] + box[2:]) // 2
+            assert (picture.image[middle[1], middle[0]] == 200).all()
+            assert picture.unlabeled[middle[1] // CELL_PX, middle[0] // CELL_PX] == 1 << person
+            masked, boxed = masked + inside.any(), boxed + (not inside.any())
+    assert masked > 5
+    assert boxed > 5
+    with pytest.raises(AutolabelError, match="no photograph of elsewhere"):
+        Photographs(tmp_path, {"elsewhere": 1.0}, with_masks=False)
+
+
+def test_what_has_no_labels_is_not_taught_as_background():
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
+    from lab.training.detector_loss import TrueBoxes, detector_loss
+    from lab.training.detector_model import cells
+
+    grid, strides = cells((64, 64), torch.device("cpu"))
+    truth = TrueBoxes(
+        torch.tensor([[[8.0, 8, 40, 40]]]), torch.tensor([[1]]), torch.tensor([[True]])
+    )
+    unlabeled = torch.zeros(1, len(grid), 3, dtype=torch.bool)
+    unlabeled[..., 2] = True
+    logits = torch.zeros(1, len(grid), 3, requires_grad=True)
+    raw = torch.zeros(1, len(grid), 4)
+    loss, _ = detector_loss(raw, logits, truth, unlabeled, grid=grid, strides=strides)
+    loss.backward()
+    outside = (logits.grad[0, :, 1] > 0) & (logits.grad[0, :, 0] > 0)
+    assert outside.sum() > 50
+    taught = logits.grad[0, :, 2] != 0
+    assert 0 < taught.sum() <= 10  # only the cells that stand for the box
+    assert (logits.grad[0, ~taught, 0] > 0).all()
+
+
 def test_training_writes_weights_and_goes_on_from_its_checkpoint(tmp_path):
     pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from lab.training.train import load_weights, train_job
+    from lab.training.train import load_weights, train
 
-    config = load_config(CONFIGS / "smoke.toml").model_copy(update={"steps": 2})
-    first = train_job(config, "detector", tmp_path)
+    config = load_config(CONFIGS / "smoke_detector.toml").model_copy(update={"steps": 2})
+    first = train(config, tmp_path)
     assert first.trained.steps == 2
     more = config.model_copy(update={"steps": 3})
-    second = train_job(more, "detector", tmp_path)
+    second = train(more, tmp_path)
     assert second.trained.steps == 3
-    assert second.rendered_before >= config.render.warm_up
+    assert second.rendered_before >= config.pictures.warm_up
     points = json.loads((tmp_path / "curves.json").read_text())
     steps = [point["steps"] for point in points]
     assert steps == sorted(steps)
@@ -67,36 +151,7 @@ def test_training_writes_weights_and_goes_on_from_its_checkpoint(tmp_path):
     assert 2 in steps
     assert load_weights(tmp_path / "detector.safetensors").keys() == second.trained.kept().keys()
     with pytest.raises(AutolabelError, match="own configuration"):
-        train_job(config.model_copy(update={"name": "other"}), "detector", tmp_path)
-
-
-@pytest.mark.slow
-def test_two_processes_train_one_model(tmp_path):
-    pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from lab.training.train import load_weights, train_job
-
-    config = load_config(CONFIGS / "smoke.toml").model_copy(update={"steps": 2})
-    detector = config.detector.model_copy(update={"devices": (0, 0)})
-    run = train_job(config.model_copy(update={"detector": detector}), "detector", tmp_path)
-    assert run is None  # it was in other processes
-    assert json.loads((tmp_path / "curves.json").read_text())[-1]["steps"] == 2
-    assert load_weights(tmp_path / "detector.safetensors")
-
-
-def test_peers_average_what_they_learn(tmp_path):
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from lab.training.peers import run_on
-
-    run_on((0, 0), "cpu", _average, tmp_path)
-    assert [torch.load(tmp_path / f"{rank}.pt").tolist() for rank in (0, 1)] == [[1.5, 7.0]] * 2
-
-
-def _average(peers, folder):
-    import torch
-
-    mean = peers.mean_(torch.tensor([1.0 + peers.rank]))
-    told = peers.agree(7.0 + peers.rank)
-    torch.save(torch.tensor([float(mean), told]), folder / f"{peers.rank}.pt")
+        train(config.model_copy(update={"name": "other"}), tmp_path)
 
 
 def test_decoding_a_view_is_decoding_its_prompts_one_by_one():
@@ -264,12 +319,18 @@ def test_training_and_labeling_cut_the_same_close_ups():
     assert (regions_px(torch.from_numpy(boxes), (90, 160)).numpy() == expected).all()
 
 
+def picture_batch(images, ids, classes, boxes, area):
+    """A batch whose objects all have masks."""
+    from lab.training.pool import PictureBatch
+
+    return PictureBatch(images, ids, classes, boxes, area, area < 0, ids, boxes, area)
+
+
 def test_a_close_up_holds_its_box_and_its_truth():
     torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
     from lab.training.close_ups import draw_close_ups
     from lab.training.config import MaskPhase
     from lab.training.mask_loss import draw_points
-    from lab.training.pool import PictureBatch
     from lab.training.prompts import PromptSampler
 
     ids = torch.zeros((2, 90, 160), dtype=torch.uint8)
@@ -281,7 +342,7 @@ def test_a_close_up_holds_its_box_and_its_truth():
         torch.tensor(b).float() for b in ((20, 10, 30, 40), (100, 60, 104, 64), (0, 50, 70, 90))
     )
     area[0, 1], area[0, 2], area[1, 1] = 300, 16, 2800
-    batch = PictureBatch(torch.zeros((2, 90, 160, 3)), ids, classes, boxes, area, boxes, area)
+    batch = picture_batch(torch.zeros((2, 90, 160, 3)), ids, classes, boxes, area)
     generator = torch.Generator().manual_seed(0)
     drawn = draw_close_ups(batch, PromptSampler(generator), MaskPhase(close_ups=40))
     assert set(drawn.targets.instance.flatten().tolist()) == {0, 1}  # 16 pixels are too few
@@ -298,9 +359,8 @@ def test_a_close_up_holds_its_box_and_its_truth():
 
 def test_emphasis_chooses_some_kinds_more_often_and_only_what_may_be_asked_for():
     torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from lab.training.pool import PictureBatch
+    from lab.training.data import HIDDEN, RIDER
     from lab.training.prompts import PromptSampler, choice_weights
-    from lab.training.rendering import HIDDEN, RIDER
 
     kinds = (0, 1, HIDDEN, RIDER)  # rows 1 to 4; the other rows are unused
     classes = torch.full((4000, 256), -1)
@@ -309,7 +369,7 @@ def test_emphasis_chooses_some_kinds_more_often_and_only_what_may_be_asked_for()
     boxes[:, 1:5] = torch.tensor([10.0, 10, 20, 20])
     area[:, 1:5] = 100
     nothing = torch.zeros(1)
-    batch = PictureBatch(nothing, nothing, classes, boxes, area, boxes, area)
+    batch = picture_batch(nothing, nothing, classes, boxes, area)
     weights = choice_weights(("car", "bicycle"), {"bicycle": 4.0, "rider": 2.0, "hidden": 1.0})
     prompts = PromptSampler(torch.Generator().manual_seed(0), weights)
     frames = torch.tensor([[0, 0, 1280, 720]]).expand(4000, -1)
@@ -327,7 +387,7 @@ def test_training_goes_on_from_the_bundled_weights_with_the_logits_they_were_tra
     from sam2_core.find_weights import bundled_checkpoint
     from sam2_core.presets import preset_named
 
-    section = load_config(CONFIGS / "compact_close.toml").mask
+    section = load_config(CONFIGS / "masks.toml").mask
     start = start_weights(section)
     bundled = load_weights(bundled_checkpoint(preset_named("compact")))
     kept = steeper(start, section.steeper)

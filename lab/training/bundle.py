@@ -178,7 +178,7 @@ def bundle_mask_model(weights: Path, preset: Preset, folder: Path) -> None:
             (form, precision): export_model(
                 copy.deepcopy(model).eval(), Path(temporary) / f"{form}-{precision}",
                 checkpoint_sha256=file_sha256(target),
-                weights="bundled: trained by this project on rendered scenes",
+                weights="bundled: trained by this project on rendered scenes and photographs",
                 graph=form, precision=precision, only=only,
             )
             for form, precision, only in (

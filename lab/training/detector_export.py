@@ -47,6 +47,9 @@ def export_detector(
     network.load_state_dict(weights)
     network.eval()
     fuse_norms(network)
+    for weight in network.parameters():  # so that a half holds them exactly
+        if weight.ndim > 1:
+            weight.data = weight.data.half().float()
     example = torch.zeros(1, 3, *config.input_hw)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         traced = Path(folder) / "traced.onnx"

@@ -187,7 +187,9 @@ class DetectorJob:
         half = self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             boxes, logits = self._forward(pixels)
-        loss, numbers = self._judge(boxes, logits, truth, unlabeled, self.grid, self.strides)
+        loss, numbers = self._judge(
+            boxes, logits, truth, unlabeled, grid=self.grid, strides=self.strides
+        )
         loss.backward()
         return dict(numbers)
 

@@ -119,7 +119,7 @@ def assign(
 
 def detector_loss(
     raw_boxes: Tensor, logits: Tensor, truth: TrueBoxes, unlabeled: Tensor,
-    grid: Tensor, strides: Tensor,
+    *, grid: Tensor, strides: Tensor,
 ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
     """Loss of a batch, and its parts to plot; `raw_boxes` (B, A, 4) are not decoded yet.
 
