@@ -31,7 +31,7 @@ from tasks.types import FrameSelection
 
 DETECTOR_MIN_SCORE = 0.3
 # Of the bundled detector: measured, see sam2_core/weights/README.md.
-BUNDLED_MIN_SCORE = 0.45
+BUNDLED_MIN_SCORE = 0.25
 
 
 def _passing(check: Callable[[str], object]) -> AfterValidator:
@@ -187,7 +187,7 @@ class LabelParams(BaseModel):
         default=None,
         ge=0,
         le=1,
-        description="Lowest score of a box. Default: 0.45 for the bundled detector, 0.3 for "
+        description="Lowest score of a box. Default: 0.25 for the bundled detector, 0.3 for "
         "others; all imported boxes are kept.",
     )
     tiles: int = Field(

@@ -59,7 +59,7 @@ def test_dataset_is_named_after_the_output_unless_told_or_unwanted():
 
 def test_the_least_score_is_that_of_what_made_the_boxes():
     assert params(boxes="boxes").least_score == 0.0
-    assert params().least_score == params(detector="compact").least_score == 0.45
+    assert params().least_score == params(detector="compact").least_score == 0.25
     assert params(detector="yolox_s").least_score == params(detector="my.onnx").least_score == 0.3
     assert params(boxes="boxes", min_score=0.5).least_score == 0.5
 

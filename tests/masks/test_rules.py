@@ -116,7 +116,7 @@ def test_rules_that_are_off_change_neither_masks_nor_keys():
     given = masks_of(block(0, 0, 9, 9))
     assert tidied(given, boxes_of(1), MaskRules()) is given
     plain = LabelParams(sources=("/in",), out="/out")
-    assert plain.deciding() == {"classes": [], "min_score": 0.45}
+    assert plain.deciding() == {"classes": [], "min_score": 0.25}
     chosen = plain.model_copy(update={"clean_masks": 0.01, "overlap": "depth"}).deciding()
     assert chosen == {**plain.deciding(), "clean_masks": 0.01, "overlap": "depth"}
 
