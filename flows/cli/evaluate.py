@@ -194,6 +194,11 @@ def command(**options: Any) -> None:
     result = {"model": measured.model, "prompt": prompt, "run": run, **last.result()}
     if other:
         facts, records = other
+        if facts.get("boxes_alone", False) != result["boxes_alone"]:
+            raise AutolabelError(
+                f"{options['against']} and this evaluation measure IoU of boxes and of masks: "
+                "compare with one whose truth has masks, or boxes, as well"
+            )
         result["against"] = {name: facts.get(name) for name in ("model", "prompt", "run")}
         result["against"] |= paired(records, last.records)
     if options["save"]:

@@ -492,7 +492,9 @@ def read_rgb(path: Path, size_hw: tuple[int, int]) -> ImageArray:
 def _refuse_other_size(image: ImageArray, size_hw: tuple[int, int]) -> None:
     if image.shape[:2] != size_hw:
         sizes = [f"{height}x{width}" for height, width in (image.shape[:2], size_hw)]
-        raise ValueError(f"the image is {sizes[0]} as displayed, the truth says {sizes[1]} (h x w)")
+        raise AutolabelError(
+            f"the image is {sizes[0]} as displayed, the truth says {sizes[1]} (h x w)"
+        )
 
 
 # A picture of the truth and its file, or None where nobody reads it; the boxes and masks that were

@@ -40,6 +40,7 @@ from tasks.export.types import (
     Writer,
     stem_of,
 )
+from tasks.frames.discover import refuse_output_inside
 from tasks.frames.identity import frame_key
 from tasks.frames.images import as_jpeg
 from tasks.frames.sources import UnknownSourceError, refuse_unknown, remember_sources
@@ -582,8 +583,8 @@ def export(
     frames = Frames(
         out_uri, choice, dataset, pictures=pictures, notes=notes, moments=format_ in NEED_MOMENTS
     )
-    counts: Counter[str] = Counter()
-    states: Counter[str] = Counter()
+    refuse_output_inside(checked(target), [out_uri], "--to")
+    counts, states = Counter[str](), Counter[str]()
     splits: Counter[str] = Counter(dict.fromkeys(choice.splits, 0))
     sequences: set[str] = set()
     empty: list[str] = []

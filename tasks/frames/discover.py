@@ -393,8 +393,8 @@ def by_sequence(
     return root, {one.names: one.cameras for one in groups(root, inner_first, [])}
 
 
-def refuse_output_inside(out_uri: str, sources: Iterable[str]) -> None:
-    """Refuse labels that would lie where the frames are looked for.
+def refuse_output_inside(out_uri: str, sources: Iterable[str], option: str = "--out") -> None:
+    """Refuse an output that would lie where frames, or labels, are looked for.
 
     Raises:
         AutolabelError: the output is a source or in one.
@@ -407,8 +407,8 @@ def refuse_output_inside(out_uri: str, sources: Iterable[str]) -> None:
         if fits:
             where = "is" if fits[0] == out else "is inside"
             raise AutolabelError(
-                f"--out {storage.redact(out_uri)} {where} the source {storage.redact(source)}: "
-                "every run would look for frames among labels; choose a folder beside it"
+                f"{option} {storage.redact(out_uri)} {where} the source {storage.redact(source)}, "
+                "which later runs and exports read; choose a folder beside it"
             )
 
 

@@ -39,6 +39,16 @@ _READ = {
     ".mcap": _RECORDING, ".tar": _ARCHIVE,
 }  # fmt: skip
 _KINDS = _READ | {suffix: kind for kind, text in _UNREAD.items() for suffix in text.split()}
+# What lies beside footage and is none: labels, times, notes.
+_BESIDE = frozenset(
+    {
+        ".ass", ".bin", ".cache", ".cfg", ".csv", ".geojson", ".gpx", ".htm", ".html", ".ini",
+        ".json", ".jsonl", ".kml", ".log", ".md", ".md5", ".names", ".nmea", ".npy", ".npz",
+        ".parquet", ".pcd", ".pdf", ".pickle", ".pkl", ".py", ".rst", ".sh", ".sha256", ".srt",
+        ".toml", ".tsv", ".txt", ".vtt", ".xlsx", ".xml", ".yaml", ".yml",
+    }
+)  # fmt: skip
+_OTHER = "file of another kind", "files of other kinds"
 # What is put behind an ending: by downloads that are not done, copies, compression, pieces.
 _BEHIND = re.compile(
     r"\.(part|partial|filepart|crdownload|download|tmp|temp|bak|old|orig|gz|bz2|xz|zst|lz4|\d+)"
@@ -70,7 +80,7 @@ def is_read(name: str, passed_over: PassedOver, *, is_folder: bool) -> bool:
         if is_folder:
             of_system = name.lower() in _SYSTEM_FOLDERS
             passed_over.add(*(_OF_SYSTEM if of_system else ("hidden folder",)), example=name)
-        elif kind:
+        elif kind not in {None, _OTHER}:
             passed_over.add("hidden file", example=name)
         return False
     if kind and not is_folder and not is_footage(name):
@@ -110,8 +120,11 @@ def _is_name(name: str) -> bool:
 
 
 def _footage_of(name: str) -> tuple[tuple[str, str] | None, str]:
-    """Return the kind of footage that a file is by its name, or None, and the ending that says."""
+    """Return the kind of footage that a file is by its name, and the ending that says so.
+
+    None is what lies beside footage and is none.
+    """
     *_, inner, last = ["", "", *PurePosixPath(name.lower()).suffixes]
     if _BEHIND.fullmatch(last) and inner in _KINDS:
         return _KINDS[inner], inner + last
-    return _KINDS.get(last), last
+    return _KINDS.get(last, None if last in _BESIDE else _OTHER), last or name

@@ -37,6 +37,12 @@ def test_what_is_chosen_and_what_is_left_out_is_told(tmp_path):
     assert max(one["attributes"]["risk"] for one in written) < 0.5
 
 
+def test_an_export_into_the_labels_is_refused(tmp_path):
+    source = run_of(tmp_path)
+    with pytest.raises(AutolabelError, match=r"--to .* is inside .*later runs and exports read"):
+        export(source, "coco", f"{source}/labels/coco", Choice(), images="none")
+
+
 def test_what_cannot_be_read_is_left_out_and_the_rest_is_exported(tmp_path):
     source = run_of(tmp_path, ("cut", "drive", "old"), frames=2)
     paths = {path.name.partition("@")[0]: path for path in (tmp_path / "run").rglob("*@*.json")}

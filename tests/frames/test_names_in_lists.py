@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sam2_core.types import AutolabelError
 from tasks.frames.discover import list_frames
 from tasks.frames.download import download
 from tests.frames import formats
@@ -47,6 +48,17 @@ def test_times_may_be_written_in_utf_16(tmp_path, encoding):
     assert [frame.timestamp_ns for frame in only(root).frames] == before
     assert texts
     assert None not in before
+
+
+@pytest.mark.parametrize(
+    ("unit", "each_s"), [("seconds", 1), ("milliseconds", 1e3), ("microseconds", 1e6)]
+)
+def test_times_in_another_unit_than_nanoseconds_are_refused(tmp_path, unit, each_s):
+    (tmp_path / "a.jpg").write_bytes(jpeg(1))
+    times = [int(1_715_000_000 * each_s)]
+    pq.write_table(pa.table({"uri": ["a.jpg"], "timestamp_ns": times}), tmp_path / "list.parquet")
+    with pytest.raises(AutolabelError, match=f"are {unit} since 1970, it seems: give them in nano"):
+        only(tmp_path / "list.parquet")
 
 
 def linked(path, members):

@@ -31,10 +31,12 @@ def place(request, tmp_path):
 def test_what_looks_like_footage_and_is_not_read_is_counted(tmp_path):
     write(tmp_path, "d/1.jpg", "d/1.jpg.json", "d/2.heic", "d/3.avi.part", "d/4.mp4.crdownload")
     write(tmp_path, "d/5.mcap.zst", "d/6.bag", "d/7.tar.gz", "d/8.zip", "d/9.txt.gz", "d/notes.txt")
+    write(tmp_path, "d/10.360", "d/clip")
     (tmp_path / "e").mkdir()
     assert passed_over(tmp_path) == (
         "2 archives that are not read (.tar.gz, .zip), "
         "1 empty folder (e), "
+        "3 files of other kinds (.360, .gz, clip), "
         "1 file that looks like a picture (.heic), "
         "2 files that look like video (.avi.part, .mp4.crdownload), "
         "2 recordings that are not read (.bag, .mcap.zst)"

@@ -125,6 +125,7 @@ class RecordList(Reader):
         records = list(self.records(source))
         if not records:
             raise AutolabelError(f"{storage.redact(source)} lists not a single frame")
+        _refuse_other_units(records, storage.redact(source))
         # What has no path has no folder: it is a failure of the first sequence.
         first = next((one for one in records if one.uri), Record(source))
         sequences: dict[str, list[Record]] = {}
@@ -152,6 +153,29 @@ class RecordList(Reader):
             address = address_of(folder, self.name, f"{source}#{name}")
             is_called_in_full = ids[sequence_id_of(source, ways[name])] > 1
             yield ListedSequence(ways[name], address, pictures, is_called_in_full)
+
+
+# A time of these decades is so many seconds, milliseconds and microseconds.
+_DECADES = {
+    unit: (1_000_000_000 * factor, 2_500_000_000 * factor)
+    for unit, factor in (("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6))
+}
+
+
+def _refuse_other_units(records: Iterable[Record], where: str) -> None:
+    """Refuse times that are dates of our days only in another unit than nanoseconds.
+
+    Raises:
+        AutolabelError: it names the unit.
+
+    """
+    times = [record.timestamp_ns for record in records if record.timestamp_ns is not None]
+    for unit, (first, last) in _DECADES.items():
+        if times and first <= min(times) <= max(times) < last:
+            raise AutolabelError(
+                f"{where}: its times, such as {times[0]}, are {unit} since 1970, it seems: give "
+                "them in nanoseconds, or, in Parquet, in a column of the type timestamp"
+            )
 
 
 def _common(folders: Iterable[str]) -> str:
