@@ -184,7 +184,8 @@ def test_loading_again_changes_nothing_and_people_keep_their_fields(
         detections=[fo.Detection(label="tram", bounding_box=[0] * 4)]
     )
     sample["review_status"] = "done"
-    decided = {"at": "2026-11-24T00:00:00+00:00", "decisions": {machine.id: "accepted"}}
+    accepted = {machine.id: "accepted"}
+    decided = {"at": "2026-11-24T00:00:00+00:00", "action": "accept", "decisions": accepted}
     sample["review_log"] = [decided]
     sample.tags.append("mine")
     sample.save()

@@ -13,6 +13,7 @@ from tasks.dataset.documents import ObjectNames, Origin
 from tasks.dataset.recorded_frames import Placement
 from tasks.dataset.schema import stored_dataset
 from tasks.frames.identity import file_version
+from tasks.frames.sources import remember_sources
 from tasks.load.into_fiftyone import LoadReport, write_frames
 from tasks.risk.compute_risk import compute_risk
 from tasks.store.artifacts import RunStamp
@@ -94,6 +95,7 @@ def picture_with(
     path = folder / "images" / f"{index}.jpg"
     path.parent.mkdir(parents=True, exist_ok=True)
     cv2.imwrite(str(path), picture)
+    remember_sources([str(folder)])
     count = len(places)
     rle = [coco_mask.encode(np.asfortranarray(disc(place)))["counts"] for place in places]
     areas = [int(disc(place).sum()) for place in places]

@@ -13,6 +13,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import Boxes, Masks
 from tasks.dataset import layout, schema
 from tasks.frames.discover import discover
+from tasks.frames.sources import remember_sources
 from tasks.load import into_fiftyone as load
 from tasks.load.into_fiftyone import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose
@@ -46,7 +47,9 @@ class MovingSource:
         """Write a content that was never there before."""
         number, path = next(_numbers), f"{self.path}/{name}"
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        self.fs.pipe(path, f"content {number}".encode())
+        height, width = SIZE_HW  # the header of a PPM, its comment being the content
+        picture = f"P6\n# content {number}\n{width} {height}\n255\n"
+        self.fs.pipe(path, picture.encode())
         if "memory" not in self.root:  # two writes in one tick of the clock look alike
             os.utime(path, ns=(number, 10**18 + number))
 
@@ -84,7 +87,7 @@ class MovingSource:
     def content(self, uri: str) -> str | None:
         """What is at an address now."""
         fs, path = fsspec.core.url_to_fs(uri)
-        return fs.cat(path).decode() if fs.exists(path) else None
+        return fs.cat(path).decode().split("\n")[1][2:] if fs.exists(path) else None
 
 
 class Reviewing:
@@ -117,6 +120,7 @@ class Reviewing:
         """Label what is there now, and load it."""
         out = str(self.outs[0])
         declare_again(out, dated_ahead(list_manifests(out)))
+        remember_sources([self.source.root])
         for found in discover([self.source.root], self.selection):
             labeled = [self._labeled(frame) for frame in found.frames]
             manifest = store(self.outs[0], labeled, self.stamps[0])
@@ -171,7 +175,8 @@ class Reviewing:
         shown: set[str] = set()
         for sample in self._samples():
             path = Path(sample["filepath"])
-            content = path.read_text() if "://" not in str(path) and path.exists() else None
+            here = "://" not in str(path)
+            content = self.source.content(str(path)) if here else None
             reviewed = [one["label"] for one in sample["reviewed"]["detections"]]
             machine = sample["detections"]["detections"]
             for label in (*reviewed, *(one["label"] for one in machine)):

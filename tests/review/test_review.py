@@ -117,7 +117,8 @@ def test_events_of_labels_sent_back_are_counted_and_passed_over(
     accept(dataset, [chosen])
     before = state(name)
     label = str(chosen.labels[0][1]["_id"])
-    again = {"id": label, "label": "car", "rle": "0", "size_hw": list(SIZE_HW), "area_px": 0}
+    empty = coco_mask.encode(np.zeros(SIZE_HW, np.uint8, order="F"))["counts"].decode()
+    again = {"id": label, "label": "car", "rle": empty, "size_hw": list(SIZE_HW), "area_px": 0}
     gone = (str(reviewed_id(label)),)
     asked = chosen.event("relabel", decisions={label: "relabel"}, removed=gone)
     made = chosen.event("relabeled", decisions={label: ""}, overrides={label: again})
