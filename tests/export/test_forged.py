@@ -20,6 +20,7 @@ from pycocotools import mask as coco_mask
 
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError
+from tasks.frames.identity import file_version
 from tasks.store import artifacts, checksums, manifests, tables
 from tasks.store import tracks as store_tracks
 from tests.export.labeled_runs import run_of
@@ -152,17 +153,6 @@ def moved_home(storage):
     """The whole sequence is said to be in the folder of the key."""
     elsewhere(lambda one: str(one.secret))(storage)
     in_manifest(frames_uri=str(storage.secret.parent))(storage)
-
-
-def key_below_the_source(storage):
-    """A link in no folder of ours leads there; by its right version, and it is no picture."""
-    from tasks.frames.identity import file_version
-
-    link = next(iter(storage.out.parent.glob(f"in/{FORGED}"))) / "key.jpg"
-    if not link.is_symlink():
-        link.symlink_to(storage.secret)
-    cell("frames", "uri", str(link))(storage)
-    cell("frames", "etag", file_version(link))(storage)
 
 
 REFUSED = {
@@ -395,6 +385,29 @@ def test_what_is_forged_beside_labels_costs_no_other_sequence(name, forged, serv
     found = json.loads((folder / "export" / "annotations" / "instances.json").read_text())
     assert GOOD in {Path(one["file_name"]).parent.name for one in found["images"]}
     assert not server[1], "a server of the private network was asked"
+
+
+def test_what_is_no_picture_is_not_copied_whatever_its_version(labeled, forged):
+    link = labeled / "in" / FORGED / "key.jpg"
+    link.symlink_to(forged.secret)
+    cell("frames", "uri", str(link))(forged)
+    cell("frames", "etag", file_version(link))(forged)
+    said = said_by("export", forged.out, "--format", "coco", "--to", labeled / "export")
+    link.unlink()
+    assert "left out: 1 (frame whose picture has changed since)" in said
+    assert not any(SECRET in one.read_bytes() for one in labeled.glob("export/**/*.*"))
+
+
+def test_pictures_of_another_machine_are_read_below_a_named_source(labeled, monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    asked = ("export", labeled / "run", "--format", "coco", "--to")
+    said = said_by(*asked, tmp_path / "a")
+    assert "this machine has labeled nothing from there" in said
+    assert not (tmp_path / "a").exists()
+    assert "6 frames" in said_by(*asked, tmp_path / "b", "--images", "none")
+    assert "6 frames" in said_by(*asked, tmp_path / "c", "--source", labeled / "in")
+    assert "6 frames" in said_by(*asked, tmp_path / "d"), "it is remembered"
+    assert len(list((tmp_path / "d").rglob("*.jpg"))) == 6
 
 
 @pytest.mark.ci
