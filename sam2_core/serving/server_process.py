@@ -233,6 +233,9 @@ def _command(
     options: ServerOptions,
     prefix: str,
 ) -> list[str]:
+    links = {"backends": installed.backends, "repository": repository}
+    for name, place in links.items():  # bash, by which it starts its models, takes paths apart
+        (_folder_of(prefix) / name).symlink_to(place.absolute())
     closed = "shared-memory,model-config,model-repository,trace,logging"
     tls, clients = [], []
     if options.tls_certificate and options.tls_key:
@@ -247,8 +250,8 @@ def _command(
         ]
     return [
         str(installed.binary),
-        f"--model-repository={repository.absolute()}",
-        f"--backend-directory={installed.backends}",
+        f"--model-repository={_folder_of(prefix)}/repository",
+        f"--backend-directory={_folder_of(prefix)}/backends",
         # New versions are loaded by request of this process alone.
         "--model-control-mode=explicit",
         *(f"--load-model={model}" for model in models),
