@@ -2,9 +2,8 @@
 
 Commands, in the repository's root after `make dev`:
 
-    python -m lab.training --config compact --out RUN    the bundled models from a seed
+    python -m lab.training --config masks --out RUN      a bundled model, from scenes and photos
     python -m lab.bench --quick                          the model beside other ways to run it
-    python -m lab.baselines TRUTH --images FOLDER        what a mask model has to beat
     python -m lab.risk_fit                               the risk, fitted on rendered drives
     python -m lab.examples DGP_SCENE                     the drives that the product carries
     python -m lab.scenes.gallery FILE                    pictures of rendered scenes beside masks

@@ -252,7 +252,6 @@ def test_a_steeper_model_draws_the_same_outlines_with_larger_logits():
 
 
 def test_bundled_models_fit_unseen_scenes_better_than_the_box():
-    from lab.baselines import baseline_masks
     from lab.scenes import render_scene
     from lab.training.held_out import FIRST_HELD_OUT_SEED
     from sam2_core.load import load_backend
@@ -269,13 +268,10 @@ def test_bundled_models_fit_unseen_scenes_better_than_the_box():
     truth = [i.rle(size_hw)["counts"].encode() for i in scene.instances]
     with Segmenter(load_backend("compact", "onnxruntime-cpu")) as segmenter:
         (ours,) = segmenter.segment([scene.image], [boxes])
-    filled = baseline_masks(scene.image, boxes, "box")
-    ious = [
-        np.mean([mask_iou(a, b, size_hw) for a, b in zip(masks.rle, truth, strict=True)])
-        for masks in (ours, filled)
-    ]
-    assert ious[0] > 0.65
-    assert ious[0] > ious[1] + 0.05
+    reached = [mask_iou(a, b, size_hw) for a, b in zip(ours.rle, truth, strict=True)]
+    sides = boxes.xyxy_px[:, 2:] - boxes.xyxy_px[:, :2]
+    filled = [i.area_px / area for i, area in zip(scene.instances, sides.prod(1), strict=True)]
+    assert np.mean(reached) > max(0.65, np.mean(filled) + 0.05)
 
 
 def test_the_bundle_is_small_enough():
@@ -283,8 +279,8 @@ def test_the_bundle_is_small_enough():
     sizes = {p.name: p.stat().st_size for p in folder.rglob("*") if p.suffix != ".jpg"}
     mask = sum(sizes[n] for n in ("compact.safetensors", "encoder.onnx", "decoder.onnx"))
     assert mask <= 12e6
-    assert sizes["detector_compact.onnx"] <= 4e6
-    assert sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) <= 28 * 2**20
+    assert sizes["detector_compact.onnx"] <= 6e6
+    assert sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) <= 30 * 2**20
 
 
 def test_close_ups_show_what_resizing_the_crop_shows():

@@ -51,8 +51,7 @@ def command(config_path: Path, out: Path, no_export: bool) -> None:
     config = load_config(config_path)
     train(config, out, _tell)
     if not no_export:
-        for path in finish(config, out):
-            click.echo(str(path))
+        click.echo(str(finish(config, out)))
 
 
 def _tell(run: Run) -> None:

@@ -104,8 +104,6 @@ class MaskConfig(_Section):
         init_from: a `.safetensors` file of an earlier run to start from, "" for none, "bundled" for
             the weights of this package.
         init_steeper: factor by which the logits of that file have been multiplied; it is undone.
-        start_share: how much of those weights goes into what is kept: the mean of start and end
-            does better on pictures unlike the training's (WiSE-FT, Wortsman et al. 2022).
         steeper: factor by which the logits of what is kept are multiplied.
 
     """
@@ -121,7 +119,6 @@ class MaskConfig(_Section):
     emphasis: dict[str, PositiveFloat] = Field(default_factory=dict)
     init_from: str = ""
     init_steeper: float = Field(1.0, gt=0)
-    start_share: float = Field(0.0, ge=0, lt=1)
     steeper: float = Field(1.0, gt=0)
 
     @property

@@ -336,4 +336,5 @@ def _compress(image: npt.NDArray[np.uint8], quality: int) -> None:
     import cv2
 
     _, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
-    image[:] = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    decoded: Any = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    image[:] = decoded

@@ -1,27 +1,20 @@
-"""After training: ONNX files and learning curves from a run's folder."""
+"""After training: ONNX files from a run's folder."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from lab.scenes import LABELS
 from lab.training.bundle import bundle_mask_model
 from lab.training.config import TrainingConfig
-from lab.training.curves import plot_curves
 from lab.training.detector_export import export_detector
 from lab.training.train import load_weights
 from sam2_core.cache import file_sha256
 from sam2_core.presets import preset_named
 
 
-def finish(config: TrainingConfig, out: Path) -> list[Path]:
-    """Write what the package bundles into `out / "weights"`, and `curves.png`.
-
-    Returns:
-        What was written.
-
-    """
+def finish(config: TrainingConfig, out: Path) -> Path:
+    """Write what the package bundles into `out / "weights"`; returns its path."""
     weights = out / "weights"
     if config.mask:
         preset = preset_named(config.mask.preset).sized(image_size=config.mask.frame_size)
@@ -34,6 +27,4 @@ def finish(config: TrainingConfig, out: Path) -> list[Path]:
         export_detector(trained, config.detector, LABELS, written, facts)
         recorded = written.with_name(f"{written.name}.sha256")
         recorded.write_text(f"{file_sha256(written)}  {written.name}\n")
-    curves = {config.job: json.loads((out / "curves.json").read_text())}
-    plot_curves(curves, out / "curves.png")
-    return [written, out / "curves.png"]
+    return written

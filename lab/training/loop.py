@@ -142,7 +142,7 @@ class Run:
         partial.write_text(json.dumps(self.curves), encoding="utf-8")
         partial.replace(self.folder / "curves.json")
 
-    def train(self, rendered: Callable[[], int], on_progress: Callable[[Run], None]) -> None:
+    def train(self, rendered: Callable[[], int], on_progress: Callable[[Run], object]) -> None:
         """Step until the budget is used up, or a file `stop` appears in the folder.
 
         Args:

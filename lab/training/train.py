@@ -87,22 +87,10 @@ def train(
             run.train(lambda: pool.rendered, on_progress)
         finally:
             pool.close()
-    save_weights(_kept(config, run), folder / f"{config.job}.safetensors")
+    kept = run.trained.kept()
+    kept = steeper(kept, config.mask.steeper) if config.mask else kept
+    save_weights(kept, folder / f"{config.job}.safetensors")
     return run
-
-
-def _kept(config: TrainingConfig, run: Run) -> dict[str, Tensor]:
-    """Average a mask model's weights with those it started from, and steepen it, if so asked."""
-    kept = {name: value.cpu() for name, value in run.trained.kept().items()}
-    section = config.mask
-    if not section:
-        return kept
-    if section.start_share:
-        start = start_weights(section)
-        if not start:
-            raise AutolabelError("start_share needs init_from: there is nothing to average with")
-        kept = {k: torch.lerp(v, start[k], section.start_share) for k, v in kept.items()}
-    return steeper(kept, section.steeper)
 
 
 def steeper(weights: dict[str, Tensor], factor: float) -> dict[str, Tensor]:
