@@ -12,6 +12,7 @@ before that. `DontCare` is no object. (devkits of both benchmarks, readme.txt)
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import PurePosixPath
@@ -282,14 +283,18 @@ def _text_boxes(files: list[NamedFile], where: str, stamp: str, names_uri: str) 
 
 
 def _sampled(files: list[NamedFile]) -> list[tuple[str, str]]:
-    """Return the lines of numbers of some files, or of all where they are not many."""
+    """Return the lines of finite numbers of some files, or of all where they are not many."""
     chosen = [file for _, file in files[:: len(files) // _MOST_SAMPLED + 1]]
     data = storage.at_once(lambda file: storage.read_bytes(file.uri), chosen)
     texts = zip(
         map(storage.text_of, data), (storage.redact(file.uri) for file in chosen), strict=True
     )
     lines = (line for text, where in texts for line in _lines(text, where))
-    return [(place, line) for place, line in lines if all(map(_is_number, line.split()))]
+    return [(place, line) for place, line in lines if all(map(_is_finite, line.split()))]
+
+
+def _is_finite(field: str) -> bool:
+    return _is_number(field) and math.isfinite(float(field))
 
 
 def _unchanged(file: File) -> bytes:

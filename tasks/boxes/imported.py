@@ -115,8 +115,8 @@ def size_hw_of(height: Any, width: Any) -> tuple[int, int] | None:
 
 
 def around(xs: Sequence[float], ys: Sequence[float]) -> Xyxy:
-    """Return the box around points."""
-    return min(xs), min(ys), max(xs), max(ys)
+    """Return the box around points; a side that is no number where one of theirs is none."""
+    return float(np.min(xs)), float(np.min(ys)), float(np.max(xs)), float(np.max(ys))
 
 
 def turned(box_xyxy: Xyxy, degrees: float) -> Xyxy:

@@ -8,6 +8,7 @@ which fits the most of them. Where two fit and say different things, nobody can 
 are refused.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -118,8 +119,9 @@ class Form:
         fits = (
             body % 2 == 0 and body >= 6 if is_polygon else body <= count <= body + most,
             not self.is_padded or all("." in side for side in sides),
-            all(-_MOST < value < _MOST for value in values),
-            0 <= score <= 1,
+            # What is not finite is of any form: it fails its box alone, later.
+            all(-_MOST < value < _MOST for value in values if math.isfinite(value)),
+            0 <= score <= 1 or not math.isfinite(score),
             not track_id or (track_id.isdecimal() and len(track_id) <= _MOST_DIGITS),
             int(number) in range(len(names)),
         )

@@ -62,12 +62,22 @@ def test_the_names_are_part_of_the_stamp_and_no_box_file(folder):
 @pytest.mark.parametrize(
     "line",
     ["2 .5 .5 .1 .1", "-1 .5 .5 .1 .1", "car .5 .5 .1 .1", "0 .5 .5 .1", "0 100 50 20 30",
-     "0 nan x 1 1", "0 .5 .5 .1 inf", "0.5 .5 .5 .1 .1", "0 .5 .5 .1 2"],
+     "0 nan x 1 1", "0.5 .5 .5 .1 .1", "0 .5 .5 .1 2"],
 )  # fmt: skip
 def test_other_lines_are_told(folder, line):
     failure = boxes_of(folder, f"0 .5 .5 .1 .1\n{line}\n")
     assert isinstance(failure, FrameFailure)
     assert f"class from 0 to 1, found {folder}/labels/1.txt:2: {line!r}" in failure.reason
+
+
+@pytest.mark.parametrize("odd", ["nan", "inf", "-inf", "1e400"])
+@pytest.mark.parametrize(
+    "line", ["0 .5 .5 .1 {}", "0 .5 .5 .1 .1 {}", "0 .1 .2 .3 .2 .3 {}", "0 .1 .2 {} .2 .3 .9"]
+)
+def test_what_is_not_finite_fails_its_box_alone(folder, line, odd):
+    found = boxes_of(folder, f"{line.format('.5')}\n{line.format(odd)}\n")
+    finite = np.isfinite(found.xyxy_px).all(1) & np.isfinite(found.scores)
+    assert finite.tolist() == [True, False]
 
 
 def test_pixels_are_not_taken_for_fractions_nor_fractions_for_pixels(folder):
