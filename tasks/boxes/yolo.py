@@ -3,7 +3,7 @@
 Lines are in fractions of the picture: `class x y width height`, where `x` and `y` are the
 centre's, or `class x1 y1 x2 y2 x3 y3 ...`, a polygon, which stands for the box around it. Behind
 either may be a score, the id of a track, or both; behind a box, keypoints, whose count a data.yaml
-tells as `kpt_shape`. Nothing in a line says which it is: all lines of all files have one form, that
+tells as `kpt_shape`; without that, what may be keypoints is no polygon. Nothing in a line says which it is: all lines of all files have one form, that
 which fits the most of them. Where two fit and say different things, nobody can tell, and the files
 are refused.
 """
@@ -59,7 +59,7 @@ def _from_yaml(text: str, where: str) -> Classes:
     try:
         # Of this loader everything is text: `no` and `2.0` are names, too.
         content = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - makes no objects
-        names, keypoints = content["names"], content.get("kpt_shape") or ["0", "0"]
+        names, keypoints = content["names"], content.get("kpt_shape")
         if isinstance(names, dict):
             names = [names[str(number)] for number in range(len(names))]
         if not (
@@ -68,6 +68,8 @@ def _from_yaml(text: str, where: str) -> Classes:
             and all(isinstance(name, str) and name for name in names)
         ):
             raise TypeError
+        if not keypoints:
+            return Classes(tuple(names))
         count, dimensions = map(int, keypoints)
         return Classes(tuple(names), count * dimensions)
     except (
@@ -168,7 +170,7 @@ def form_of(lines: Sequence[tuple[str, str]], classes: Classes) -> Form:
         also = f" as well as {best[0]}" if most else ""
         raise AutolabelError(
             f"{place}: {line!r:.80} may be a box with keypoints{also}: "
-            "give --box-names a data.yaml, with kpt_shape if there are keypoints"
+            "give --box-names a data.yaml with kpt_shape, [0, 0] where there are no keypoints"
         )
     return best[0]
 

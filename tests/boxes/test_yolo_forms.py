@@ -103,6 +103,13 @@ def test_lines_that_fit_two_forms_are_refused(read, texts, words):
         read(*texts)
 
 
+@pytest.mark.parametrize("tail", ["", " .9", " .9 4"])
+@pytest.mark.parametrize("points", ["0.45 0.4 0.9 " * 17, "0.45 0.4 0.55 0.6 " * 4, "0.0 0.0 0 " * 5])
+def test_a_data_yaml_without_kpt_shape_does_not_make_poses_polygons(read, points, tail):
+    with pytest.raises(AutolabelError, match=r"a box with keypoints.*kpt_shape, \[0, 0\] where"):
+        read(f"0 {CAR} {points}{tail}", names=YAML, suffix="yaml")
+
+
 @pytest.mark.parametrize(
     ("shape", "lines", "score", "track"),
     [
@@ -117,7 +124,8 @@ def test_a_data_yaml_tells_keypoints(read, shape, lines, score, track):
 
 
 def test_a_data_yaml_without_keypoints_tells_polygons(read):
-    (boxes,) = read("0 .3 .3 .4 .4 .3 .6", names=YAML, suffix="yaml")
+    names = f"{YAML}kpt_shape: [0, 0]\n"
+    (boxes,) = read("0 .3 .3 .4 .4 .3 .6", names=names, suffix="yaml")
     assert told(boxes) == [([60, 30, 80, 60], 1, -1)]
 
 
