@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -17,6 +18,7 @@ from rlemasklib import RLEMask
 
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import FOUR_NUMBERS, NUMBER, Xyxy, read_as, turned
+from tasks.frames.identity import plain_name
 
 # Some tools write numbers as text.
 Key = Annotated[int | str, Field(union_mode="left_to_right")]
@@ -144,20 +146,31 @@ def read_coco_json(data: bytes, where: str, known: bytes = b"") -> CocoFile:
         ) from error
     _refuse_twice(content.images, f"{where}: images")
     _refuse_twice(content.categories, f"{where}: categories")
-    found: dict[int | str, list[dict[str, Any]]] = {each.id: [] for each in content.images}
+    found: dict[int | str, tuple[CocoImage, list[dict[str, Any]]]] = {
+        each.id: (each, []) for each in content.images
+    }
     for number, annotation in enumerate(content.annotations):
         values = {"id": f"number {number}"} | annotation
+        place = f"{where}: annotation {values['id']}: its image_id {values.get('image_id')!r:.60}"
         try:
-            found[_KEY.validate_python(annotation.get("image_id"))].append(values)
+            image, annotations = found[_KEY.validate_python(annotation.get("image_id"))]
         except (KeyError, ValidationError):
+            raise AutolabelError(f"{place} is no image of the file") from None
+        told = annotation.get("file_name")
+        if isinstance(told, str) and _stem(told) != _stem(image.file_name):
             raise AutolabelError(
-                f"{where}: annotation {values['id']}: its image_id "
-                f"{annotation.get('image_id')!r:.60} is no image of the file"
-            ) from None
+                f"{place} is {image.file_name!r:.80}, its file_name {told!r:.80}: nobody can tell "
+                "which of them it belongs to; give the json whose ids these are"
+            )
+        annotations.append(values)
     return CocoFile(
-        [(each, found[each.id]) for each in content.images],
+        list(found.values()),
         {category.id: category.name for category in content.categories},
     )
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(plain_name(name)).stem
 
 
 def _loaded(data: bytes, where: str) -> Any:

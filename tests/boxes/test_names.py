@@ -127,6 +127,17 @@ def test_results_are_read_beside_the_file_whose_ids_they_have(tmp_path):
         import_boxes(str(path), str(known))
 
 
+def test_results_that_name_another_picture_than_their_id_are_refused(tmp_path):
+    known = coco(tmp_path / "c.json", ["a.jpg", "b.jpg"])
+    result = {"image_id": 2, "category_id": 3, "bbox": [1, 2, 3, 4], "score": 0.5}
+    path = tmp_path / "predictions.json"
+    path.write_text(json.dumps([result | {"file_name": "/elsewhere/b.png"}]))
+    assert [entry.empty for entry in import_boxes(str(path), str(known)).entries] == [True, False]
+    path.write_text(json.dumps([result | {"file_name": "a.jpg"}]))
+    with pytest.raises(AutolabelError, match=r"image_id 2 is 'b.jpg', its file_name 'a.jpg'"):
+        import_boxes(str(path), str(known))
+
+
 @pytest.mark.parametrize(
     ("document", "words"),
     [

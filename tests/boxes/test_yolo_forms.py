@@ -104,7 +104,9 @@ def test_lines_that_fit_two_forms_are_refused(read, texts, words):
 
 
 @pytest.mark.parametrize("tail", ["", " .9", " .9 4"])
-@pytest.mark.parametrize("points", ["0.45 0.4 0.9 " * 17, "0.45 0.4 0.55 0.6 " * 4, "0.0 0.0 0 " * 5])
+@pytest.mark.parametrize(
+    "points", ["0.45 0.4 0.9 " * 17, "0.45 0.4 0.55 0.6 " * 4, "0.0 0.0 0.0 " * 5]
+)
 def test_a_data_yaml_without_kpt_shape_does_not_make_poses_polygons(read, points, tail):
     with pytest.raises(AutolabelError, match=r"a box with keypoints.*kpt_shape, \[0, 0\] where"):
         read(f"0 {CAR} {points}{tail}", names=YAML, suffix="yaml")
