@@ -186,6 +186,13 @@ class ImageRows:
         """
         if self.problem:
             raise BadBoxesError(self.problem)
+        tracks = Counter(row.track_id for row in self.rows if row.track_id is not None)
+        for track_id, count in tracks.most_common(1):
+            if count > 1:
+                raise BadBoxesError(
+                    f"{count} boxes have the track id {track_id}, which is that of one object: "
+                    "give every object of a picture an id of its own, or none"
+                )
         return boxes_of(self.rows, source)
 
 

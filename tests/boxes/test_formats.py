@@ -82,7 +82,7 @@ def object_ann(root, tables="v1.0-mini"):
     rows = [
         row | {"token": "a", "sample_data_token": names[0], "bbox": [1, 2, 11, 22], "mask": None},
         row | {
-            "token": "b", "sample_data_token": names[0],
+            "token": "b", "sample_data_token": names[0], "instance_token": "k",
             "mask": {"size": [64, 48], "counts": counts},
         },
         row | {
@@ -103,7 +103,7 @@ def test_object_annotations_of_datasets_with_tokens(tmp_path):
     np.testing.assert_array_equal(first.xyxy_px, [[1, 2, 11, 22], [30, 10, 50, 20]])
     second = found["drive", "CAM_BACK", 0]
     np.testing.assert_array_equal(second.xyxy_px, [[30, 10, 50, 20]])
-    assert [*first.track_ids, *second.track_ids] == [1, 1, 1]
+    assert [*first.track_ids, *second.track_ids] == [1, 2, 1]
 
 
 def test_object_annotations_that_do_not_fit_their_picture_are_failures(tmp_path):

@@ -109,6 +109,20 @@ def test_crowds_are_counted_and_no_boxes(tmp_path):
     assert all(entry.empty for entry in imported.entries)
 
 
+def test_two_boxes_of_a_picture_with_one_track_id_fail_it(tmp_path):
+    for name in ("a.jpg", "b.jpg"):
+        formats.picture(tmp_path / "x" / name)
+    path = coco(tmp_path / "c.json", ["a.jpg", "b.jpg"], track_id=7)
+    assert lefts(path, tmp_path / "x") == [[9], [18]], "one object in two pictures"
+    document = json.loads(path.read_text())
+    document["annotations"].append(document["annotations"][0] | {"id": 9})
+    path.write_text(json.dumps(document))
+    (found,) = discover([str(tmp_path / "x")])
+    failed, good = map(import_boxes(str(path)).of, found.frames)
+    assert "2 boxes have the track id 7, which is that of one object" in failed.reason
+    assert len(good) == 1
+
+
 def test_results_are_read_beside_the_file_whose_ids_they_have(tmp_path):
     known = coco(tmp_path / "c.json", ["a.jpg", "b.jpg"], ["a1", "b2"])
     path, results = tmp_path / "predictions.json", [
