@@ -256,11 +256,13 @@ def _text_boxes(files: list[NamedFile], where: str, stamp: str, names_uri: str) 
         return ImportedBoxes.of_rows(tracked, where, stamp)
     read: Callable[[str, str], ImageRows] = _pixel_image
     versions: tuple[str, ...] = ()
+    told_form = ""
     if names_uri:
         classes = read_classes(storage.read_bytes(names_uri), storage.redact(names_uri))
         form = form_of(_sampled(files), classes)
         read = partial(_yolo_image, form=form, names=classes.names)
-        versions = (*classes.names, str(form))
+        told_form = str(form)
+        versions = (*classes.names, told_form)
     passed_over, told = PassedOver(where), set[str]()
 
     def entry(path: str, file: File) -> Entry:
@@ -279,7 +281,7 @@ def _text_boxes(files: list[NamedFile], where: str, stamp: str, names_uri: str) 
     entries = tuple(entry(path, file) for path, file in files)
     listed = "\n".join([*versions, *(f"{path} {file.etag}" for path, file in files)])
     version = hashlib.sha256(listed.encode()).hexdigest()
-    return ImportedBoxes(where, stamp, version, entries, passed_over=passed_over)
+    return ImportedBoxes(where, stamp, version, entries, passed_over=passed_over, form=told_form)
 
 
 def _sampled(files: list[NamedFile]) -> list[tuple[str, str]]:

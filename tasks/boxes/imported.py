@@ -219,6 +219,12 @@ def in_fractions(rows: Iterable[Row]) -> bool:
     return any(side % 1 for side in sides) and all(0 <= side <= _WHOLE_PICTURE for side in sides)
 
 
+def _is_beyond(row: Row, size_hw: tuple[int, int]) -> bool:
+    """Whether a box reaches out of its picture by more than the pixel that writers round."""
+    left, top, right, bottom = row.xyxy_px
+    return min(left, top) < -1 or right > size_hw[1] + 1 or bottom > size_hw[0] + 1
+
+
 @dataclass(frozen=True)
 class Entry:
     """The boxes of one image.
@@ -297,6 +303,8 @@ class ImportedBoxes:
         class_counts: boxes of every class; None for text files, which are read one by one.
         passed_over: what was met and is no box of one object; text files are read one by one.
         counted_frames: as of `Rows`.
+        form: of the lines of YOLO's files, of which nothing in them tells it.
+        beyond: how many boxes reach out of their picture, where its size is told.
 
     """
 
@@ -307,6 +315,8 @@ class ImportedBoxes:
     class_counts: Mapping[str, int] | None = None
     passed_over: PassedOver = field(default_factory=PassedOver)
     counted_frames: int | None = None
+    form: str = ""
+    beyond: int = 0
     # By name without extension, those that number a frame by that too, and by last folder, or "":
     # a name may be there for every drive.
     _by_name: dict[str | int, dict[str, list[Entry]]] = field(default_factory=dict, repr=False)
@@ -352,9 +362,14 @@ class ImportedBoxes:
         passed_over = PassedOver(where)
         for image in images:
             image.tell(passed_over)
+        beyond = sum(
+            _is_beyond(row, image.size_hw) for image in images if image.size_hw
+            for row in image.rows
+        )  # fmt: skip
         return ImportedBoxes(
-            where, stamp, _digest(entries), entries, counts, passed_over, rows.counted_frames
-        )
+            where, stamp, _digest(entries), entries, counts, passed_over, rows.counted_frames,
+            beyond=beyond,
+        )  # fmt: skip
 
     def of(self, frame: FrameRef) -> Boxes | FrameFailure:
         """Boxes of a frame in the order of the file, none when the import has none for it.
@@ -638,7 +653,14 @@ class Matching:
             )
 
     def lines(self) -> Iterator[str]:
-        """Say what does not fit, for a person."""
+        """Say what does not fit, and what was told from the boxes alone, for a person."""
+        if self.imported.form:
+            yield f"boxes: lines are read as {self.imported.form}"
+        if self.imported.beyond:
+            yield (
+                f"boxes that reach beyond their picture: {self.imported.beyond}; they are cut at "
+                "its edge (COCO's bbox is x, y, width, height)"
+            )
         without, unmatched = self.frames_without, self.unmatched()
         if without:
             some = _some(self.examples, without)

@@ -123,6 +123,13 @@ def test_two_boxes_of_a_picture_with_one_track_id_fail_it(tmp_path):
     assert len(good) == 1
 
 
+@pytest.mark.parametrize(("bbox", "count"), [([30, 20, 50, 40], 2), ([-1, 0, 66, 49], 0)])
+def test_boxes_that_reach_beyond_their_picture_are_counted(tmp_path, bbox, count):
+    imported = import_boxes(str(coco(tmp_path / "c.json", ["a.jpg", "b.jpg"], bbox=bbox)))
+    told = any("beyond their picture: 2;" in line for line in Matching(imported).lines())
+    assert (imported.beyond, told) == (count, bool(count))
+
+
 def test_results_are_read_beside_the_file_whose_ids_they_have(tmp_path):
     known = coco(tmp_path / "c.json", ["a.jpg", "b.jpg"], ["a1", "b2"])
     path, results = tmp_path / "predictions.json", [

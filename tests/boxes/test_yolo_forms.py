@@ -6,6 +6,7 @@ from PIL import Image
 
 from sam2_core.types import AutolabelError
 from tasks.boxes.import_files import import_boxes
+from tasks.boxes.imported import Matching
 from tasks.types import FrameFailure, FrameRef
 
 CAR = ".5 .5 .2 .4"  # 80 30 120 70 of 200x100
@@ -60,12 +61,19 @@ def test_scores_and_ids_of_tracks_behind_boxes(read, texts, scores, tracks):
     assert found == [([80, 30, 120, 70], *row) for row in zip(scores, tracks, strict=True)]
 
 
+def test_the_form_is_told(read, tmp_path):
+    read(f"0 {CAR} 81", f"0 {CAR} 62")
+    imported = import_boxes(str(tmp_path / "labels"), str(tmp_path / "names.txt"))
+    told_lines = list(Matching(imported).lines())
+    assert told_lines[0] == "boxes: lines are read as `class x y width height id`"
+
+
 @pytest.mark.parametrize(
     ("tail", "score", "track"), [("", 1, -1), (" .9", 0.9, -1), (" 3", 1, 3), (" .9 3", 0.9, 3)]
 )
 def test_scores_and_ids_of_tracks_behind_polygons(read, tail, score, track):
-    (boxes,) = read(f"0 {CORNERS}{tail}\n0 .6 .3 1.0 .3 .8 .8{tail}\n")
-    assert told(boxes) == [([120, 30, 200, 80], score, track)] * 2
+    pictures = read(f"0 {CORNERS}{tail}", f"0 .6 .3 1.0 .3 .8 .8{tail}")
+    assert [told(boxes) for boxes in pictures] == [[([120, 30, 200, 80], score, track)]] * 2
 
 
 def test_where_coordinates_are_filled_with_zeros_a_bare_number_is_an_id(read):
