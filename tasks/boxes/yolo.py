@@ -9,6 +9,7 @@ told. Where two fit and say different things, nobody can tell, and the files are
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ _SCORE, _ID = "score", "id"
 _ROUNDED = 0.003  # of the picture, by which writers miss its edge
 _FEWEST_DECIMALS = 4
 _MOST_DIGITS = 18  # of a track's id
+_NUMBERED = re.compile(r"\d+\s*[\s,;:=]\s*\S")  # a class with its number: `0 car`, `0,car`
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,12 @@ def read_classes(data: bytes, where: str) -> Classes:
     if name.endswith((".yaml", ".yml")):
         return _from_yaml(text, where)
     names = tuple(map(str.strip, text.rstrip().splitlines()))
-    if name.endswith((".json", ".xml")) or not names or not all(names):
-        raise AutolabelError(f"{where} holds no names of classes, one in each line")
+    is_other = any("=" in line for line in names) or all(map(_NUMBERED.match, names))
+    if name.endswith((".json", ".xml")) or not all(names) or is_other:
+        raise AutolabelError(
+            f"{where} holds no names of classes: write one in each line, without numbers before "
+            "them and without `=`, or name a data.yaml"
+        )
     return Classes(names)
 
 

@@ -100,6 +100,9 @@ def test_pixels_are_not_taken_for_fractions_nor_fractions_for_pixels(folder):
         ("names: [car, ]\nkpt_shape: [x, 2]", "d.yml", "expected `names`"),
         ("car\n\nbus\n", "c.txt", "no names of classes"),
         ("{}", "c.json", "no names of classes"),
+        ("classes=2\nnames=obj.names\n", "obj.data", "without `=`, or name a data.yaml"),
+        ("0 car\n1 person\n", "c.txt", "without numbers before them"),
+        ("0,car\n1,person\n", "c.csv", "without numbers before them"),
         (BOMB, "d.yml", "expected `names`"),
         (b"car\nb\xfcs\n", "c.txt", r"c\.txt is no text in UTF-8 \(in line 2\)"),
     ],
@@ -108,6 +111,7 @@ def test_names_that_are_none_are_refused(text, name, words):
     with pytest.raises(AutolabelError, match=words):
         read_classes(text if isinstance(text, bytes) else text.encode(), name)
     assert read_classes("car\nbüs\n".encode("utf-16"), "x.txt").names == ("car", "büs")
+    assert read_classes(b"2 wheeler\ncar, red\n", "x.names").names == ("2 wheeler", "car, red")
 
 
 def test_names_for_coco_are_refused(folder):
