@@ -22,7 +22,7 @@ from sam2_core.cache import (
     variable_of,
 )
 from sam2_core.machine import NUMBERS
-from sam2_core.machine_errors import causes
+from sam2_core.machine_errors import causes, first_line, is_host_full
 from sam2_core.redaction import one_line, redact
 from sam2_core.types import AutolabelError
 from tasks.processes import SAFE_PATH, collect_seldom, handling
@@ -137,7 +137,9 @@ def _refuse_settings_of_this_folder() -> None:
     """
     for name, has_some in _SETTINGS_OF_PREFECT.items():
         file = Path(name).absolute()
-        if file.is_file() and has_some(file.read_text(errors="replace")):
+        if file.is_file() and (
+            file.stat().st_size > _MOST_SETTINGS or has_some(file.read_text(errors="replace"))
+        ):
             raise AutolabelError(
                 f"{file} has settings for Prefect, which would take them from whoever wrote this "
                 "folder: work in another one, and set what you need in the environment"
@@ -146,12 +148,13 @@ def _refuse_settings_of_this_folder() -> None:
 
 def _is_of_prefect(project: str) -> bool:
     """Whether a pyproject.toml has settings for Prefect, or something that no TOML reader takes."""
-    with contextlib.suppress(tomllib.TOMLDecodeError):
+    with contextlib.suppress(tomllib.TOMLDecodeError, RecursionError):
         tools = tomllib.loads(project).get("tool", {})
         return isinstance(tools, dict) and "prefect" in tools
     return True
 
 
+_MOST_SETTINGS = 1 << 20  # bytes of such a file: a larger one is not read
 # What says whether there are any, in a file's text.
 _SETTINGS_OF_PREFECT: dict[str, Callable[[str], object]] = {
     ".env": lambda text: "prefect_" in text.casefold(),
@@ -211,7 +214,13 @@ def _said_of(error: Exception) -> AutolabelError | None:
 
     if isinstance(error, OSError) and error.filename:
         path = os.fsdecode(error.filename)
-        return cannot_write(Path(path), error) if variable_of(path) else None
+        if variable_of(path):
+            return cannot_write(Path(path), error)
+    if is_host_full(error):
+        return AutolabelError(
+            f"this machine has no room left ({first_line(error)}): make room on its disk or in its "
+            "memory, and give the same command again"
+        )
     return gone(error) if is_away(error) else None
 
 

@@ -10,6 +10,7 @@ for what it should have made: runs that are planned, and runs that ended well.
 """
 
 import contextlib
+import importlib
 import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
@@ -32,7 +33,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
-from prefect.flows import Flow, load_flow_from_entrypoint
+from prefect.flows import Flow
 from prefect.schedules import Schedule
 from prefect.types.entrypoint import EntrypointType
 from prefect.utilities.callables import parameter_schema
@@ -105,8 +106,10 @@ def described() -> list[dict[str, Any]]:
 
 @cache
 def flow_of(entrypoint: str) -> Flow[Any, Any]:
-    """Import the flow of a deployment."""
-    return load_flow_from_entrypoint(entrypoint)
+    """Import the flow of a deployment; Prefect would import from the working folder first."""
+    module, _, name = entrypoint.rpartition(".")
+    flow: Flow[Any, Any] = getattr(importlib.import_module(module), name)
+    return flow
 
 
 def _create(flow: Flow[Any, Any], wanted: dict[str, Any]) -> None:

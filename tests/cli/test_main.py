@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import errno
 import os
 import re
 import socket
@@ -241,3 +242,14 @@ def test_a_folder_that_servers_would_misread_is_refused_before_anything_is_made(
         rf"{re.escape(repr(wrong))} in its path: set {variable}", str(result.exception)
     )
     assert list(tmp_path.rglob("*")) == ([folder] if variable == "TMPDIR" else [])
+
+
+def test_a_full_disk_is_said_in_a_sentence(monkeypatch, capsys):
+    def full(**_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(main, "cli", full)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    assert "this machine has no room left ([Errno 28] No space" in capsys.readouterr().err

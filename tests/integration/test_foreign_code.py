@@ -18,6 +18,7 @@ FRAMES = 20  # more than are labeled without Prefect's server
 PLANTED = (
     "tasks", "flows/__init__", "sam2_core", "numpy", "sitecustomize", "usercustomize", "prefect",
     "multiprocessing", "pickle", "signal", "fiftyone", "supervisor", "uvicorn", "model", "sqlite3",
+    "pymongo", "bson",
 )  # fmt: skip
 MARK = "import os; open(os.environ['PLANTED_RAN'], 'a').write(f'{__file__}\\n')\n"
 
@@ -118,6 +119,8 @@ def test_serving(unharmed):
     [
         (".env", "export prefect_logging_config_path=evil.yml"),
         ("prefect.toml", "[logging]\nconfig_path = 'evil.yml'"),
+        (".env", "#" * (2 << 20)),
+        ("pyproject.toml", "a=" + 3000 * "["),
         ("pyproject.toml", '[tool."\\u0070refect".logging]\nconfig_path = "evil.yml"'),
     ],
 )
