@@ -1,7 +1,7 @@
 """Boxes of COCO json and of the tables of nuImages and T4.
 
 An odd row costs its image only, and the order of the file is kept. Of COCO the segmentations are
-ignored; `score` and track ids are taken where they are. Regions of crowds are counted, and no box.
+ignored; scores and track ids are taken where they are. Regions of crowds are counted, and no box.
 """
 
 import base64
@@ -13,12 +13,12 @@ from tasks.boxes.coco_json import CocoFile, box_of, is_crowd, mask_of, read_coco
 from tasks.boxes.imported import (
     FOUR_NUMBERS,
     NUMBER,
-    WHOLE_NUMBER,
     ImageRows,
     Row,
     Rows,
     Xyxy,
     read_as,
+    score_and_track,
     shown,
     size_hw_of,
 )
@@ -28,7 +28,6 @@ from tasks.frames.readers.nuscenes import datasets, rows
 from tasks.store import storage
 
 TABLE = "object_ann"
-_TRACK_NAMES = ("track_id", "instance_id", "tracking_id")
 Document = Mapping[str, Any]
 
 
@@ -54,13 +53,10 @@ def _coco_row(values: Document, file: CocoFile) -> Row | str:
     if is_crowd(values):
         return "crowd"
     box = box_of(values)
-    score = read_as(NUMBER, values.get("score", 1.0), "score")
     label = file.label_of(values)
     attributes = values.get("attributes")
     given = {**(attributes if isinstance(attributes, dict) else {}), **values}
-    track = next((key for key in _TRACK_NAMES if given.get(key) is not None), "")
-    track_id = read_as(WHOLE_NUMBER, given[track], track) if track else None
-    return Row(label, box, score, track_id)
+    return Row(label, box, *score_and_track(given))
 
 
 def read_nuscenes(uri: str) -> Rows:

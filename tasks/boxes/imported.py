@@ -52,6 +52,9 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
     "a whole number of at most 64 bits": TypeAdapter(Annotated[int, Field(ge=-(2**63), lt=2**63)]),
 }
 FOUR_NUMBERS, NUMBER, WHOLE_NUMBER = _KINDS
+# As tools call them; of several the first counts.
+_SCORE_NAMES = ("score", "confidence")
+_TRACK_NAMES = ("track_id", "instance_id", "tracking_id")
 
 
 class BadBoxesError(AutolabelError):
@@ -103,6 +106,21 @@ def read_as(kind: str, value: Any, name: str) -> Any:
         return _KINDS[kind].validate_python(value)
     except ValidationError:
         raise ValueError(f"{name} must be {kind}, and is {shown(value)}") from None
+
+
+def score_and_track(given: Mapping[str, Any]) -> tuple[float, int | None]:
+    """Return a box's score, by default 1, and track id; a ValueError where one is no number.
+
+    Args:
+        given: what is told of the box, by name.
+
+    """
+    score = next((name for name in _SCORE_NAMES if name in given), "")
+    track = next((name for name in _TRACK_NAMES if given.get(name) is not None), "")
+    return (
+        read_as(NUMBER, given[score], score) if score else 1.0,
+        read_as(WHOLE_NUMBER, given[track], track) if track else None,
+    )
 
 
 def size_hw_of(height: Any, width: Any) -> tuple[int, int] | None:

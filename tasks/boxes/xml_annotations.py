@@ -21,6 +21,7 @@ from tasks.boxes.imported import (
     Xyxy,
     around,
     read_as,
+    score_and_track,
     size_hw_of,
     turned,
 )
@@ -31,6 +32,7 @@ _SIDES = {
     "mask": ("left", "top", "width", "height"),
     "ellipse": ("cx", "cy", "rx", "ry"),
 }
+_Keyframe = tuple[int, Xyxy, bool, float]  # frame, box, whether it is outside from there, score
 # What CVAT calls the second of two images of one name in a project.
 _RENAMED = re.compile(r"_\d+(\.[^./]*)?$")
 
@@ -67,7 +69,10 @@ def _voc_row(element: ET.Element) -> Row:
         left, top, right, bottom = map(float, sides)
     except ValueError:
         raise ValueError("it has no whole bndbox") from None
-    return Row(_label(element.findtext("name")), (left, top, right, bottom))
+    given = {child.tag: child.text for child in element if child.text}
+    return Row(
+        _label(element.findtext("name")), (left, top, right, bottom), *score_and_track(given)
+    )
 
 
 def _label(text: str | None) -> str:
@@ -114,18 +119,19 @@ def _add_track(
 ) -> None:
     """Add the boxes of a track; a ValueError where nobody can tell whose they are."""
     track = read_as(WHOLE_NUMBER, element.get("id") or "0", "id of a track")
-    shapes: list[tuple[int, Xyxy, bool]] = []
+    shapes: list[_Keyframe] = []
     passed_over: set[str] = set()  # a track is one, in however many frames
     for shape in element:
         frame = read_as(WHOLE_NUMBER, shape.get("frame") or "0", f"frame in track {track}")
         image = images.setdefault(f"{frame:06d}", ImageRows(size_hw))
         try:
             label, box = _label(element.get("label")), _box(shape)
+            score, _ = score_and_track(_attributes(shape))
         except ValueError as error:
             image.problem = f"{where}: track {track} at frame {frame}: {error}"
             continue
         if not isinstance(box, str):
-            shapes.append((frame, box, shape.get("outside") == "1"))
+            shapes.append((frame, box, shape.get("outside") == "1", score))
         elif box not in passed_over:
             passed_over.add(box)
             image.take(f"track of {box}s")
@@ -135,14 +141,20 @@ def _add_track(
             f"track {track} reaches from frame {shapes[0][0]} to {shapes[-1][0]}, and at most "
             f"{_MOST_FRAMES:,} frames are read of one"
         )
-    for frame, box in _filled(shapes):
+    for frame, box, score in _filled(shapes):
         image = images.setdefault(f"{frame:06d}", ImageRows(size_hw))
-        image.take(Row(label, box, track_id=track))
+        image.take(Row(label, box, score, track))
 
 
 def _row(shape: ET.Element) -> Row | str:
     box = _box(shape)
-    return box if isinstance(box, str) else Row(_label(shape.get("label")), box)
+    if isinstance(box, str):
+        return box
+    return Row(_label(shape.get("label")), box, *score_and_track(_attributes(shape)))
+
+
+def _attributes(shape: ET.Element) -> dict[str, str]:
+    return {one.get("name", ""): one.text for one in shape.iter("attribute") if one.text}
 
 
 def _box(shape: ET.Element) -> Xyxy | str:
@@ -176,12 +188,13 @@ def _box(shape: ET.Element) -> Xyxy | str:
     return turned((a, b, c, d), degrees)
 
 
-def _filled(shapes: list[tuple[int, Xyxy, bool]]) -> Iterator[tuple[int, Xyxy]]:
-    """Yield the boxes of a track at every frame in which it is to be seen."""
-    for (frame, box, outside), (until, to, _) in pairwise(shapes):
+def _filled(shapes: list[_Keyframe]) -> Iterator[tuple[int, Xyxy, float]]:
+    """Yield a track's box at every frame in which it is to be seen, with its keyframe's score."""
+    for (frame, box, outside, score), (until, to, *_) in pairwise(shapes):
         for at in range(frame, until) if not outside else ():
             share = (at - frame) / (until - frame)
             left, top, right, bottom = (a + share * (b - a) for a, b in zip(box, to, strict=True))
-            yield at, (left, top, right, bottom)
+            yield at, (left, top, right, bottom), score
     if shapes and not shapes[-1][2]:
-        yield shapes[-1][:2]
+        frame, box, _, score = shapes[-1]
+        yield frame, box, score

@@ -123,6 +123,12 @@ def test_two_boxes_of_a_picture_with_one_track_id_fail_it(tmp_path):
     assert len(good) == 1
 
 
+@pytest.mark.parametrize("told", [{"confidence": 0.5}, {"attributes": {"score": "0.5"}}])
+def test_scores_have_several_names(tmp_path, told):
+    imported = import_boxes(str(coco(tmp_path / "c.json", ["a.jpg"], **told)))
+    assert imported.entries[0].read("").scores.tolist() == [0.5]
+
+
 @pytest.mark.parametrize(("bbox", "count"), [([30, 20, 50, 40], 2), ([-1, 0, 66, 49], 0)])
 def test_boxes_that_reach_beyond_their_picture_are_counted(tmp_path, bbox, count):
     imported = import_boxes(str(coco(tmp_path / "c.json", ["a.jpg", "b.jpg"], bbox=bbox)))

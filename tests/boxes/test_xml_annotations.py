@@ -67,6 +67,32 @@ def test_a_shape_without_a_label_fails_its_image(tmp_path):
     assert len(found.of(frame("2.jpg"))) == 0
 
 
+TOLD = '<attribute name="{}">0.5</attribute><attribute name="{}">7</attribute>'
+
+
+@pytest.mark.parametrize("names", [("score", "track_id"), ("confidence", "instance_id")])
+def test_scores_and_track_ids_are_read_where_shapes_tell_them(tmp_path, names):
+    told = TOLD.format(*names)
+    none = '<attribute name="score"/><attribute name="track_id"></attribute>'
+    box = '<box label="car" xtl="1" ytl="2" xbr="3" ybr="4">{}</box>'
+    inside = f'<image name="1.jpg">{box.format(told)}{box.format(none)}</image>'
+    found = cvat(tmp_path / "a.xml", inside).of(frame("1.jpg"))
+    assert (found.scores.tolist(), found.track_ids.tolist()) == ([0.5, 1], [7, -1])
+    score, track = names
+    told = f"</difficult><{score}>0.5</{score}><{track}>7</{track}>"
+    (tmp_path / "1.xml").write_text(VOC.replace("</difficult>", told))
+    found = import_boxes(str(tmp_path / "1.xml")).of(frame("1.jpg"))
+    assert (found.scores.tolist(), found.track_ids.tolist()) == ([0.5], [7])
+
+
+def test_a_tracks_score_is_that_of_its_keyframe(tmp_path):
+    box = '<box frame="{}" xtl="1" ytl="2" xbr="3" ybr="4"><attribute name="score">{}</attribute>'
+    boxes = "</box>".join(box.format(*told) for told in ((0, 0.5), (2, 0.25)))
+    found = cvat(tmp_path / "a.xml", f'<track id="1" label="car">{boxes}</box></track>')
+    scores = [found.of(frame(f"{number:06d}.jpg", number)).scores.tolist() for number in range(3)]
+    assert scores == [[0.5], [0.5], [0.25]]
+
+
 TRACK = '<track id="0" label="car"{}><box frame="0" xtl="1" ytl="2" xbr="3" ybr="4"/></track>'
 
 
