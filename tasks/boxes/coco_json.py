@@ -81,6 +81,8 @@ def box_of(annotation: Mapping[str, Any]) -> Xyxy:
 
     CVAT turns the `bbox` of what has no segmentation, by the attribute `rotation`.
     """
+    if annotation.get("bbox") is None:
+        raise ValueError("it has no bbox: write the box around it, or leave the annotation out")
     x, y, width, height = read_as(FOUR_NUMBERS, annotation.get("bbox"), "bbox")
     attributes = annotation.get("attributes")
     rotation = attributes.get("rotation") if isinstance(attributes, dict) else None
@@ -121,7 +123,7 @@ def read_coco_json(data: bytes, where: str, known: bytes = b"") -> CocoFile:
 
     """
     document = _loaded(data, where)
-    if _has_keys(document, {"image_id", "category_id"}):
+    if (known and document == []) or _has_keys(document, {"image_id", "category_id"}):
         if not known:
             raise AutolabelError(
                 f"{where} is a list of COCO results, which names neither pictures nor classes: "

@@ -11,6 +11,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import PurePosixPath
 
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import (
@@ -25,6 +26,7 @@ from tasks.boxes.imported import (
     size_hw_of,
     turned,
 )
+from tasks.frames.identity import plain_name
 
 _MOST_FRAMES = 1_000_000  # of a track: nine hours of video
 _SIDES = {
@@ -60,7 +62,16 @@ def read_xml(data: bytes, where: str) -> Rows:
     image = ImageRows(size_hw_of(root.findtext("size/height"), root.findtext("size/width")))
     for position, element in enumerate(root.findall("object")):
         image.add(f"{where}: object number {position}", _voc_row, element)
-    return Rows(((where.rpartition("/")[2], image),))
+    name, told = (
+        where.rpartition("/")[2],
+        PurePosixPath(plain_name(root.findtext("filename") or "")),
+    )
+    if told.name and PurePosixPath(name).stem not in {told.name, told.stem}:
+        image.problem = (
+            f"{where}: its <filename> is {told.name!r:.80}, and pictures are found by the name of "
+            "the XML: call both like the picture"
+        )
+    return Rows(((name, image),))
 
 
 def _voc_row(element: ET.Element) -> Row:
@@ -68,7 +79,9 @@ def _voc_row(element: ET.Element) -> Row:
     try:
         left, top, right, bottom = map(float, sides)
     except ValueError:
-        raise ValueError("it has no whole bndbox") from None
+        raise ValueError(
+            "it has no whole bndbox: write xmin, ymin, xmax and ymax, or leave the object out"
+        ) from None
     given = {child.tag: child.text for child in element if child.text}
     return Row(
         _label(element.findtext("name")), (left, top, right, bottom), *score_and_track(given)

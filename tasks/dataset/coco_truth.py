@@ -145,6 +145,9 @@ class _Annotation(BaseModel):
     visible_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
+TRUTHS = "a truth is COCO json, a folder of indexed PNGs or dataset:NAME.FIELD"
+
+
 def read_truth(path: str | Path) -> Truth:
     """Read a COCO instances json; what is wrong with an annotation costs its picture.
 
@@ -155,6 +158,8 @@ def read_truth(path: str | Path) -> Truth:
             pictures it means.
 
     """
+    if Path(path).suffix.lower() in {".xml", ".txt"}:
+        raise AutolabelError(f"{path}: {TRUTHS}; have it exported as one of these")
     try:
         file = read_coco_json(Path(path).read_bytes(), str(path))
     except FileNotFoundError:

@@ -44,7 +44,15 @@ from sam2_core.types import (
     Masks,
 )
 from tasks.boxes.yolox import AnyDetector
-from tasks.dataset.coco_truth import Truth, TruthImage, areas_px, outline, read_truth, to_rle
+from tasks.dataset.coco_truth import (
+    TRUTHS,
+    Truth,
+    TruthImage,
+    areas_px,
+    outline,
+    read_truth,
+    to_rle,
+)
 from tasks.evaluate.metrics import FailedImage, Scores
 from tasks.frames.identity import spellings
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
@@ -311,7 +319,7 @@ def load_png_truth(folder: Path, images: Path, *, first_frames: bool = False) ->
         firsts = {one.parent: one for one in reversed(files)}
         files = [one for one in files if one == firsts[one.parent]]
     if not files:
-        raise AutolabelError(f"{folder}: no PNG; give the folder of the annotations")
+        raise AutolabelError(f"{folder}: no PNG in it, and {TRUTHS}")
     found = tuple(_image(number, file, folder, images) for number, file in enumerate(files))
     names = dict.fromkeys(label for one in found for label in (*one.labels, *one.crowd_labels))
     return Truth(found, tuple(names))

@@ -9,7 +9,7 @@ from sam2_core.types import AutolabelError
 from tasks.boxes.import_files import import_boxes
 from tasks.boxes.imported import Matching
 from tasks.dataset.coco_truth import images_of, read_truth
-from tasks.evaluate.evaluate import find_image
+from tasks.evaluate.evaluate import find_image, load_png_truth
 from tasks.frames.discover import discover
 from tasks.types import FrameFailure
 from tests.frames import formats
@@ -152,6 +152,26 @@ def test_results_are_read_beside_the_file_whose_ids_they_have(tmp_path):
     path.write_text(json.dumps([results[0] | {"image_id": "c3"}]))
     with pytest.raises(AutolabelError, match="its image_id 'c3' is no image of the file"):
         import_boxes(str(path), str(known))
+
+
+def test_results_without_a_box_are_results(tmp_path):
+    (tmp_path / "r.json").write_text("[]")
+    imported = import_boxes(str(tmp_path / "r.json"), str(coco(tmp_path / "c.json", ["a.jpg"])))
+    assert [entry.empty for entry in imported.entries] == [True]
+
+
+def test_an_annotation_without_a_bbox_is_told_what_to_do(tmp_path):
+    (entry,) = import_boxes(str(coco(tmp_path / "c.json", ["a.jpg"], bbox=None))).entries
+    with pytest.raises(AutolabelError, match="no bbox: write the box around it, or leave the ann"):
+        entry.read("")
+
+
+@pytest.mark.parametrize("name", ["a.xml", "1.txt"])
+def test_a_truth_of_another_form_is_told_which_are_read(tmp_path, name):
+    with pytest.raises(AutolabelError, match="a truth is COCO json, a folder of indexed PNGs or"):
+        read_truth(tmp_path / name)
+    with pytest.raises(AutolabelError, match="no PNG in it, and a truth is COCO json, a folder"):
+        load_png_truth(tmp_path, tmp_path)
 
 
 def test_results_that_name_another_picture_than_their_id_are_refused(tmp_path):

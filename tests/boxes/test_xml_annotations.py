@@ -167,7 +167,7 @@ def test_other_pictures_than_those_counted_are_refused(tmp_path, names, stop_fra
         tracks_on(tmp_path, names, selection, stop_frame)
 
 
-VOC = """<annotation><folder>elsewhere</folder><filename>other.jpg</filename>
+VOC = """<annotation><folder>elsewhere</folder><filename>1.jpg</filename>
 <size><width>64</width><height>48</height><depth>3</depth></size>
 <object><name>car</name><difficult>1</difficult><bndbox><xmin>1</xmin><ymin>2.5</ymin><xmax>30</xmax>
 <ymax>40</ymax></bndbox><part><name>wheel</name><bndbox><xmin>5</xmin><ymin>5</ymin><xmax>6</xmax>
@@ -190,13 +190,24 @@ def test_pascal_voc_has_a_file_per_image(tmp_path):
     )
     assert (sides(good), good.labels) == ([[1, 2.5, 30, 40]], ("car",))
     assert "1.xml is no XML, or is damaged: line 1" in broken.reason
-    assert "object number 0: it has no whole bndbox" in empty.reason
+    assert "object number 0: it has no whole bndbox: write xmin" in empty.reason
     assert imported.passed_over.text == "passed over: 1 .txt file"
     alone = import_boxes(str(folder / "CAM_A" / "1.xml"))
     assert sides(alone.of(frame("/e/1.png"))) == sides(good)
     (folder / "CAM_A" / "2.xml").write_text('<annotations><image name="1.jpg"/></annotations>')
     with pytest.raises(AutolabelError, match=r"2\.xml is CVAT's XML: name the file itself"):
         import_boxes(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("filename", "is_read"),
+    [("1.png", True), ("C:\\x\\1.jpg", True), ("1", True), ("", True), ("other.jpg", False)],
+)
+def test_a_filename_that_is_not_the_files_name_fails_the_picture(tmp_path, filename, is_read):
+    (tmp_path / "1.xml").write_text(VOC.replace("1.jpg", filename))
+    found = import_boxes(str(tmp_path / "1.xml")).of(frame("1.jpg"))
+    assert is_read or "its <filename> is 'other.jpg', and pictures are found by" in found.reason
+    assert isinstance(found, FrameFailure) != is_read
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
