@@ -43,7 +43,8 @@ def read_xml(data: bytes, where: str) -> Rows:
     """Read a file of CVAT, or one of Pascal VOC, whose image is named like it.
 
     Raises:
-        AutolabelError: it is neither, or damaged; names the line.
+        AutolabelError: it is neither, or damaged; names the line. Or a <filename> that is not its
+            own name.
 
     """
     # Without the zeros of UTF-16, in which the words would go unseen.
@@ -67,7 +68,7 @@ def read_xml(data: bytes, where: str) -> Rows:
         PurePosixPath(plain_name(root.findtext("filename") or "")),
     )
     if told.name and PurePosixPath(name).stem not in {told.name, told.stem}:
-        image.problem = (
+        raise AutolabelError(
             f"{where}: its <filename> is {told.name!r:.80}, and pictures are found by the name of "
             "the XML: call both like the picture"
         )
