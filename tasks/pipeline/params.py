@@ -168,8 +168,8 @@ class LabelParams(BaseModel):
     boxes: BoxesPlace | None = Field(
         default=None,
         description="Your boxes instead of a detector's: COCO json, CVAT or Pascal VOC xml, KITTI "
-        "label files, a nuImages or T4 dataset, text files 'label score x1 y1 x2 y2', or "
-        "dataset:NAME.FIELD, a field of a FiftyOne dataset.",
+        "label files, a nuImages or T4 dataset, text files 'label score x1 y1 x2 y2', YOLO's with "
+        "--box-names, or dataset:NAME.FIELD, a field of a FiftyOne dataset.",
     )
     box_names: Place | None = Field(
         default=None,
