@@ -83,6 +83,8 @@ def box_of(annotation: Mapping[str, Any]) -> Xyxy:
     """
     if annotation.get("bbox") is None:
         raise ValueError("it has no bbox: write the box around it, or leave the annotation out")
+    if annotation.get("bbox_mode", 1) != 1:  # Detectron2's, whose 1 is COCO's form
+        raise ValueError("its bbox_mode is not 1: write bbox as x, y, width, height in pixels")
     x, y, width, height = read_as(FOUR_NUMBERS, annotation.get("bbox"), "bbox")
     attributes = annotation.get("attributes")
     rotation = attributes.get("rotation") if isinstance(attributes, dict) else None

@@ -166,6 +166,7 @@ def test_names_that_fit_twice_are_a_failure_not_a_guess(tmp_path):
             "category_id 9 is none of the file's",
         ),
         ({"image_id": 1, "category_id": 1}, "it has no bbox: write the box around it"),
+        (BOX | {"bbox_mode": 0}, "its bbox_mode is not 1: write bbox as x, y, width, height"),
         (BOX | {"track_id": "tok-12"}, "track_id must be a whole number of at most 64 bits, and"),
         *(
             (BOX | {"track_id": wrong}, f"of at most 64 bits, and is {json.dumps(wrong)}")
