@@ -16,6 +16,8 @@ import simplejpeg
 from tasks.store import storage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+# Of this process, in which commands may have run.
+OURS = ("FIFTYONE_", "PREFECT_", "PYTHONSAFEPATH")
 MICRO = REPOSITORY / "tests" / "data" / "micro"
 
 
@@ -25,7 +27,7 @@ class Home:
     def __init__(self, folder: Path, prefect_api: str = "", **more: str) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FIFTYONE_", "PREFECT_"))}
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
         self.environment = kept | {
             "HOME": str(folder),
             "AUTOLABEL_CACHE": str(folder / "cache"),
