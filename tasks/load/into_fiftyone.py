@@ -247,7 +247,8 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
         run_key: only this run's labels; by default every run's, oldest first.
 
     Raises:
-        AutolabelError: nothing is there that can be read.
+        AutolabelError: nothing is there that can be read, or a file of decisions is damaged: then
+            nothing is loaded.
 
     """
     started = time.perf_counter()
@@ -260,6 +261,8 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
         if unreadable:
             raise next(iter(unreadable.values()))
         raise AutolabelError(f"{storage.redact(out_uri)} holds no complete sequence to load")
+    # Before a dataset is there that shows no decision where some are.
+    events = read_events(out_uri, name)
     cameras = dict.fromkeys(chunk.camera for one in manifests for chunk in one.chunks)
     prepare_dataset(name, list(cameras), out_uri)
     last = {one.sequence_id: one for one in manifests}
@@ -273,7 +276,7 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
         if last[manifest.sequence_id] is manifest:
             changed += report.changed
     dataset = open_dataset(name)
-    apply_events(dataset, read_events(out_uri, name))
+    apply_events(dataset, events)
     # Runs replace each other's labels: what each has loaded is not what is there.
     samples = list(sample_collection(dataset).find({}, {"_id": 0, "instances": 1}))
     instances = sum(int(one.get("instances") or 0) for one in samples)
