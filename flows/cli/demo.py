@@ -35,8 +35,7 @@ def command(as_json: bool) -> None:
         f"compared with the truth: mask IoU [bold]{summary['mask_miou']:.3f}[/] on average over "
         f"{summary['true_instances']} objects ({summary['mask_miou_of_found']:.3f} over the "
         f"{summary['box_recall']:.0%} that the detector found), box AP50 "
-        f"[bold]{summary['box_ap50']:.3f}[/]; README's 0.85 also counts boxes with scores down to "
-        "0.05, which labels leave out"
+        f"[bold]{summary['box_ap50']:.3f}[/]"
     )
     truth = escape(as_typed("evaluate", f"dataset:{DATASET}", "--run", summary["out"]))
     console.print(f"more of that: [bold]{truth}[/]", soft_wrap=True)

@@ -226,7 +226,7 @@ def _offer_models(console: Console, plan: Plan) -> None:
         make_folder(given.parent)
         given.touch()
     console.print(
-        "       these models learned from rendered streets alone, `tiny` and `yolox_s` from "
+        "       these models are small, `tiny` and `yolox_s` learned from far more "
         f"photographs: {escape(as_typed('models', 'download', 'tiny', 'yolox_s'))}"
     )
 
