@@ -401,7 +401,7 @@ def labeled_since(listed: Iterable[ListedManifest]) -> Callable[[Key, float], bo
 
 def newest_manifests(
     out_uri: str, run_key: str = ""
-) -> tuple[list[Manifest], dict[str, IncompleteArtifactError]]:
+) -> tuple[list[Manifest], dict[str, AutolabelError]]:
     """Read the newest manifest of each sequence, of one run or of all, by sequence.
 
     Returns:
@@ -418,16 +418,16 @@ MOST_READ = 10_000  # of a run, to tell of it; seconds on a disk, a minute on S3
 
 def read_listed(
     out_uri: str, listed: Sequence[ListedManifest]
-) -> tuple[list[Manifest], dict[str, IncompleteArtifactError]]:
+) -> tuple[list[Manifest], dict[str, AutolabelError]]:
     """Read manifests, `listed` oldest first; where the newest of a sequence cannot be, none of it.
 
     Older labels never replace newer ones. Returns as `newest_manifests`.
     """
 
-    def read(one: ListedManifest) -> Manifest | IncompleteArtifactError:
+    def read(one: ListedManifest) -> Manifest | AutolabelError:
         try:
             return one.read(out_uri)
-        except IncompleteArtifactError as error:
+        except (IncompleteArtifactError, storage.NotFoundError) as error:
             return error
 
     found = storage.at_once(read, listed)

@@ -30,6 +30,7 @@ from tasks.store.addresses import web_guard, without_credentials
 from tasks.store.retry import http_status, with_retries
 
 TIMEOUT_S = NumberVariable("AUTOLABEL_STORAGE_TIMEOUT_S", "whole seconds above 0", 1)
+_NO_FILE = {errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 # Packages whose errors derive from Exception alone.
 _CLIENTS = {"botocore", "aiobotocore", "aiohttp", "urllib3"}
@@ -54,6 +55,7 @@ _WEB_IPV6 = re.compile(r"https?://\[[\da-fA-F:.]*::[\da-fA-F:.]*\]")
 
 redact = redaction.redact
 CONNECTIONS = 16
+MOST_BYTES = 1 << 30  # of a file that is read whole
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -291,13 +293,35 @@ def read_bytes(uri: str) -> bytes:
     """Read a whole file.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is none, or on this machine a pipe, a device, a folder, more than
+            `MOST_BYTES`.
         StorageError: it cannot be read.
 
     """
+    if is_local(uri):
+        return ask("read", uri, lambda _, path: _read_local(path))
     # Without this s3fs asks for the size first, to read large files in parts: a request more.
     at_once = {"max_concurrency": 1} if is_s3(uri) else {}
     return ask("read", uri, lambda fs, path: fs.cat_file(path, **at_once))
+
+
+def _read_local(path: str) -> bytes:
+    # Anyone may have put it there: a pipe is opened without waiting for a writer.
+    none = NotFoundError(f"cannot read {path}: it is no file of at most {MOST_BYTES:,} bytes")
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+                raise none
+            return file.read(MOST_BYTES)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise none from error
+        raise
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def text_of(data: bytes) -> str:

@@ -5,9 +5,10 @@ exported and measured, and nothing is read outside of what was labeled here.
 """
 
 import json
+import os
 import shutil
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -155,7 +156,29 @@ def moved_home(storage):
     in_manifest(frames_uri=str(storage.secret.parent))(storage)
 
 
+def instead(make, kind="masks"):
+    """Have something else where a table of the first chunk is."""
+
+    def change(storage):
+        path = storage.out / f"{storage.manifest()[1]['chunks'][0]['stem']}.{kind}.parquet"
+        path.unlink()
+        make(path)
+
+    return change
+
+
+def sparse(path):
+    path.touch()
+    os.truncate(path, 40 << 30)
+
+
 REFUSED = {
+    "pipe": instead(os.mkfifo),
+    "pipe for frames": instead(os.mkfifo, "frames"),
+    "folder": instead(Path.mkdir),
+    "link to itself": instead(lambda path: path.symlink_to(path)),
+    "link to a device": instead(lambda path: path.symlink_to("/dev/zero")),
+    "40 GB of nothing": instead(sparse),
     "no run lengths": cell("masks", "rle", ""),
     "run lengths too short": cell("masks", "rle", "1"),
     "run lengths too long": cell("masks", "rle", "ooooooo1" * 20_000),
@@ -276,6 +299,17 @@ def file(path, **values):
     return change
 
 
+def pipe(path):
+    def change(storage):
+        target = storage.out / path.format(key=storage.manifest()[0].with_suffix("").name,
+                                           run=storage.manifest()[0].parent.name)  # fmt: skip
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        os.mkfifo(target)
+
+    return change
+
+
 # Of these some mean nothing and others cost the sequence: never more than that.
 BESIDE_LABELS = {
     "track of another frame": tracks(index=77),
@@ -288,6 +322,8 @@ BESIDE_LABELS = {
     "tracks made of nothing": tracks(made=7),
     "gaps of another form": tracks(made={"interpolated": 7}),
     "gaps that are not there": tracks(made={"interpolated": {"sha256": "ab"}}),
+    "tracks that are a pipe": pipe("tracks/{run}/{key}.parquet"),
+    "report that is a pipe": pipe("reports/{run}/{key}.json"),
     "report": file("reports/{run}/drive@x.json", certificate="x", frames=-1, seconds="\x1b[2J"),
     "roots": file("roots/0-x.json", roots=[{"address": "/", "format": 7}]),
     "roots that are none": file("roots/0-x.json", roots=7),
@@ -361,10 +397,11 @@ def said_by(*asked):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_forged_is_left_out_in_words(name, forged, server):
-    REFUSED[name](forged)
     folder = forged.out.parent
     measured = folder / "measured"  # who finds damage takes the manifest back
-    shutil.copytree(forged.out, measured, dirs_exist_ok=True)
+    shutil.copytree(forged.out, measured)
+    for out in (forged.out, measured):
+        REFUSED[name](replace(forged, out=out))
     said_by("status", forged.out)
     asked = ("evaluate", folder / "truth.json", "--images", folder / "in", "--run", measured)
     assert "miou" in said_by(*asked)
