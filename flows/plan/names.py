@@ -125,7 +125,7 @@ class Stored:
         """
         name = key[0]
         last = self.newest.get(name)
-        if label.relabel_reviewed or last is None or last.partial:
+        if label.relabel_reviewed or last is None or last.partial or last.empty:
             return 0
         return self._reviewed.get(name, 0) if _same_frames(last.key, key) else 0
 

@@ -513,8 +513,10 @@ def uncertified_runs(out_uri: str, manifests: Iterable[Manifest]) -> dict[str, s
     keys = sorted({one.run_key for one in stamps if one.parameters.get("allow_uncertified")})
     verdicts = {}
     for key in keys:
-        found = [report.get("certificate") or {} for report in read_reports(out_uri, key)]
-        known = sorted({one["verdict"] for one in found if "verdict" in one})
+        found = [report.get("certificate") for report in read_reports(out_uri, key)]
+        known = sorted(
+            {str(one["verdict"]) for one in found if isinstance(one, dict) and "verdict" in one}
+        )
         verdicts[key] = ", ".join(known) or "unknown"
     return verdicts
 

@@ -26,8 +26,8 @@ from tasks.store.tables import FORMAT_VERSION, Kind, LabeledFrame
 from tasks.types import Footage, FrameRef, VideoRef
 
 CHUNK_FRAMES = 64
-_STEM = re.compile(r"labels/([^/]*)/([^/]*)/(\d{6,})-(\d{6,})-([0-9a-f]+)")
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\]")
+_STEM = re.compile(r"labels/([^/]*)/([^/]*)/(\d{6,18})-(\d{6,18})-([0-9a-f]+)")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ def place_of(stem: str) -> Place:
 def is_safe_name(name: Any) -> bool:
     """Whether a name can be one part of a path, and nothing but that."""
     return (
-        isinstance(name, str) and name not in {"", ".", ".."} and len(name.encode()) <= 255
-        and not _UNSAFE.search(name)
+        isinstance(name, str) and name not in {"", ".", ".."} and not _UNSAFE.search(name)
+        and len(name.encode()) <= 255
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from sam2_core.types import AutolabelError
 PARQUET_KEY = "checksum"
 _MARK = "sha256 of this file, these digits being zeros: "
 _DIGITS = 64
+_MOST_LEVELS = 50
 UNSEALED = _MARK + "0" * _DIGITS
 JSON_KEY = "sha256"
 
@@ -57,6 +58,23 @@ def check_parquet(data: bytes, name: str) -> None:
         )
 
 
+def plain_json(data: bytes | str) -> Any:
+    """Read JSON of few levels: of many, whoever goes through it or writes it again fails.
+
+    Raises:
+        ValueError, RecursionError: it is none, or of more levels.
+
+    """
+    values = json.loads(data)
+    level = [values] if isinstance(values, dict | list) else []
+    for _ in range(_MOST_LEVELS):
+        groups = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for group in groups for one in group if isinstance(one, dict | list)]
+    if level:
+        raise ValueError(f"more than {_MOST_LEVELS} levels")
+    return values
+
+
 def encode_json(values: Mapping[str, Any]) -> bytes:
     """Return a JSON object's bytes with the checksum of its values as one more of them."""
     sealed = dict(values) | {JSON_KEY: _digest(values)}
@@ -82,7 +100,7 @@ def decode_json(data: bytes, name: str, *, sealed: bool = True) -> dict[str, Any
 
     """
     try:
-        values = json.loads(data)
+        values = plain_json(data)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise IncompleteArtifactError(f"{name} is truncated or damaged: {error}") from error
     if not isinstance(values, dict):

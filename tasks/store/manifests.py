@@ -22,10 +22,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from sam2_core.machine import product_version
 from sam2_core.types import AutolabelError
@@ -36,6 +36,8 @@ from tasks.store.tables import FORMAT_VERSION, LabeledFrame
 from tasks.types import FrameFailure
 
 Fresh = Mapping[str, StoredChunk]  # chunks in memory, by stem, as they were written
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Address = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=4096)]
 COMPLETE, PARTIAL, MIXED = "manifests", "partial", "mixed"
 
 
@@ -54,13 +56,13 @@ class ChunkRecord:
     stem: str
     key: str
     camera: str
-    frames: NonNegativeInt
-    failed: NonNegativeInt
-    instances: NonNegativeInt
-    rejected: NonNegativeInt = 0
+    frames: Count
+    failed: Count
+    instances: Count
+    rejected: Count = 0
     frames_sha256: str = ""
     masks_sha256: str = ""
-    followed: NonNegativeInt = 0
+    followed: Count = 0
 
     @property
     def labeled(self) -> int:
@@ -95,7 +97,7 @@ class Manifest:
     """
 
     sequence_id: str
-    frames_uri: str
+    frames_uri: Address
     content_key: str
     stamp: RunStamp
     chunks: tuple[ChunkRecord, ...]
@@ -276,12 +278,19 @@ def list_keys(out_uri: str, folder: str, run_key: str, suffix: str = ".json") ->
 
     By (sequence_id, content_key) of their names, which are as those of manifests.
     """
-    found = {}
+    return {key: at for key, size, at in _each_key(out_uri, folder, run_key, suffix) if size}
+
+
+def _each_key(
+    out_uri: str, folder: str, run_key: str, suffix: str = ".json"
+) -> Iterator[tuple[Key, int, float]]:
+    """Yield the key, the size in bytes and the time of each of a run's files in a folder."""
     for name, size, written_s in storage.each_file(storage.join(out_uri, folder, run_key)):
-        if size and name.endswith(suffix) and not name.startswith("."):
-            sequence_id, _, content_key = name.removesuffix(suffix).rpartition("@")
-            found[sequence_id, content_key] = written_s
-    return found
+        if name.endswith(suffix) and not name.startswith("."):
+            stem = name.removesuffix(suffix)
+            # A name that is none of ours is one without content: it is told, as it cannot be read.
+            sequence_id, _, content_key = (stem if "@" in stem else f"{stem}@").rpartition("@")
+            yield (sequence_id, content_key), size, written_s
 
 
 def list_runs(out_uri: str) -> list[str]:
@@ -328,6 +337,7 @@ class ListedManifest(NamedTuple):
         sequence_id: its sequence.
         content_key: key of the frames that it lists.
         partial: whether something of the sequence could not be fetched.
+        empty: whether its file has no byte; it is told as damaged, and its sequence labeled again.
 
     """
 
@@ -336,6 +346,7 @@ class ListedManifest(NamedTuple):
     sequence_id: str
     content_key: str
     partial: bool = False
+    empty: bool = False
 
     @property
     def key(self) -> Key:
@@ -356,12 +367,15 @@ def list_manifests(out_uri: str, run_key: str = "") -> list[ListedManifest]:
     """Every manifest of a run, or of all runs, oldest first; partial ones where no other is."""
     found: list[ListedManifest] = []
     for run in [run_key] if run_key else list_runs(out_uri):
-        complete, partial = (list_keys(out_uri, folder, run) for folder in (COMPLETE, PARTIAL))
-        found += [ListedManifest(at, run, *key) for key, at in complete.items()]
+        complete = [
+            ListedManifest(at, run, *key, empty=not size)
+            for key, size, at in _each_key(out_uri, COMPLETE, run)
+        ]
+        whole = {one.key for one in complete}
+        partial = list_keys(out_uri, PARTIAL, run)
+        found += complete
         found += [
-            ListedManifest(at, run, *key, True)
-            for key, at in partial.items()
-            if key not in complete
+            ListedManifest(at, run, *key, True) for key, at in partial.items() if key not in whole
         ]
     return sorted(found)
 
@@ -379,7 +393,8 @@ def newest_of(listed: Iterable[ListedManifest]) -> dict[str, ListedManifest]:
 
 def complete_keys(listed: Iterable[ListedManifest], run_key: str = "") -> set[Key]:
     """(sequence_id, content_key) of what is complete, in one run or in any."""
-    return {one.key for one in listed if not one.partial and run_key in {"", one.run_key}}
+    whole = (one for one in listed if not one.partial and not one.empty)
+    return {one.key for one in whole if run_key in {"", one.run_key}}
 
 
 def labeled_since(listed: Iterable[ListedManifest]) -> Callable[[Key, float], bool]:

@@ -19,11 +19,16 @@ from sam2_core.mask_geometry import mask_of
 # Where a row may have no value.
 _OPTIONAL = frozenset({"timestamp_ns", "track_id"})
 _MOST_TEXT = 1024  # characters of a name
+_MOST_ADDRESS = 4096  # characters
+_MOST_REASON = 100_000  # characters
+_MOST_BYTES = 256 << 20  # of a table's numbers, and of each of its columns of texts
 Holds = Callable[[Any], bool]
 
 
 def _within(low: int, high: int) -> Holds:
-    return lambda column: low <= pc.min(column).as_py() and pc.max(column).as_py() <= high
+    return lambda column: pc.all(
+        pc.and_(pc.greater_equal(column, low), pc.less_equal(column, high))
+    ).as_py()
 
 
 def _is_finite(column: Any) -> bool:
@@ -32,12 +37,16 @@ def _is_finite(column: Any) -> bool:
 
 def _is_name(column: Any) -> bool:
     control = pc.match_substring_regex(column, r"[\x00-\x1f\x7f-\x{9f}]")
-    short = pc.max(pc.utf8_length(column)).as_py() <= _MOST_TEXT
-    return short and not pc.any(control).as_py()
+    return _up_to(_MOST_TEXT)(column) and not pc.any(control).as_py()
 
 
-def _has_no_zero(column: Any) -> bool:
-    return not pc.any(pc.match_substring(column, "\0")).as_py()
+def _is_address(column: Any) -> bool:
+    zero = pc.any(pc.match_substring(column, "\0")).as_py()
+    return _up_to(_MOST_ADDRESS)(column) and not zero
+
+
+def _up_to(characters: int) -> Holds:
+    return lambda column: pc.max(pc.utf8_length(column)).as_py() <= characters
 
 
 # What a column holds, in words, and whether it does; all others may hold any value of their type.
@@ -46,7 +55,10 @@ _COLUMNS: Mapping[str, tuple[str, Holds]] = {
     "camera": ("names", _is_name),
     "index": ("numbers of frames from 0", _within(0, 2**31 - 1)),
     "box_index": ("numbers of boxes from 0", _within(0, 2**31 - 1)),
-    "uri": ("addresses", _has_no_zero),
+    "timestamp_ns": ("times from 1823 to 2116", _within(-(2**62), 2**62)),
+    "uri": ("addresses", _is_address),
+    "etag": ("addresses", _is_address),
+    "reason": ("reasons", _up_to(_MOST_REASON)),
     "size_bytes": ("sizes", _within(0, 2**63 - 1)),
     "height": ("pixels", _within(0, 2**31 - 1)),
     "width": ("pixels", _within(0, 2**31 - 1)),
@@ -58,6 +70,35 @@ _COLUMNS: Mapping[str, tuple[str, Holds]] = {
     "stability": ("finite numbers", _is_finite),
     "object_score": ("finite numbers", _is_finite),
 }
+
+
+def refuse_large(footer: Any, most_rows: int) -> None:
+    """Refuse a Parquet file by its footer, before it is unpacked.
+
+    Raises:
+        ValueError: the reason.
+
+    """
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    size_bytes = sum(group.total_byte_size for group in groups)
+    if footer.num_rows > most_rows or size_bytes > _MOST_BYTES:
+        raise ValueError(f"{footer.num_rows:,} rows of {size_bytes:,} bytes are too many")
+
+
+def refuse_long(table: pa.Table, texts: Sequence[str]) -> None:
+    """Refuse texts before each row gets its own: one of a dictionary can be that of all rows.
+
+    Raises:
+        ValueError: the reason.
+
+    """
+    for name in texts:
+        sizes = [
+            pc.binary_length(part.dictionary).take(part.indices) for part in table[name].chunks
+        ]
+        size_bytes = sum(pc.sum(part).as_py() or 0 for part in sizes)
+        if size_bytes > _MOST_BYTES:
+            raise ValueError(f"{name} has texts of {size_bytes:,} bytes, which are too many")
 
 
 def refuse_broken(table: pa.Table) -> None:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from sam2_core.types import Boxes, IntArray, Masks
 from tasks.store import checksums
 from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.table_rules import refuse_broken
+from tasks.store.table_rules import refuse_broken, refuse_large, refuse_long
 from tasks.types import FrameFailure, FrameRef
 
 
@@ -101,6 +101,10 @@ SCHEMAS: dict[Kind, pa.Schema] = {
     "frames": pa.schema(_FRAME),
     "tracks": pa.schema(_TRACK),
 }
+# Of a chunk; tracks are those of a whole sequence, and so are interpolated masks.
+_MOST_ROWS: dict[Kind, int] = {
+    "boxes": 1_000_000, "masks": 1_000_000, "frames": 10_000, "tracks": 4_000_000,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,20 +209,28 @@ def decode_table(data: bytes, kind: Kind, key: str, name: str) -> tuple[pa.Table
     """
     checksums.check_parquet(data, name)
     try:
-        # Its threads may let go of the file late, as those of read_table do: at exit that aborts.
-        with pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True) as file:
-            table = file.read(use_threads=False)
-        found = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+        with pq.ParquetFile(io.BytesIO(data)) as file:
+            schema, footer = file.schema_arrow, file.metadata
+        found = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
         wanted = {"kind": kind, "format_version": str(FORMAT_VERSION), "key": json.dumps(key)}
         wrong = [f"{k} is {found.get(k)}, not {v}" for k, v in wanted.items() if found.get(k) != v]
+        if wrong or not schema.equals(SCHEMAS[kind]):
+            raise IncompleteArtifactError(f"{name} is not what its name says: {wrong or 'columns'}")
         plain = {"kind", "format_version", checksums.PARQUET_KEY}
-        values = {k: json.loads(v) for k, v in found.items() if k not in plain}
+        values = {k: checksums.plain_json(v) for k, v in found.items() if k not in plain}
+        refuse_large(footer, _MOST_ROWS[kind])
+        texts = [field.name for field in schema if field.type == pa.string()]
+        # Its threads may let go of the file late, as those of read_table do: at exit that aborts.
+        with pq.ParquetFile(
+            io.BytesIO(data), page_checksum_verification=True, read_dictionary=texts
+        ) as file:
+            table = file.read(use_threads=False)
+        refuse_long(table, texts)
+        table = table.cast(SCHEMAS[kind])
     except MemoryError:  # pyarrow's is an ArrowException, too
         raise
     except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
         raise IncompleteArtifactError(f"{name} is truncated or damaged: {error}") from error
-    if wrong or not table.schema.equals(SCHEMAS[kind]):
-        raise IncompleteArtifactError(f"{name} is not what its name says: {wrong or 'columns'}")
     try:
         refuse_broken(table)
     except ValueError as error:  # of pyarrow, too
@@ -324,7 +336,10 @@ def to_boxes(rows: pa.Table, source: str) -> Boxes:
 
 
 def to_masks(rows: pa.Table, size_hw: tuple[int, int]) -> Masks:
-    """Masks of one frame's rows."""
+    """Masks of one frame's rows; raises ValueError for masks of another size."""
+    sides = zip(("height", "width"), size_hw, strict=True)
+    if any({*rows[side].to_pylist()} - {wanted_px} for side, wanted_px in sides):
+        raise ValueError(f"masks of another size than {size_hw}")
     return Masks(
         tuple(counts.encode("ascii") for counts in strings_of(rows["rle"])),
         size_hw,
@@ -353,8 +368,6 @@ def to_labeled(
     """
     if row["instances"] != len(masks):
         raise ValueError(f"{row['instances']} labels of frame {frame.index}, {len(masks)} masks")
-    if any({*masks[side].to_pylist()} - {row[side]} for side in ("height", "width")):
-        raise ValueError(f"masks of another size than frame {frame.index}")
     if row["status"] == "failed":
         failure = FrameFailure.of(frame, row["stage"], row["reason"])
         return LabeledFrame(frame, Boxes.empty(source), failure=failure)

@@ -65,7 +65,10 @@ class StoredTracks:
         found = self.by_frame.get((frame.camera, frame.index))
         more = self.more.get((frame.camera, frame.index))
         if more and not labeled.failure:
-            labeled = replace(labeled.with_more(*more), interpolated=len(more[0]))
+            try:
+                labeled = replace(labeled.with_more(*more), interpolated=len(more[0]))
+            except ValueError as error:
+                raise IncompleteArtifactError(f"tracks do not fit: {error}") from error
         if len(labeled.boxes) != (len(found.ids) if found else 0):
             raise IncompleteArtifactError(
                 f"tracks of {frame.sequence_id} do not fit the labels of camera {frame.camera!r}, "

@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from pycocotools import mask as coco_mask
+from rlemasklib import RLEMask
 
 from flows.cli.main import cli
-from sam2_core.types import AutolabelError
+from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.frames.identity import file_version
 from tasks.store import artifacts, checksums, manifests, tables
 from tasks.store import tracks as store_tracks
@@ -110,6 +111,18 @@ def retyped(column, type_):
     return lambda table: table.set_column(
         table.column_names.index(column), column, table[column].cast(type_)
     )
+
+
+def swapped(table, column, text):
+    """Give every row this text, which a file holds once."""
+    at = table.column_names.index(column)
+    return table.set_column(at, table.schema.field(at), pa.array([text] * len(table), pa.string()))
+
+
+def many(table):
+    return pa.concat_tables([table.slice(0, 1)] * 2000).combine_chunks().take(
+        np.tile(np.arange(2000), 1000)
+    )  # fmt: skip
 
 
 def size(height, width):
@@ -211,6 +224,12 @@ REFUSED = {
     "negative frame": cell("masks", "index", -1),
     "box twice": cell("masks", "box_index", 1),
     "box out of range": cell("masks", "box_index", 2**31 - 1),
+    "text of 30 MB in every row": whole("masks", lambda t: swapped(t, "reason", "x" * 30_000_000)),
+    "a million reasons": cell("masks", "reason", "x" * 1_000_000),
+    "2 million rows": whole("masks", many),
+    "long address": cell("frames", "uri", "/" + "x" * 5000),
+    "time before all": cell("frames", "timestamp_ns", -(2**63)),
+    "time after all": cell("frames", "timestamp_ns", 2**63 - 1),
     "rows twice": whole("masks", lambda table: pa.concat_tables([table, table])),
     "no rows": whole("masks", lambda table: table.slice(0, 0)),
     "masks without a column": whole("masks", lambda table: table.drop_columns(["rle"])),
@@ -260,6 +279,12 @@ REFUSED = {
     "manifest with chunks twice": chunks_again,
     "manifest of another key": in_record(key="ab"),
     "manifest of another camera": in_record(camera="x"),
+    "manifest of many levels": in_manifest(more=json.loads("[" * 200 + "]" * 200)),
+    "manifest that counts beyond all": in_record(instances=10**4000, frames=10**4000),
+    "manifest of an address with a zero": in_manifest(frames_uri="/x\0y"),
+    "manifest of an address of no text": in_manifest(frames_uri="\ud800"),
+    "manifest that is a pipe": lambda storage: as_pipe(storage.manifest()[0]),
+    "manifest without a byte": lambda storage: storage.manifest()[0].write_bytes(b""),
     "manifest without a stamp": in_manifest(stamp=None),
 }  # fmt: skip
 
@@ -299,13 +324,56 @@ def file(path, **values):
     return change
 
 
+def as_pipe(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
 def pipe(path):
     def change(storage):
-        target = storage.out / path.format(key=storage.manifest()[0].with_suffix("").name,
-                                           run=storage.manifest()[0].parent.name)  # fmt: skip
+        manifest = storage.manifest()[0]
+        as_pipe(storage.out / path.format(key=manifest.stem, run=manifest.parent.name))
+
+    return change
+
+
+def raw(path, data):
+    """A file of any name and bytes."""
+
+    def change(storage):
+        run = os.fsencode(storage.manifest()[0].parent.name)
+        Path(os.fsdecode(os.fsencode(storage.out) + b"/" + path.replace(b"RUN", run))).write_bytes(
+            data
+        )
+
+    return change
+
+
+def interpolated(*sizes_hw):
+    """Labels between frames of these sizes in pixels, as the tracks say that there are."""
+
+    def change(storage):
+        path, found = storage.manifest()
+        manifest = manifests.read_manifest(
+            str(storage.out), path.parent.name, FORGED, found["content_key"]
+        )
+        labeled = manifests.labels_of(str(storage.out), manifest, manifest.chunks[0])
+        frame, count = labeled[0].frame, len(sizes_hw)
+        boxes = Boxes(np.tile(np.float32([0, 0, 9, 9]), (count, 1)), np.ones(count, np.float32),
+                      ("car",) * count)  # fmt: skip
+        ones = np.ones(count, np.float32)
+        rle = [RLEMask.ones(size_hw).to_dict()["counts"] for size_hw in sizes_hw]
+        areas_px = np.prod(sizes_hw, axis=1)
+        masks = Masks(tuple(rle), (9, 9), ones, ones, ones, areas_px, ("",) * count)
+        columns = tables.mask_columns(frame, boxes, masks)
+        columns["height"], columns["width"] = np.array(sizes_hw).T
+        data = tables.encode_table("masks", [columns], {"key": store_tracks._key(manifest)})
+        target = storage.out / store_tracks._path_of_more(manifest)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
-        os.mkfifo(target)
+        target.write_bytes(data)
+        made = {"interpolated": {"labels": count, "sha256": checksums.sha256_of(data)}}
+        tracks(made)(storage)
 
     return change
 
@@ -323,6 +391,13 @@ BESIDE_LABELS = {
     "gaps of another form": tracks(made={"interpolated": 7}),
     "gaps that are not there": tracks(made={"interpolated": {"sha256": "ab"}}),
     "tracks that are a pipe": pipe("tracks/{run}/{key}.parquet"),
+    "interpolated masks of another size": interpolated((5, 5)),
+    "interpolated masks of several sizes": interpolated((720, 1280), (5, 5)),
+    "manifest of another name": raw(b"manifests/RUN/x.json", b"{}"),
+    "manifest of a name that is no text": raw(b"manifests/RUN/e\xff@aa.json", b"{}"),
+    "manifest of a thousand levels": raw(
+        b"manifests/RUN/d@aa.json", b'{"a":' + b"[" * 950 + b"]" * 950 + b"}"
+    ),
     "report that is a pipe": pipe("reports/{run}/{key}.json"),
     "report": file("reports/{run}/drive@x.json", certificate="x", frames=-1, seconds="\x1b[2J"),
     "roots": file("roots/0-x.json", roots=[{"address": "/", "format": 7}]),
