@@ -206,6 +206,7 @@ def _lead(picture: Picture, one: Caption, rect: Rect) -> None:
 
 _UNKNOWN_NS = 100_000_000  # between frames that nobody knows the time of
 _MS = 1_000_000
+_MOST_NS = 100_000_000_000  # that a picture is shown: no film of years, whatever times tell
 _TICKS = 90_000  # a second, as players of MP4 are used to: 24, 25 and 30 frames/s are whole numbers
 _LENGTHS_TOLD = 1 << 8  # AV_CODEC_FLAG_FRAME_DURATION
 
@@ -244,7 +245,7 @@ class Film:
             shown, since_ns = self._waiting
             self._length_ns = _UNKNOWN_NS
             if time_ns is not None and since_ns is not None:
-                self._length_ns = max(time_ns - since_ns, _MS)
+                self._length_ns = min(max(time_ns - since_ns, _MS), _MOST_NS)
             self._write(shown)
         self._waiting = even, time_ns
 

@@ -26,9 +26,11 @@ Holds = Callable[[Any], bool]
 
 
 def _within(low: int, high: int) -> Holds:
-    return lambda column: pc.all(
-        pc.and_(pc.greater_equal(column, low), pc.less_equal(column, high))
-    ).as_py()
+    def holds(column: Any) -> bool:
+        lowest, highest = pc.min(column).as_py(), pc.max(column).as_py()
+        return lowest is None or (low <= lowest and highest <= high)
+
+    return holds
 
 
 def _is_finite(column: Any) -> bool:
@@ -46,7 +48,11 @@ def _is_address(column: Any) -> bool:
 
 
 def _up_to(characters: int) -> Holds:
-    return lambda column: pc.max(pc.utf8_length(column)).as_py() <= characters
+    def holds(column: Any) -> bool:
+        longest: Any = pc.max(pc.utf8_length(column))
+        return bool(longest.as_py() <= characters)
+
+    return holds
 
 
 # What a column holds, in words, and whether it does; all others may hold any value of their type.
@@ -93,10 +99,9 @@ def refuse_long(table: pa.Table, texts: Sequence[str]) -> None:
 
     """
     for name in texts:
-        sizes = [
-            pc.binary_length(part.dictionary).take(part.indices) for part in table[name].chunks
-        ]
-        size_bytes = sum(pc.sum(part).as_py() or 0 for part in sizes)
+        parts: list[Any] = table[name].chunks
+        sizes = (pc.binary_length(part.dictionary).take(part.indices) for part in parts)
+        size_bytes = sum(pc.sum(one).as_py() or 0 for one in sizes)
         if size_bytes > _MOST_BYTES:
             raise ValueError(f"{name} has texts of {size_bytes:,} bytes, which are too many")
 

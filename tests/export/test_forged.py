@@ -22,6 +22,7 @@ from rlemasklib import RLEMask
 
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError, Boxes, Masks
+from tasks.export.run import uncertified_runs
 from tasks.frames.identity import file_version
 from tasks.store import artifacts, checksums, manifests, tables
 from tasks.store import tracks as store_tracks
@@ -497,6 +498,28 @@ def test_what_is_forged_beside_labels_costs_no_other_sequence(name, forged, serv
     found = json.loads((folder / "export" / "annotations" / "instances.json").read_text())
     assert GOOD in {Path(one["file_name"]).parent.name for one in found["images"]}
     assert not server[1], "a server of the private network was asked"
+
+
+@pytest.mark.parametrize("certificate", [["verdict"], 7, {"verdict": 7}])
+def test_certificates_of_another_form_are_told_as_they_are(certificate, forged):
+    path, found = forged.manifest()
+    manifest = manifests.read_manifest(
+        str(forged.out), path.parent.name, FORGED, found["content_key"]
+    )
+    stamp = replace(manifest.stamp, parameters={"allow_uncertified": True})
+    manifest = replace(manifest, stamp=stamp)
+    manifests.write_report(str(forged.out), manifest, {"certificate": certificate})
+    verdict = "7" if isinstance(certificate, dict) else "unknown"
+    assert uncertified_runs(str(forged.out), [manifest]) == {stamp.run_key: verdict}
+
+
+def test_films_of_times_far_apart_are_written(forged):
+    for row, time_ns in enumerate((-(2**62), 2**62, 0)):
+        cell("frames", "timestamp_ns", time_ns, row)(forged)
+    to = forged.out.parent / "export"
+    said = said_by("export", forged.out, "--format", "overlay", "--to", to)
+    assert "6 frames" in said
+    assert len(list(to.rglob("*.mp4"))) == 2
 
 
 def test_what_is_no_picture_is_not_copied_whatever_its_version(labeled, forged):

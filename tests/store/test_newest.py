@@ -15,7 +15,7 @@ def test_every_storage_tells_when_a_manifest_was_written(where, request):
     assert list_manifests(out) == []
     storage.write_bytes(storage.join(out, path_of("run", "drive", "key")), b"{}")
     (one,) = list_manifests(out)
-    assert one[1:] == ("run", "drive", "key", False)
+    assert one[1:-1] == ("run", "drive", "key", False)
     assert abs(one.written_s - time.time()) < 60
 
 
@@ -32,7 +32,7 @@ def test_the_newest_is_the_one_that_was_written_last_whatever_it_is_called(tmp_p
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}")
         os.utime(path, (at_s, at_s))
-    found = {name: one[1:] for name, one in newest_of(list_manifests(str(tmp_path))).items()}
+    found = {name: one[1:-1] for name, one in newest_of(list_manifests(str(tmp_path))).items()}
     assert found == {"drive": ("a", "drive", "two", False), "other": ("b", "other", "two", True)}
     (of_b,) = [one for one in list_manifests(str(tmp_path), "b") if not one.partial]
     assert of_b.path == path_of("b", "drive", "one")
