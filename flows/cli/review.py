@@ -270,7 +270,8 @@ def rebuild_(dataset: str, out: str, sources: tuple[str, ...], as_json: bool) ->
     changed is left out, and decisions on it are set aside. An existing dataset is updated.
     Decisions belong to the name DATASET.
 
-    Exit code 1: sequences were left out whose labels cannot be read, or whose pictures may not be.
+    Exit code 1: sequences were left out whose labels cannot be read, or whose pictures may not be,
+    or files of decisions that cannot be read.
     """
     from tasks.load.into_fiftyone import rebuild
 
@@ -281,6 +282,7 @@ def rebuild_(dataset: str, out: str, sources: tuple[str, ...], as_json: bool) ->
         "frames": report.frames, "instances": report.instances, "left_out": report.changed,
         "set_aside_frames": aside.frames,
         "unreadable": {name: str(error) for name, error in report.unreadable.items()},
+        "unread_decisions": [str(error) for error in report.unread_decisions],
     }  # fmt: skip
     if not print_json(as_json, result):
         say(f"{dataset}: {counted(report.frames, 'frame')}, {counted(report.instances, 'label')}")
@@ -293,7 +295,9 @@ def rebuild_(dataset: str, out: str, sources: tuple[str, ...], as_json: bool) ->
         say(f"{dataset}: {aside.text()}", err=True)
     for sequence, error in report.unreadable.items():
         say(f"left out: sequence {sequence}: {error}", err=True)
-    if report.unreadable:
+    for error in report.unread_decisions:
+        say(f"left out: {error}", err=True)
+    if report.unreadable or report.unread_decisions:
         sys.exit(1)
 
 

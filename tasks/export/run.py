@@ -46,7 +46,7 @@ from tasks.frames.images import as_jpeg
 from tasks.frames.sources import UnknownSourceError, refuse_unknown, remember_sources
 from tasks.review.actions import frame_of
 from tasks.review.decided import NOT_RIGHT, is_decided, is_empty, rows_of
-from tasks.review.events import standing_entries
+from tasks.review.events import standing_entries, unread_decisions
 from tasks.review.set_aside import compare_files, finishing, harvest, last_decisions
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
 from tasks.store import storage
@@ -300,7 +300,8 @@ class Frames:
         self.set_aside = ""
         if dataset is not None:
             harvest(dataset)  # what people decided elsewhere
-            self.set_aside = compare_files(dataset).text()  # what counts no more
+            aside = [compare_files(dataset).text(), *unread_decisions(dataset)]
+            self.set_aside = "; ".join(filter(None, aside))  # what counts no more
 
     def __iter__(self) -> Iterator[ExportFrame]:
         sequences = DistinctNames()
@@ -594,7 +595,7 @@ def export(
     first = next(stream, None)
     if first is None and choice.decided_only:  # before a folder looks like an export
         some = choice.decisions or choice.reviewers
-        why = "no decision is so" if some else "nobody has reviewed a frame yet"
+        why = "no decision is so" if some else frames.set_aside or "nobody has reviewed a frame yet"
         raise NothingFoundError(f"nothing to export: {why}")
     name = None if dataset is None else dataset.name
     command = repr((storage.canonical(out_uri), name, format_, choice, images))

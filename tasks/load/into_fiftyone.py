@@ -61,7 +61,7 @@ from tasks.dataset.schema import (
 from tasks.frames.identity import frame_key
 from tasks.frames.sources import UnknownSourceError
 from tasks.masks.crops import crops_of, npy_zlib
-from tasks.review.events import apply_events, read_events, standing_entries
+from tasks.review.events import replay, standing_entries
 from tasks.review.set_aside import (
     CHANGED,
     forget,
@@ -169,6 +169,7 @@ class LoadReport:
         seconds: spent.
         changed: frames that are left out: their address has another content than was labeled.
         unreadable: why the labels of a sequence that a rebuild left out cannot be read.
+        unread_decisions: why a file of decisions that a rebuild left out cannot be read.
 
     """
 
@@ -177,6 +178,7 @@ class LoadReport:
     seconds: float
     changed: int = 0
     unreadable: Mapping[str, AutolabelError] = field(default_factory=dict)
+    unread_decisions: Sequence[AutolabelError] = ()
 
 
 @waits_for_database
@@ -261,8 +263,6 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
         if unreadable:
             raise next(iter(unreadable.values()))
         raise AutolabelError(f"{storage.redact(out_uri)} holds no complete sequence to load")
-    # Before a dataset is there that shows no decision where some are.
-    events = read_events(out_uri, name)
     cameras = dict.fromkeys(chunk.camera for one in manifests for chunk in one.chunks)
     prepare_dataset(name, list(cameras), out_uri)
     last = {one.sequence_id: one for one in manifests}
@@ -276,12 +276,12 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
         if last[manifest.sequence_id] is manifest:
             changed += report.changed
     dataset = open_dataset(name)
-    apply_events(dataset, events)
+    unread_decisions = replay(dataset, out_uri)
     # Runs replace each other's labels: what each has loaded is not what is there.
     samples = list(sample_collection(dataset).find({}, {"_id": 0, "instances": 1}))
     instances = sum(int(one.get("instances") or 0) for one in samples)
     seconds = time.perf_counter() - started
-    return LoadReport(len(samples), instances, seconds, changed, unreadable)
+    return LoadReport(len(samples), instances, seconds, changed, unreadable, unread_decisions)
 
 
 def write_frames(

@@ -25,9 +25,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
+from pydantic import ValidationError
 from pymongo import UpdateMany, UpdateOne
 
 from sam2_core.types import AutolabelError
+from tasks.boxes.coco_json import wrong_value
 from tasks.dataset.database import database_lock, show_stored
 from tasks.dataset.documents import (
     Values,
@@ -47,10 +49,11 @@ from tasks.dataset.schema import (
     MACHINE_FIELD,
     REVIEWED_FIELD,
     STATUS_FIELD,
+    dataset_lock,
 )
+from tasks.review.event_rules import checked_event
 from tasks.store import storage
-from tasks.store.checksums import decode_json, encode_json
-from tasks.store.table_rules import sound_mask
+from tasks.store.checksums import IncompleteArtifactError, decode_json, encode_json
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ WRONG = (REJECTED, CORRECTED, MERGED, DELETED, EDITED)
 REVIEWER_VARIABLE = "AUTOLABEL_REVIEWER"
 LEASE_S = 15.0  # writing takes milliseconds; who was killed meanwhile holds others up for so long
 PATIENCE_S = 20.0
+_UNREAD = "unread_decisions"
 
 
 @dataclass(frozen=True)
@@ -217,18 +221,37 @@ def read_events(out_uri: str, dataset_name: str) -> list[Event]:
     """Read all events of a dataset, oldest first; those of `NOT_READ` are counted in the log.
 
     Raises:
-        AutolabelError: a file is damaged; says which.
+        IncompleteArtifactError: a file cannot be read; says which, and what to do.
 
     """
-    files = storage.at_once(read_file, event_uris(out_uri, dataset_name))
-    events = [event for file in files for event in file if event.action not in NOT_READ]
-    if passed := sum(map(len, files)) - len(events):
+    events, damaged = readable_events(out_uri, dataset_name)
+    if damaged:
+        raise damaged[0]
+    return events
+
+
+def readable_events(
+    out_uri: str, dataset_name: str
+) -> tuple[list[Event], list[IncompleteArtifactError]]:
+    """Read events as `read_events` does; return what can be read, and why a file cannot."""
+    files = storage.at_once(_read_or_why, event_uris(out_uri, dataset_name))
+    whole = [file for file in files if isinstance(file, list)]
+    events = [event for file in whole for event in file if event.action not in NOT_READ]
+    if passed := sum(map(len, whole)) - len(events):
         log.warning(
             "decisions on '%s': %s of labels sent back to a model passed over, as this version "
             "sends none back; what was decided before and after them stands",
             dataset_name, counted(passed, "event"),
         )  # fmt: skip
-    return sorted(events, key=lambda event: event.at)
+    damaged = [file for file in files if isinstance(file, IncompleteArtifactError)]
+    return sorted(events, key=lambda event: event.at), damaged
+
+
+def _read_or_why(uri: str) -> list[Event] | IncompleteArtifactError:
+    try:
+        return read_file(uri)
+    except IncompleteArtifactError as error:
+        return error
 
 
 def event_uris(out_uri: str, dataset_name: str) -> list[str]:
@@ -271,26 +294,29 @@ def read_file(uri: str) -> list[Event]:
     """Read one file of events.
 
     Raises:
-        AutolabelError: it is damaged.
+        IncompleteArtifactError: it is damaged, or holds what no event has.
 
     """
     try:
         # The first ones had no checksum, and decisions are worth reading all the same.
         values = decode_json(storage.read_bytes(uri), storage.redact(uri), sealed=False)
         return [_event(one) for one in values["events"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise AutolabelError(f"{storage.redact(uri)} is not a file of events: {error!r}") from error
+    except (IncompleteArtifactError, ValueError, LookupError, TypeError, OverflowError) as error:
+        why = str(error)
+        if not isinstance(error, IncompleteArtifactError):
+            wrong = wrong_value(error) if isinstance(error, ValidationError) else repr(error)
+            why = f"{storage.redact(uri)} is not a file of events: {wrong}"
+        raise IncompleteArtifactError(
+            f"decisions that cannot be read: {why}; put a whole copy of that file in its place, or "
+            "move it out of that folder to go on without them, then `autolabel review rebuild`"
+        ) from error
 
 
-def _event(values: Mapping[str, Any]) -> Event:
-    known = {name: values[name] for name in Event.__dataclass_fields__ if name in values}
-    event = Event(
+def _event(values: Any) -> Event:
+    known = checked_event(values)
+    return Event(
         **{**known, "upserts": tuple(known["upserts"]), "removed": tuple(known["removed"])}
     )
-    for label in (*event.upserts, *event.overrides.values()):
-        if "rle" in label:
-            sound_mask(label["rle"], label["size_hw"])
-    return event
 
 
 def apply_events(dataset: Any, events: Iterable[Event]) -> None:
@@ -349,7 +375,30 @@ def show_again(dataset: Any) -> None:
     """Show all decisions in storage again: a database that was killed forgets its last moment."""
     out_uri = storage_of(dataset)
     if out_uri:
-        show_stored(lambda: apply_events(dataset, read_events(out_uri, dataset.name)))
+        show_stored(lambda: replay(dataset, out_uri))
+
+
+def replay(dataset: Any, out_uri: str) -> list[IncompleteArtifactError]:
+    """Show all decisions in storage, and remember which files of them cannot be read.
+
+    Returns:
+        Why they cannot.
+
+    """
+    events, damaged = readable_events(out_uri, dataset.name)
+    apply_events(dataset, events)
+    told = [str(error) for error in damaged]
+    if told != unread_decisions(dataset):
+        with dataset_lock(dataset.name):
+            dataset.reload()
+            dataset.info[_UNREAD] = told
+            dataset.save()
+    return damaged
+
+
+def unread_decisions(dataset: Any) -> list[str]:
+    """Say of each file of decisions that the dataset was last built without why."""
+    return list(dataset.info.get(_UNREAD, []))
 
 
 def decisions_on(dataset: Any, ids: Sequence[Any], labels: Collection[str]) -> dict[str, str]:
@@ -427,7 +476,7 @@ def _changed_labels(event: Event) -> dict[str, Any]:
     for label, values in event.overrides.items():
         if "object" in values:  # a whole label, which joins those of its run alone
             lacks = {"$not": [{"$in": [ObjectId(label), ids]}]}
-            joins = {"$and": [{"$eq": ["$run_key", event.run_key]}, lacks]}
+            joins = {"$and": [{"$eq": ["$run_key", {"$literal": event.run_key}]}, lacks]}
             added.append({"$cond": [joins, [{"$literal": whole_document(values)}], []]})
     return {"$concatArrays": [own, *added]}
 
