@@ -59,13 +59,15 @@ def check_parquet(data: bytes, name: str) -> None:
 
 
 def plain_json(data: bytes | str) -> Any:
-    """Read JSON of few levels: of many, whoever goes through it or writes it again fails.
+    """Read JSON of few levels, and of whole numbers that columns and databases have.
+
+    Of many levels, reading it further or writing it again fails.
 
     Raises:
-        ValueError, RecursionError: it is none, or of more levels.
+        ValueError, RecursionError: it is none, or of more levels or digits.
 
     """
-    values = json.loads(data)
+    values = json.loads(data, parse_int=_whole)
     level = [values] if isinstance(values, dict | list) else []
     for _ in range(_MOST_LEVELS):
         groups = [one.values() if isinstance(one, dict) else one for one in level]
@@ -85,6 +87,13 @@ def _digest(values: Mapping[str, Any]) -> str:
     # Once through JSON: what is no string as a key, or a tuple, is what a reader sees.
     plain = json.loads(json.dumps(values))
     return sha256_of(json.dumps(plain, sort_keys=True).encode())
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{text:.24} is a whole number beyond 64 bits")
+    return number
 
 
 def decode_json(data: bytes, name: str, *, sealed: bool = True) -> dict[str, Any]:

@@ -281,3 +281,14 @@ def test_memory_that_a_table_lacks_is_no_damage(stored, monkeypatch):
     out, _, manifest, _ = stored
     with pytest.raises(MemoryError, match="malloc of size"):
         labels_of(out, manifest, manifest.chunks[0])
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30])
+def test_whole_numbers_that_no_database_has_are_refused_in_what_lies_beside_a_table(number):
+    values = {"key": "k", "followed": {"0": [number]}}
+    for read in (
+        lambda: tables.decode_table(tables.encode_table("masks", [], values), "masks", "k", "it"),
+        lambda: checksums.decode_json(checksums.encode_json(values), "it"),
+    ):
+        with pytest.raises(IncompleteArtifactError, match=r"it is .* beyond 64 bits"):
+            read()
