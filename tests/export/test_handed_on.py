@@ -290,8 +290,10 @@ def test_members_of_archives_keep_their_suffixes(tmp_path, images):
     cv2.imwrite(str(picture), np.zeros((720, 1280, 3), np.uint8))
     with tarfile.open(archive, "w") as tar:
         tar.add(picture, "up.JPG")
+    with tarfile.open(archive) as tar:
+        at = tar.getmember("up.JPG").offset_data
     one = labeled_frame(0, 2)
-    uri, version = f"{archive}#up.JPG#at=512", file_version(archive)
+    uri, version = f"{archive}#up.JPG#at={at}", file_version(archive)
     frame = replace(one.frame, uri=uri, etag=version, size_bytes=picture.stat().st_size)
     store(str(tmp_path / "run"), str(archive), [replace(one, frame=frame)])
     export(str(tmp_path / "run"), "coco", str(tmp_path / "to"), NOTHING, images=images)
