@@ -46,8 +46,8 @@ def command(as_json: bool) -> None:
         app = f"a frame of the real drive: [bold]{escape(Path(real).as_uri())}[/], and {app}"
     console.print(f"open {app}", soft_wrap=True)
     summary["overlays"] = pictures
-    home = demo_folder()
-    again = as_typed("backfill", str(home / "sequences"), "--out", str(home / "backfill"), "--wait")
+    home = Path(summary["out"]).parent
+    again = as_typed("backfill", f"{home}/sequences", "--out", f"{home}/backfill", "--wait")
     console.print(
         f"the same drives as a Prefect backfill: [bold]{escape(as_typed('up'))}[/], which says "
         f"where its page is, then [bold]{escape(again)}[/]",
@@ -55,11 +55,6 @@ def command(as_json: bool) -> None:
     )
     print_json(as_json, summary)
     sys.exit(1 if summary["failed"] else 0)
-
-
-def demo_folder() -> Path:
-    """Where the demo's drives and labels are."""
-    return cache_folder() / "demo-1"
 
 
 def run_demo(console: Console) -> dict[str, Any]:
@@ -70,7 +65,7 @@ def run_demo(console: Console) -> dict[str, Any]:
     from flows.cli.label import run_label
     from flows.params import LabelParams
 
-    started, home = time.perf_counter(), demo_folder()
+    started, home = time.perf_counter(), cache_folder() / "demo-1"
     frames = home / "sequences"  # a copy, which outlives the checkout
     if not all((frames / one.name).is_dir() for one in EXAMPLES.iterdir()):
         unfinished = home / "unfinished"

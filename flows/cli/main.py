@@ -212,10 +212,8 @@ def _said_of(error: Exception) -> AutolabelError | None:
     """Return what to say of a library's error that a user can act on; None for any other."""
     from tasks.dataset.database import gone, is_away
 
-    if isinstance(error, OSError) and error.filename:
-        path = os.fsdecode(error.filename)
-        if variable_of(path):
-            return cannot_write(Path(path), error)
+    if isinstance(error, OSError) and variable_of(os.fsdecode(error.filename or "")):
+        return cannot_write(Path(os.fsdecode(error.filename)), error)
     if is_host_full(error):
         return AutolabelError(
             f"this machine has no room left ({first_line(error)}): make room on its disk or in its "

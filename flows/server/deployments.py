@@ -31,7 +31,6 @@ from prefect.client.schemas.filters import DeploymentFilter
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, DeploymentSchedule, FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
-from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.flows import Flow
 from prefect.schedules import Schedule
@@ -108,8 +107,7 @@ def described() -> list[dict[str, Any]]:
 def flow_of(entrypoint: str) -> Flow[Any, Any]:
     """Import the flow of a deployment; Prefect would import from the working folder first."""
     module, _, name = entrypoint.rpartition(".")
-    flow: Flow[Any, Any] = getattr(importlib.import_module(module), name)
-    return flow
+    return cast("Flow[Any, Any]", getattr(importlib.import_module(module), name))
 
 
 def _create(flow: Flow[Any, Any], wanted: dict[str, Any]) -> None:
@@ -125,7 +123,7 @@ def _create(flow: Flow[Any, Any], wanted: dict[str, Any]) -> None:
         schedules=[Schedule(**one) for one in wanted.get("schedules", ())],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
-    cast("RunnerDeployment", made).apply()
+    made.apply()  # type: ignore[union-attr]
 
 
 def _update(

@@ -136,7 +136,7 @@ def await_answer(patience_s: float = PATIENCE_S) -> None:
     _while_away(_ping, so, patience_s)
 
 
-def show_stored(show: Callable[[], None]) -> None:
+def show_stored(show: Callable[[], object]) -> None:
     """Show in the dataset what is in storage already, once the database answers.
 
     Args:

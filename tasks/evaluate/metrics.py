@@ -177,8 +177,7 @@ def read_run(path: Path) -> tuple[dict[str, Any], list[Record]]:
     try:
         run = _Run.model_validate_json(path.read_text(encoding="utf-8"), strict=True)
     except (OSError, ValueError) as error:
-        why = f": {error.strerror}" if isinstance(error, OSError) else ""
-        raise AutolabelError(f"{path} is no evaluation that --save wrote{why}") from error
+        raise AutolabelError(f"{path} is no evaluation that --save wrote") from error
     return run.result, run.records
 
 
