@@ -305,7 +305,7 @@ def read_file(uri: str) -> list[Event]:
         why = str(error)
         if not isinstance(error, IncompleteArtifactError):
             wrong = wrong_value(error) if isinstance(error, ValidationError) else repr(error)
-            why = f"{storage.redact(uri)} is not a file of events: {wrong}"
+            why = f"{storage.redact(uri)} is not a file of events: {wrong:.200}"
         raise IncompleteArtifactError(
             f"decisions that cannot be read: {why}; put a whole copy of that file in its place, or "
             "move it out of that folder to go on without them, then `autolabel review rebuild`"
