@@ -301,7 +301,8 @@ def read_file(uri: str) -> list[Event]:
         # The first ones had no checksum, and decisions are worth reading all the same.
         values = decode_json(storage.read_bytes(uri), storage.redact(uri), sealed=False)
         return [_event(one) for one in values["events"]]
-    except (IncompleteArtifactError, ValueError, LookupError, TypeError, OverflowError) as error:
+    except (IncompleteArtifactError, ValueError, LookupError, TypeError, AttributeError,
+            OverflowError) as error:  # fmt: skip
         why = str(error)
         if not isinstance(error, IncompleteArtifactError):
             wrong = wrong_value(error) if isinstance(error, ValidationError) else repr(error)
@@ -313,6 +314,8 @@ def read_file(uri: str) -> list[Event]:
 
 
 def _event(values: Any) -> Event:
+    if values.get("action") in NOT_READ:  # it had other values, and counts alone
+        return Event(frame_key="", action=values["action"])
     known = checked_event(values)
     return Event(
         **{**known, "upserts": tuple(known["upserts"]), "removed": tuple(known["removed"])}
