@@ -221,7 +221,7 @@ def find_boxes(
     """
     with (
         contextlib.suppress(storage.NotFoundError, IncompleteArtifactError),
-        _as_written(chunk.stem),
+        as_written(chunk.stem),
     ):
         table, metadata, _ = _read(out_uri, chunk.stem, chunk.key, "boxes")
         sources = {int(index): str(source) for index, source in metadata["sources"].items()}
@@ -293,7 +293,7 @@ def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
     """
     table, metadata, frames_sha256 = _read(out_uri, stem, key, "frames")
     masks, _, masks_sha256 = _read(out_uri, stem, key, "masks")
-    with _as_written(stem):
+    with as_written(stem):
         frames, labels_key = _frames_of(table, metadata, stem, key)
         rows = _rows_of(frames, masks)
         sources, followed = metadata["sources"], metadata.get("followed", {})
@@ -324,19 +324,19 @@ def _rows_of(frames: Sequence[FrameRef], table: Any) -> dict[int, Any]:
 
 
 @contextlib.contextmanager
-def _as_written(stem: str) -> Iterator[None]:
+def as_written(stem: str) -> Iterator[None]:
     """Turn what values that nobody of ours wrote lead to into the one error for that."""
     try:
         yield
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError,
-            NotImplementedError) as error:  # fmt: skip
+            RuntimeError) as error:  # fmt: skip
         raise IncompleteArtifactError(f"{stem} holds no labels of ours: {error!r}") from error
 
 
 def read_frames(out_uri: str, stem: str, key: str) -> list[FrameRef]:
     """Read a chunk's frames in order, failed ones too, no labels; raises as `read_chunk`."""
     table, metadata, _ = _read(out_uri, stem, key, "frames")
-    with _as_written(stem):
+    with as_written(stem):
         return _frames_of(table, metadata, stem, key)[0]
 
 

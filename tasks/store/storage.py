@@ -309,7 +309,7 @@ def _read_local(path: str) -> bytes:
     # Anyone may have put it there: a pipe is opened without waiting for a writer.
     none = NotFoundError(f"cannot read {path}: it is no file of at most {MOST_BYTES:,} bytes")
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        with open(path, "rb", opener=lambda at, how: os.open(at, how | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
                 raise none
@@ -318,10 +318,6 @@ def _read_local(path: str) -> bytes:
         if error.errno in _NO_FILE:
             raise none from error
         raise
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def text_of(data: bytes) -> str:

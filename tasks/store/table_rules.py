@@ -18,9 +18,6 @@ from sam2_core.mask_geometry import mask_of
 
 # Where a row may have no value.
 _OPTIONAL = frozenset({"timestamp_ns", "track_id"})
-_MOST_TEXT = 1024  # characters of a name
-_MOST_ADDRESS = 4096  # characters
-_MOST_REASON = 100_000  # characters
 _MOST_BYTES = 256 << 20  # of a table's numbers, and of each of its columns of texts
 Holds = Callable[[Any], bool]
 
@@ -37,23 +34,19 @@ def _is_finite(column: Any) -> bool:
     return bool(pc.all(pc.is_finite(column)).as_py())
 
 
-def _is_name(column: Any) -> bool:
-    control = pc.match_substring_regex(column, r"[\x00-\x1f\x7f-\x{9f}]")
-    return _up_to(_MOST_TEXT)(column) and not pc.any(control).as_py()
+def _text(characters: int, but: str) -> Holds:
+    """Hold texts of at most so many characters, and without what a pattern finds."""
 
-
-def _is_address(column: Any) -> bool:
-    zero = pc.any(pc.match_substring(column, "\0")).as_py()
-    return _up_to(_MOST_ADDRESS)(column) and not zero
-
-
-def _up_to(characters: int) -> Holds:
     def holds(column: Any) -> bool:
         longest: Any = pc.max(pc.utf8_length(column))
-        return bool(longest.as_py() <= characters)
+        found = pc.any(pc.match_substring_regex(column, but))
+        return longest.as_py() <= characters and not found.as_py()
 
     return holds
 
+
+_is_name = _text(1024, r"[\x00-\x1f\x7f-\x{9f}]")
+_is_address = _text(4096, r"\x00")
 
 # What a column holds, in words, and whether it does; all others may hold any value of their type.
 _COLUMNS: Mapping[str, tuple[str, Holds]] = {
@@ -64,7 +57,7 @@ _COLUMNS: Mapping[str, tuple[str, Holds]] = {
     "timestamp_ns": ("times from 1823 to 2116", _within(-(2**62), 2**62)),
     "uri": ("addresses", _is_address),
     "etag": ("addresses", _is_address),
-    "reason": ("reasons", _up_to(_MOST_REASON)),
+    "reason": ("reasons", _text(100_000, r"\x00")),
     "size_bytes": ("sizes", _within(0, 2**63 - 1)),
     "height": ("pixels", _within(0, 2**31 - 1)),
     "width": ("pixels", _within(0, 2**31 - 1)),

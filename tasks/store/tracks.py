@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from sam2_core.arrays import Arrays
 from sam2_core.types import Boxes, IntArray, Masks
 from tasks.store import storage, tables
+from tasks.store.artifacts import as_written
 from tasks.store.checksums import IncompleteArtifactError, sha256_of
 from tasks.store.manifests import Key, Manifest, list_keys
 from tasks.store.tables import LabeledFrame
@@ -65,10 +66,8 @@ class StoredTracks:
         found = self.by_frame.get((frame.camera, frame.index))
         more = self.more.get((frame.camera, frame.index))
         if more and not labeled.failure:
-            try:
+            with as_written(f"{TRACKS} of {frame.sequence_id}"):
                 labeled = replace(labeled.with_more(*more), interpolated=len(more[0]))
-            except ValueError as error:
-                raise IncompleteArtifactError(f"tracks do not fit: {error}") from error
         if len(labeled.boxes) != (len(found.ids) if found else 0):
             raise IncompleteArtifactError(
                 f"tracks of {frame.sequence_id} do not fit the labels of camera {frame.camera!r}, "
