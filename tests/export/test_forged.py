@@ -280,9 +280,6 @@ REFUSED = {
     "manifest of another key": in_record(key="ab"),
     "manifest of another camera": in_record(camera="x"),
     "manifest of many levels": in_manifest(more=json.loads("[" * 200 + "]" * 200)),
-    "manifest that counts beyond all": in_record(instances=10**4000, frames=10**4000),
-    "manifest of an address with a zero": in_manifest(frames_uri="/x\0y"),
-    "manifest of an address of no text": in_manifest(frames_uri="\ud800"),
     "manifest that is a pipe": lambda storage: as_pipe(storage.manifest()[0]),
     "manifest without a byte": lambda storage: storage.manifest()[0].write_bytes(b""),
     "manifest without a stamp": in_manifest(stamp=None),
@@ -349,7 +346,7 @@ def named(name):
 
 
 def interpolated(*sizes_hw):
-    """Labels between frames, as the tracks say; of these sizes in pixels, None: the frame's."""
+    """Labels between frames, as the tracks say; of these sizes in pixels."""
 
     def change(storage):
         path, found = storage.manifest()
@@ -358,15 +355,14 @@ def interpolated(*sizes_hw):
         )
         labeled = manifests.labels_of(str(storage.out), manifest, manifest.chunks[0])
         frame, count = labeled[0].frame, len(sizes_hw)
-        own_hw = [one or labeled[0].masks.size_hw for one in sizes_hw]
         boxes = Boxes(np.tile(np.float32([0, 0, 9, 9]), (count, 1)), np.ones(count, np.float32),
                       ("car",) * count)  # fmt: skip
         ones = np.ones(count, np.float32)
-        rle = [RLEMask.ones(size_hw).to_dict()["counts"] for size_hw in own_hw]
-        areas_px = np.prod(own_hw, axis=1)
+        rle = [RLEMask.ones(size_hw).to_dict()["counts"] for size_hw in sizes_hw]
+        areas_px = np.prod(sizes_hw, axis=1)
         masks = Masks(tuple(rle), (9, 9), ones, ones, ones, areas_px, ("",) * count)
         columns = tables.mask_columns(frame, boxes, masks)
-        columns["height"], columns["width"] = np.array(own_hw).T
+        columns["height"], columns["width"] = np.array(sizes_hw).T
         data = tables.encode_table("masks", [columns], {"key": store_tracks._key(manifest)})
         target = storage.out / store_tracks._path_of_more(manifest)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -391,7 +387,6 @@ BESIDE_LABELS = {
     "gaps that are not there": tracks(made={"interpolated": {"sha256": "ab"}}),
     "tracks that are a pipe": pipe("tracks/{run}/{key}.parquet"),
     "interpolated masks of another size": interpolated((5, 5)),
-    "interpolated masks of several sizes": interpolated(None, (5, 5)),
     "manifest of another name": named(b"x.json"),
     "manifest of a name that is no text": named(b"e\xff@aa.json"),
     "report that is a pipe": pipe("reports/{run}/{key}.json"),
@@ -493,6 +488,25 @@ def test_what_is_forged_beside_labels_costs_no_other_sequence(name, forged, serv
     found = json.loads((folder / "export" / "annotations" / "instances.json").read_text())
     assert GOOD in {Path(one["file_name"]).parent.name for one in found["images"]}
     assert not server[1], "a server of the private network was asked"
+
+
+@pytest.mark.parametrize("name", ["text of 30 MB in every row", "2 million rows"])
+def test_what_unpacks_to_gigabytes_is_refused_before(name, forged):
+    REFUSED[name](forged)
+    to = forged.out.parent / "export"
+    assert "are too many" in said_by("export", forged.out, "--format", "coco", "--to", to)
+
+
+@pytest.mark.parametrize("forge", [
+    in_record(instances=10**4000),
+    in_manifest(frames_uri="/x\0y"),
+    in_manifest(frames_uri="\ud800"),
+])  # fmt: skip
+def test_manifests_of_absurd_values_are_none(forge, forged):
+    path, found = forged.manifest()
+    forge(forged)
+    with pytest.raises(AutolabelError, match="is not a manifest"):
+        manifests.read_manifest(str(forged.out), path.parent.name, FORGED, found["content_key"])
 
 
 @pytest.mark.parametrize("certificate", [["verdict"], 7, {"verdict": 7}])
