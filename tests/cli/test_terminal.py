@@ -64,7 +64,7 @@ def evil(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_lets_a_name_be_obeyed(name, evil, tmp_path, monkeypatch, capfd):
+def test_no_command_lets_a_name_be_obeyed(name, evil, tmp_path, monkeypatch, capfd, database):
     monkeypatch.setenv("HOME", str(evil))
     monkeypatch.setenv("AWS_PROFILE", EVIL)  # which `doctor` tells
     monkeypatch.setattr(display, "_WIDE", 5000)
