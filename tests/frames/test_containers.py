@@ -20,6 +20,7 @@ from tasks.frames.download import download
 from tasks.frames.identity import is_below, relative_address
 from tasks.frames.images import load_frame, read_image
 from tasks.frames.mcap_pictures import as_png
+from tasks.frames.sources import remember_frames
 from tasks.frames.video import expand_videos
 from tasks.store import storage
 from tasks.types import FrameFailure
@@ -63,6 +64,7 @@ def test_an_archive_is_a_folder_of_its_members(place, tmp_path):
     fetched = download(frames)
     contents = [Path(frame.local_path).read_bytes() for frame in fetched]
     assert contents == [jpeg(seed) for seed in (3, 1, 2, 5, 4)]
+    remember_frames(frames)
     pictures = find_pictures(frames)
     assert pictures.paths == {frame.uri: frame.local_path for frame in fetched}
     storage.write_bytes(f"{place}/shard-0001.tar", data + b"\0")
@@ -109,6 +111,7 @@ def test_topics_with_pictures_are_cameras(place, tmp_path):
     assert opened(place) == frames
     assert [frame.index for frame in opened(place, "1:3")] == [1, 2, 1, 2]
     recorded = [replace(frame, local_path="") for frame in frames]
+    remember_frames(recorded)
     assert find_pictures(recorded).paths == {f.uri: f.local_path for f in frames}
 
 

@@ -17,6 +17,7 @@ from tasks.frames import download as downloading
 from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.frames.images import read_image
+from tasks.frames.sources import remember_frames
 from tasks.frames.video import expand_videos
 from tasks.store import storage
 from tasks.store.artifacts import content_key
@@ -166,6 +167,7 @@ def test_a_damaged_file_of_an_extracted_frame_is_no_answer(tmp_path, name, make)
     for frame, damaged in zip(frames, (b"", b"half", bytes(frames[2].size_bytes)), strict=False):
         Path(frame.local_path).write_bytes(damaged)
     # What exports, overlays and datasets are made of.
+    remember_frames(recorded)
     found = find_pictures(recorded).paths
     assert {uri: Path(found[uri]).read_bytes() for uri in found} == intact
 
