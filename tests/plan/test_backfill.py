@@ -29,7 +29,8 @@ from tests.review.reviewed import load_run, pick
 
 
 @pytest.fixture
-def params(tmp_path):
+def params(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))  # no run here was before
     for name in ("2026-01-05-late", "2026-11-20-new", "undated"):
         write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 2)
     label = LabelParams(
