@@ -229,7 +229,7 @@ def test_damaged_data_are_told_with_what_to_do(tmp_path: Path) -> None:
 
 COMMAND = """
 import signal
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup`, which may have begun these tests, ignores it
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
 import sys, time, click
 from flows.cli import main
 from tasks.dataset.database import ensure_database, running_server
