@@ -107,10 +107,11 @@ def label(work: Path) -> None:
 
 def decide_and_export(work: Path) -> None:
     run(".venv/bin/python", "-c", DECIDE)
-    told = json.loads(run(".venv/bin/autolabel", "review", "export", "folder", "--json"))
-    assert told["by_decision"] == {"accepted": 1, "rejected": 1}, told
+    export = [".venv/bin/autolabel", "export", "folder", "--format", "coco", "--to"]
+    told = json.loads(run(*export, work / "reviewed", "--reviewed", "--json"))
+    assert (told["decisions"], told["instances"]) == ({"accepted": 1}, 1), told
     exported = work / "exported"
-    run(".venv/bin/autolabel", "export", "folder", "--format", "coco", "--to", exported)
+    run(*export, exported)
     annotations = exported / "annotations" / "instances.json"
     assert json.loads(annotations.read_text())["annotations"]
 
