@@ -30,6 +30,7 @@ KINDS = {
     "hashes": "digests of model files; computed again",
     "risk": "drives rendered to fit the risk; rendered again",
     "sources": "folders whose pictures may be read again; name them with --source",
+    "rates": "how long a frame took in the last run; measured again",
     "hints": "which hints were given; given again",
     "matplotlib": "Matplotlib's list of fonts; made again",
     "demo": "the demo's sequences and labels; `autolabel demo`",
