@@ -46,6 +46,7 @@ _BESIDE = frozenset(
         ".json", ".jsonl", ".kml", ".log", ".md", ".md5", ".names", ".nmea", ".npy", ".npz",
         ".parquet", ".pcd", ".pdf", ".pickle", ".pkl", ".py", ".rst", ".sh", ".sha256", ".srt",
         ".toml", ".tsv", ".txt", ".vtt", ".xlsx", ".xml", ".yaml", ".yml",
+        "license", "notice", "readme",
     }
 )  # fmt: skip
 _OTHER = "file of another kind", "files of other kinds"
@@ -127,4 +128,4 @@ def _footage_of(name: str) -> tuple[tuple[str, str] | None, str]:
     *_, inner, last = ["", "", *PurePosixPath(name.lower()).suffixes]
     if _BEHIND.fullmatch(last) and inner in _KINDS:
         return _KINDS[inner], inner + last
-    return _KINDS.get(last, None if last in _BESIDE else _OTHER), last or name
+    return _KINDS.get(last, None if (last or name.lower()) in _BESIDE else _OTHER), last or name
