@@ -66,8 +66,8 @@ def test_a_run_without_a_server_leaves_what_the_flow_leaves(terminal, tmp_path, 
     flow, _ = terminal.label(*arguments, "--out", tmp_path / "flow", code=1)
     runs = label_runs(flow_runs(["label"]))
     (told_by_status,) = (run for run in runs if run["out"] == flow["out"])
-    assert told_by_status["state"] == "Failed"
-    assert "1 sequence failed: lost: " in told_by_status["message"]
+    assert told_by_status["state"] == "Completed"
+    assert told_by_status["message"].endswith("in part: 3 frames without labels")
     assert files_below(tmp_path / "small") == files_below(tmp_path / "flow") != {}
     told_alike = [name for name in flow if name not in {"seconds", "out"}]
     assert {name: small[name] for name in told_alike} == {name: flow[name] for name in told_alike}
