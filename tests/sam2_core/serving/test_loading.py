@@ -46,6 +46,6 @@ def test_a_model_that_never_loads_is_ended_and_says_where_it_stood(installed, tm
             server.wait_ready()
     finally:
         server.stop()
-    assert f"{repository / names[0]}/1/model.py" in str(caught.value)
+    assert f"/{names[0]}/1/model.py" in str(caught.value)
     assert "in prepare" in str(caught.value)
     assert "within 2 s" in str(caught.value)
