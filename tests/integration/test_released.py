@@ -73,17 +73,20 @@ def test_a_machine_that_is_lost_costs_no_decision_and_no_label(upload, tmp_path,
     label = [*upload(1, 20), "--dataset", "drives"]  # so many frames go through Prefect
 
     def decisions(home):
-        told, _ = home.run("review", "export", "drives", "--json")
-        return told["by_decision"], s3fs.S3FileSystem().cat(told["table_uri"])
+        target = home.folder / "reviewed"
+        export = ["export", "drives", "--reviewed", "--format", "coco", "--images", "none"]
+        told, _ = home.run(*export, "--to", target, "--json")
+        return told["decisions"], (target / "annotations" / "instances.json").read_text()
 
     lost, new = Home(tmp_path / "lost"), Home(tmp_path / "new")
     lost.label(*label)
     subprocess.run([sys.executable, "-c", DECIDE], cwd=REPOSITORY, env=lost.environment, check=True)
     decided, files = decisions(lost), files_in(f"{s3}/out/labels")
-    assert decided[0] == dict.fromkeys(["accepted", "rejected", "corrected", "deleted"], 1)
-    assert {path.name for path in (lost.folder / "cache").iterdir()} >= {"frames", "prefect"}
+    assert (decided[0]["accepted"], decided[0]["corrected"]) == (1, 1)
+    assert {path.name for path in (lost.folder / "cache").iterdir()} >= {"frames", "sources"}
     shutil.rmtree(lost.folder)
-    assert new.run("review", "rebuild", "drives", "--out", f"{s3}/out", "--json")[0]["frames"] == 20
+    rebuild = ["review", "rebuild", "drives", "--out", f"{s3}/out", "--source", f"{s3}/in"]
+    assert new.run(*rebuild, "--json")[0]["frames"] == 20
     assert decisions(new) == decided
     (there,) = new.run("status", f"{s3}/out", "--json")[0]["labels"]
     assert (there["frames"], there["reviewed_datasets"]) == (20, ["drives"])
