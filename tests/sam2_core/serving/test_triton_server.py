@@ -109,7 +109,7 @@ def test_a_server_that_runs_another_precision_or_code_is_refused(server, monkeyp
         load_backend("compact", "triton", "fp16", triton_urls=urls)
     with pytest.raises(AutolabelError, match="autolabel serve tiny"):
         choose_model("tiny", "triton", triton_urls=urls)
-    monkeypatch.setattr("sam2_core.backends.triton_backend.mask_code", lambda _: "another")
+    monkeypatch.setattr("sam2_core.backends.triton_backend.LABELS_VERSION", "another")
     with pytest.raises(AutolabelError, match="install the same one on both sides"):
         load_backend("compact", "triton", triton_urls=urls)
 
