@@ -38,7 +38,7 @@ FIRST_SEED = 70_000_000
 SIZE_HW = (720, 1280)
 TRUE_BOXES, DETECTOR = "true boxes", "detector"
 PROMPTS = (TRUE_BOXES, DETECTOR)
-_MIN_SCORE = 0.3  # below what `label` takes of the bundled detector: doubtful boxes have risks, too
+_MIN_SCORE = 0.15  # below what `label` takes of the bundled detector: doubtful boxes have risks, too
 
 
 @dataclass(frozen=True, eq=False)
