@@ -59,9 +59,6 @@ $(VENV)/.runtime: $(BIN)/python requirements.lock pyproject.toml
 	@echo "installing what labeling needs into $(VENV) (some 200 packages, 0.8 GB to download, 1.7 GB on disk): a minute or two"
 	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
-	@echo "making Prefect's database, so that the first start is quick"
-	@$(BIN)/python -c 'from flows.server.postgres import Postgres; Postgres().leave()' || \
-		echo "the first start will take longer"
 	@: > $@
 
 $(VENV)/.dev: $(VENV)/.runtime tests/requirements-dev.lock
