@@ -1,22 +1,24 @@
-"""Rendered drives labeled by a model, with the true IoU of each mask: what the risk is fitted on.
+"""Drives labeled by a model, with the true IoU of each mask: what the risk is fitted on.
 
-Pictures and labels are kept below a cache folder, labels by the checksums of what made them, so
-that a new model only costs its own inference and a new feature costs nothing.
+Rendered drives are what it learns from, photographs are what its chances are calibrated on, too.
+Rendered pictures and their labels are kept below a cache folder, labels by the checksums of what
+made them, so that a new model only costs its own inference and a new feature costs nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sam2_core.types import AutolabelError, Boxes, Masks
-from tasks.dataset.coco_truth import Truth, TruthImage, read_truth
+from sam2_core.types import AutolabelError, Boxes, FloatArray, Masks
+from tasks.dataset.coco_truth import Truth, TruthImage, read_truth, rle_box_xyxy_px
 from tasks.risk.geometry import Numbers
 from tasks.store.tables import (
     LabeledFrame,
@@ -35,10 +37,13 @@ if TYPE_CHECKING:
 
 # Far from the seeds of training, and from those of the model cards' pictures.
 FIRST_SEED = 70_000_000
+PHOTOGRAPHS = 80_000_000  # where the numbers of photographs begin
 SIZE_HW = (720, 1280)
 TRUE_BOXES, DETECTOR = "true boxes", "detector"
 PROMPTS = (TRUE_BOXES, DETECTOR)
-_MIN_SCORE = 0.15  # below what `label` takes of the bundled detector: doubtful boxes have risks, too
+_MIN_SCORE = (
+    0.15  # below what `label` takes of the bundled detector: doubtful boxes have risks, too
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +99,50 @@ def labeled_drives(
         yield _read(labels, truth, seed, TRUE_BOXES), _read(labels, truth, seed, DETECTOR)
 
 
+def labeled_photographs(models: Models, truth_path: Path, pictures: Path) -> Iterator[Drive]:
+    """Label the photographs of a truth that training has not seen (`split` is "val").
+
+    Each is a drive of one frame, twice, as of `labeled_drives`. A detected box is left out if the
+    truth may lack its object: most of it is a crowd, or its class is not labeled there.
+
+    Args:
+        models: what labels.
+        truth_path: COCO instances with `split` and `not_exhaustive_category_ids`.
+        pictures: folder of the pictures.
+
+    """
+    file = json.loads(truth_path.read_bytes())
+    names = {category["id"]: category["name"] for category in file["categories"]}
+    held_back = {image["file_name"]: image for image in file["images"] if image["split"] == "val"}
+    for image in read_truth(truth_path).images:
+        if image.file_name not in held_back:
+            continue
+        unlabeled = {
+            names[number] for number in held_back[image.file_name]["not_exhaustive_category_ids"]
+        }
+        crowds = [rle_box_xyxy_px(rle, image.size_hw) for rle in image.crowd_rle]
+
+        def counts(box: FloatArray, label: str, crowds: Any = crowds, no: Any = unlabeled) -> bool:
+            return label not in no and not any(_inside(box, crowd) > 0.5 for crowd in crowds)
+
+        path = str(pictures / image.file_name)
+        seed = PHOTOGRAPHS + image.image_id
+        ref = FrameRef(f"photograph{seed}", "", 0, None, path, image.size_hw, local_path=path)
+        labeled, true = next(_labeled(models, [ref], [image], counts))
+        for prompt, rows in _halves(true):
+            boxes, masks = _rows(labeled, rows)
+            ious = _true_ious(masks, image, by_row=prompt == TRUE_BOXES)
+            yield Drive(seed, prompt, [LabeledFrame(ref, boxes, masks)], [ious])
+
+
+def _inside(box_xyxy_px: FloatArray, around_xyxy_px: FloatArray) -> float:
+    """Share of a box's area that lies in another one."""
+    sides = (
+        np.minimum(box_xyxy_px, around_xyxy_px)[2:] - np.maximum(box_xyxy_px, around_xyxy_px)[:2]
+    )
+    return float(sides.clip(0).prod() / max((box_xyxy_px[2:] - box_xyxy_px[:2]).prod(), 1e-6))
+
+
 def _renderer() -> str:
     """Name of what renders: the checksum of its code."""
     from lab import scenes
@@ -115,23 +164,11 @@ def _render(drive: tuple[Path, int, int]) -> None:
 
 def _label(models: Models, folder: Path, truth: Truth, seed: int) -> None:
     """Write the labels of a drive: one encoding of each picture for both kinds of boxes."""
-    from tasks.boxes.detect import detect
-    from tasks.evaluate.evaluate import true_boxes
-    from tasks.frames.images import read_image
-    from tasks.masks.segment import segment_frames
-
-    refs = _frames(folder, truth, seed)
-    found = detect(refs, models.detector, min_score=_MIN_SCORE)
-    prompts = [(true_boxes(image), found[i]) for i, image in enumerate(truth.images)]
-    both = [(ref, _joined(*pair)) for ref, pair in zip(refs, prompts, strict=True)]
     columns: dict[str, list[dict[str, object]]] = {prompt: [] for prompt in PROMPTS}
-    labeled = segment_frames(models.segmenter, both, read_image)
-    for one, (true, _) in zip(labeled, prompts, strict=True):
-        if one.masks is None:
-            raise AutolabelError(f"{one.frame.uri}: {one.failure}")
-        for prompt, rows in zip(PROMPTS, (slice(len(true)), slice(len(true), None)), strict=True):
-            boxes, masks = _rows(one, rows)
-            columns[prompt].append(mask_columns(one.frame, boxes, masks))
+    for labeled, true in _labeled(models, _frames(folder, truth, seed), truth.images):
+        for prompt, rows in _halves(true):
+            boxes, masks = _rows(labeled, rows)
+            columns[prompt].append(mask_columns(labeled.frame, boxes, masks))
     labels = folder / models.key
     labels.mkdir(exist_ok=True)
     for prompt, parts in columns.items():
@@ -139,9 +176,41 @@ def _label(models: Models, folder: Path, truth: Truth, seed: int) -> None:
         (labels / f"{prompt}.parquet").write_bytes(data)
 
 
-def _joined(first: Boxes, second: Boxes | FrameFailure) -> Boxes:
-    if isinstance(second, FrameFailure):
-        raise AutolabelError(f"{second.uri}: {second.reason}")
+def _labeled(
+    models: Models,
+    refs: Sequence[FrameRef],
+    images: Sequence[TruthImage],
+    counts: Callable[[FloatArray, str], bool] | None = None,
+) -> Iterator[tuple[LabeledFrame, int]]:
+    """Yield frames labeled with true and detected boxes, in that order; and how many are true."""
+    from tasks.boxes.detect import detect
+    from tasks.evaluate.evaluate import true_boxes
+    from tasks.frames.images import read_image
+    from tasks.masks.segment import segment_frames
+
+    detected = detect(refs, models.detector, min_score=_MIN_SCORE)
+    found = [_kept(detected[i], counts) for i in range(len(refs))]
+    true = [true_boxes(image) for image in images]
+    both = [(ref, _joined(*pair)) for ref, *pair in zip(refs, true, found, strict=True)]
+    labeled = segment_frames(models.segmenter, both, read_image)
+    for frame, boxes in zip(labeled, true, strict=True):
+        if frame.masks is None:
+            raise AutolabelError(f"{frame.frame.uri}: {frame.failure}")
+        yield frame, len(boxes)
+
+
+def _kept(boxes: Boxes | FrameFailure, counts: Callable[[FloatArray, str], bool] | None) -> Boxes:
+    if isinstance(boxes, FrameFailure):
+        raise AutolabelError(f"{boxes.uri}: {boxes.reason}")
+    rows = [i for i, box in enumerate(boxes.xyxy_px) if not counts or counts(box, boxes.labels[i])]
+    return Boxes(boxes.xyxy_px[rows], boxes.scores[rows], tuple(boxes.labels[i] for i in rows))
+
+
+def _halves(true: int) -> Iterator[tuple[str, slice]]:
+    return zip(PROMPTS, (slice(true), slice(true, None)), strict=True)
+
+
+def _joined(first: Boxes, second: Boxes) -> Boxes:
     return Boxes(
         np.concatenate([first.xyxy_px, second.xyxy_px]),
         np.concatenate([first.scores, second.scores]),
@@ -149,8 +218,8 @@ def _joined(first: Boxes, second: Boxes | FrameFailure) -> Boxes:
     )
 
 
-def _rows(one: LabeledFrame, rows: slice) -> tuple[Boxes, Masks]:
-    boxes, masks = one.boxes, one.masks
+def _rows(labeled: LabeledFrame, rows: slice) -> tuple[Boxes, Masks]:
+    boxes, masks = labeled.boxes, labeled.masks
     assert masks is not None  # noqa: S101 - the caller looked
     part = Masks(
         masks.rle[rows], masks.size_hw, masks.predicted_iou[rows], masks.stability[rows],

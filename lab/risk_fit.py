@@ -3,7 +3,7 @@
 Half of the labels come from the true boxes, half from the bundled detector's, which is what users
 have. Figures are of drives that the fit has not seen (cross-validation over whole drives, because
 frames of one drive look alike); the weights that are written are fitted on all of them. What they
-say is calibrated on further drives, which they have not seen.
+say is calibrated on further drives and on photographs, which they have not seen.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lab.risk_figures import figures, figures_by_size
+from lab.risk_drives import PHOTOGRAPHS
+from lab.risk_figures import auroc, figures, figures_by_size
 from sam2_core.types import IntArray
 from tasks.risk.compute_risk import (
     BAD_IOU,
@@ -150,10 +151,18 @@ def calibrate(
     told: dict[str, Any] = {
         "drives": len(np.unique(of)), "instances": len(bad), "share_bad": round(bad.mean(), 4)
     }  # fmt: skip
+    real = of >= PHOTOGRAPHS
+    for kind, rows in (("rendered", ~real), ("photographs", real)):
+        if rows.any():
+            told[kind] = {
+                "labels": int(rows.sum()), "share_bad": round(bad[rows].mean(), 4),
+                "auroc": round(auroc(before[rows], bad[rows]), 4),
+                "calibration_error": round(calibration_error(after[rows], bad[rows]), 4),
+            }  # fmt: skip
     for name, risk in (("before", before), ("after", after)):
         told[f"calibration_error_{name}"] = round(calibration_error(risk, bad), 4)
         told[f"brier_score_{name}"] = round(float(((risk - bad) ** 2).mean()), 4)
-    title = f"{len(bad):,} labels of {told['drives']} rendered drives that the fit has not seen"
+    title = f"{len(bad):,} labels of {told['drives']} drives and photographs of no fit"
     picture = reliability_picture(title, {"before": before, "calibrated": after}, bad)
     return fit_calibration(odds, bad), told, picture
 
@@ -174,7 +183,13 @@ def main() -> None:
     """Label, fit, report, write the weights."""
     from rich.progress import Progress
 
-    from lab.risk_drives import FIRST_SEED, SIZE_HW, Models, labeled_drives
+    from lab.risk_drives import (
+        FIRST_SEED,
+        SIZE_HW,
+        Models,
+        labeled_drives,
+        labeled_photographs,
+    )
     from sam2_core.cache import cache_folder
     from tasks.boxes.detectors import load_detector, resolve_detector
     from tasks.masks.model import choose_model, load_segmenter
@@ -187,6 +202,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=WEIGHTS_PATH, help="file of the weights")
     parser.add_argument(
         "--held-out", type=int, default=16, help="drives for calibration (%(default)s)"
+    )
+    parser.add_argument(
+        "--photographs", type=Path, help="folder of instances.json and images, for calibration"
     )
     parser.add_argument("--keep-weights", action="store_true", help="only calibrate those of --out")
     parser.add_argument("--plot", type=Path, help="where the reliability goes, as a PNG")
@@ -219,6 +237,9 @@ def main() -> None:
         model = replace(fit(features, bad), fitted_on=origin)
         told["held_out"] = report(drives, features, bad, of)
     unseen = labeled(chosen.drives, chosen.held_out)
+    if chosen.photographs:
+        truth = chosen.photographs / "instances.json"
+        unseen += labeled_photographs(models, truth, chosen.photographs / "images")
     calibration, told["calibrated_on"], picture = calibrate(model, unseen)
     save(replace(model, calibration=calibration), told, chosen.out)
     if chosen.plot:
