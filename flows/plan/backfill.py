@@ -210,7 +210,7 @@ def plan_backfill(
 def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
     """Yield what has to be labeled, counting everything on the way."""
     out_uri, run_key = plan.params.label.out, plan.stamp.run_key
-    stored = Stored(out_uri, run_key, plan.known, {name for name, _ in in_flight})
+    stored = Stored(out_uri, run_key, {name for name, _ in in_flight})
     partial = {one.key for one in stored.listed if one.run_key == run_key and one.partial}
     ever = {one.sequence_id for one in stored.listed if not one.partial}
     plan.again += dated_ahead(stored.listed)
@@ -246,7 +246,7 @@ def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
         if key in in_flight:
             plan.in_flight += 1
             continue
-        stored.refuse_namesake(one.sequence)
+        stored.refuse_other_names(one)
         work = work_of(one, content_key)
         plan.to_label += 1
         plan.stale += name in ever

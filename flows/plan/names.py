@@ -9,28 +9,28 @@ from functools import cached_property
 
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
-from tasks.frames.discover import expanded
-from tasks.frames.identity import IMAGE_SUFFIXES, split_address, suffix_of
-from tasks.frames.naming import NamedOtherwiseError, Names, overlap, root_of_both
+from tasks.frames.discover import Discovered, expanded
+from tasks.frames.identity import IMAGE_SUFFIXES, suffix_of
+from tasks.frames.naming import NamedOtherwiseError, Names
 from tasks.frames.readers.choice import reader_of
 from tasks.store import storage
 from tasks.store.artifacts import read_frames
 from tasks.store.manifests import Key, complete_keys, list_manifests, newest_of
-from tasks.store.roots import read_roots, write_roots
-from tasks.types import ALL_FRAMES, SequenceRef
+from tasks.store.roots import read_root, write_root
+from tasks.types import ALL_FRAMES
 from tasks.wording import counted
 
 log = logging.getLogger(__name__)
 
 
 def names_of(label: LabelParams) -> Names:
-    """Read how sequences are called in a storage: one listing, and a small file for each change.
+    """Read how sequences are called in a storage: one listing and a small file.
 
     Raises:
-        AutolabelError: that cannot be read.
+        AutolabelError: that cannot be read, or `--root` is another one.
 
     """
-    return Names(read_roots(label.out), label.root or "")
+    return Names(read_root(label.out), label.root or "")
 
 
 def refuse_other_names(label: LabelParams) -> None:
@@ -44,9 +44,9 @@ def refuse_other_names(label: LabelParams) -> None:
     """
     try:
         names = names_of(label)
-        for source in expanded(label.sources):
+        for source in expanded(label.sources) if names.known else ():
             if suffix_of(source) not in IMAGE_SUFFIXES:
-                names.of(source, reader_of(source, label.format).name)
+                names.check_source(source, reader_of(source, label.format).name)
     except NamedOtherwiseError:
         raise
     except AutolabelError as error:
@@ -54,27 +54,19 @@ def refuse_other_names(label: LabelParams) -> None:
 
 
 def keep_names(out_uri: str, names: Names) -> None:
-    """Record where names were made that nobody has used here yet; does nothing without such.
+    """Record the root of a plan, where it is a new one.
 
     Raises:
-        AutolabelError: another command made names of the same frames meanwhile.
+        AutolabelError: another command recorded another one meanwhile.
 
     """
-    if not names.new:
+    if not names.root.address or names.root == names.known:
         return
     try:
-        write_roots(out_uri, list(names.new))
+        write_root(out_uri, names.root, names.known)
     except storage.StorageError as error:  # workers, and their credentials, may differ
-        log.warning("names of sequences are not recorded, so that other sources may give others: "
+        log.warning("the root of names is not recorded, so that other sources may give others: "
                     "%s", error)  # fmt: skip
-        return
-    for root in read_roots(out_uri):
-        is_later = root not in names.known and root not in names.new
-        if is_later and any(overlap(root.address, one.address) for one in names.new):
-            raise AutolabelError(
-                f"another command began to label {storage.redact(root.address)} at this moment, "
-                "and names its sequences: run this one again"
-            )
 
 
 def why_kept(frames: int) -> str:
@@ -93,7 +85,6 @@ class Stored:
     Args:
         out_uri: storage of the labels.
         run_key: of the run that is planned.
-        names: of the plan.
         in_flight: names of the sequences that submitted shards still have.
 
     Attributes:
@@ -103,10 +94,8 @@ class Stored:
 
     """
 
-    def __init__(
-        self, out_uri: str, run_key: str, names: Names, in_flight: Collection[str] = ()
-    ) -> None:
-        self._out_uri, self._names, self._in_flight = out_uri, names, in_flight
+    def __init__(self, out_uri: str, run_key: str, in_flight: Collection[str] = ()) -> None:
+        self._out_uri, self._in_flight = out_uri, in_flight
         self.listed = list_manifests(out_uri)
         self.newest = newest_of(self.listed)
         self.complete = complete_keys(self.listed, run_key)
@@ -161,42 +150,17 @@ class Stored:
                 "--frames ::)"
             )
 
-    def refuse_namesake(self, sequence: SequenceRef) -> None:
-        """Refuse a sequence that is to be labeled and has the name of another drive.
-
-        A drive that is not where it was may have moved: then these are its frames.
+    def refuse_other_names(self, found: Discovered) -> None:
+        """Refuse a camera of a sequence that has labels, and a sequence whose camera has.
 
         Raises:
-            AutolabelError: another drive has its name, and is still there.
+            NamedOtherwiseError: its frames would be labeled a second time.
 
         """
-        name, place = sequence.sequence_id, split_address(sequence.frames_uri)[0]
-        last = self.newest.get(name)
-        if not any(overlap(root.address, place) for root in self._names.new):
-            return
-        if name in self._in_flight:
-            raise AutolabelError(
-                f"{storage.redact(place)} would be labeled as {name}, and a shard labels other "
-                "frames of this name now: wait until it is done, or choose another --out"
-            )
-        if last is None:
-            return
-        try:
-            other = split_address(last.read(self._out_uri).frames_uri)[0]
-        except AutolabelError as error:  # of another version, say: nothing tells whose it is
-            log.info("%s: where its labels are from is not known: %s", name, error)
-            return
-        if overlap(other, place):
-            return
-        fs, path = storage.filesystem(other)
-        with storage.explained("open", other):
-            if not fs.exists(path):
-                return
-        both = root_of_both(place, other)
-        advice = f"name it from the folder around both with --root {both}, or " if both else ""
-        raise AutolabelError(
-            storage.redact(
-                f"{place} would be labeled as {name}, which {other} is in this --out, and its "
-                f"labels would take the place of that drive's: {advice}choose another --out"
-            )
-        )
+        for name in found.other_names:
+            if name in self.newest or name in self._in_flight:
+                where = storage.redact(found.sequence.frames_uri)
+                raise NamedOtherwiseError(
+                    f"frames of {where} have labels in this --out as {name}, and would be labeled "
+                    f"a second time: give what {name} was labeled from, or choose another --out"
+                )

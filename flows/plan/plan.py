@@ -119,7 +119,7 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
         found = [matching.with_boxes(one) for one in found]
         matching.refuse_nothing(params.wanted_classes)
     run_key = job.stamp.run_key
-    stored = Stored(params.out, run_key, names)
+    stored = Stored(params.out, run_key)
     to_label = [_key(one) for one in found if _key(one) not in stored.complete]
     kept = {key[0]: frames for key in to_label if (frames := stored.frames_kept(params, key))}
     found = [one for one in found if one.sequence.sequence_id not in kept]
@@ -140,7 +140,7 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
     sequences = tuple(storage.at_once(planned, found))
     for part in sequences:
         if part.manifest is None:
-            stored.refuse_namesake(part.found.sequence)
+            stored.refuse_other_names(part.found)
     keys = set(map(_key, found)) & stored.complete
     again = dated_ahead(stored.listed) + [
         one

@@ -28,7 +28,7 @@ from tasks.frames.identity import (
     suffix_of,
 )
 from tasks.frames.listing import File, ListedSequence, Reader, natural_key, stat_file
-from tasks.frames.naming import Names, root_of_both
+from tasks.frames.naming import Names, folder_of
 from tasks.frames.readers.choice import FOLDERS, reader_of
 from tasks.frames.readers.folders import by_camera, groups
 from tasks.frames.unread import is_read
@@ -58,6 +58,7 @@ class Discovered:
         frames: its frames.
         picked: they were named one by one, so that listing the sequence anew may find others.
         boxes: digest of the imported boxes that belong to them, "" where a detector finds boxes.
+        other_names: of sequences that have some of the frames, or more, if they are labeled.
 
     """
 
@@ -65,6 +66,7 @@ class Discovered:
     frames: tuple[Footage, ...]
     picked: bool = False
     boxes: str = ""
+    other_names: tuple[str, ...] = ()
 
     @cached_property
     def content_key(self) -> str:
@@ -91,11 +93,11 @@ def discover(
         selection: which frames of each camera; indices keep counting over all frames.
         name: of the only sequence in the sources; by default its folder's.
         format_: that of every source; "auto" looks at each.
-        names: those of what was labeled before; new roots are added.
+        names: those of what was labeled before; without a root yet, they have one afterwards.
         passed_over: what is not read is added, an entry for each source or pattern.
 
     Raises:
-        NamedOtherwiseError: a sequence is a part of what has another name there.
+        NamedOtherwiseError: a source is not below the root of the names.
         AutolabelError: a source is missing, has no images or videos, or is inside another one, or
             a link joins two; a folder can be read in two ways; two sequences or cameras would have
             the same name, or several the one that was given.
@@ -140,17 +142,21 @@ def _found(
 ) -> Iterator[tuple[str, Discovered]]:
     """Sequences with their names, each with its source."""
     picked = pictures_among(list(pattern_of))
+    folders = [beginning_of(pattern) or folder_of(source) for source, pattern in pattern_of.items()]
     fitting: dict[str, int] = {}
     for source, pattern in pattern_of.items():
         if source in picked:
             continue
         found, of_source = 0, passed_over_in(storage.redact(pattern or source), passed_over)
         reader = reader_of(_plain(source), format_)
-        called = names.of(_plain(source), reader.name, beginning_of(pattern))
-        for listed in reader.sequences(called.source, of_source):
+        plain = _plain(source)
+        names.check_source(plain, reader.name, folders, name)
+        for listed in reader.sequences(plain, of_source):
             found += 1
-            sequence = SequenceRef(called.name_of(listed, name), listed.address)
-            yield source, _discovered(sequence, listed.cameras, selection)
+            called, others = names.name_of(plain, listed, name)
+            sequence = SequenceRef(called, listed.address)
+            discovered = _discovered(sequence, listed.cameras, selection)
+            yield source, replace(discovered, other_names=others)
         if not found and not pattern:
             raise _no_media(source, reader, of_source)
         if not found:
@@ -159,10 +165,11 @@ def _found(
     root, of_folder = by_sequence(picked.values()) if picked else ("", {})
     for way, cameras in sorted(of_folder.items()):
         folder = storage.join(root, *way)
+        names.check_source(folder, FOLDERS.name, folders, name)
         listed = ListedSequence((), folder, by_camera(cameras))
-        called = names.of(folder, FOLDERS.name, root)
-        sequence = SequenceRef(called.name_of(listed, name, picked=True), folder)
-        yield folder, replace(_discovered(sequence, listed.cameras, selection), picked=True)
+        called, others = names.name_of(folder, listed, name)
+        discovered = _discovered(SequenceRef(called, folder), listed.cameras, selection)
+        yield folder, replace(discovered, picked=True, other_names=others)
     for pattern in (one for one, found in fitting.items() if not found and not picked):
         raise _no_media(pattern)
 
@@ -207,12 +214,10 @@ def _refuse_same_id(
             f"--sequence {name} names one sequence, and there are more: "
             f"{storage.redact(known[0])} and {storage.redact(sequence.frames_uri)}"
         )
-    both = root_of_both(known[1], source) if known[1] != source else ""
-    advice = f"name them from the folder around both with --root {both}" if both else ""
     raise AutolabelError(
         storage.redact(
             f"two sequences are both called {sequence.sequence_id}: {known[0]} and "
-            f"{sequence.frames_uri}; {advice or 'rename one of them'}, or choose another --out"
+            f"{sequence.frames_uri}; rename one of them, or choose another --out"
         )
     )
 

@@ -278,14 +278,19 @@ def safe_name(path: str, most_bytes: int = SEQUENCE_BYTES) -> str:
     return f"{beginning}~{digest}"
 
 
+def is_wrapper(name: str) -> bool:
+    """Whether a folder's name only says what is in it."""
+    return name.lower() in _WRAPPERS
+
+
 def sequence_id_of(root: str, names: tuple[str, ...]) -> str:
-    """Id of the sequence in the folder `names` below a source, called after the source if none."""
-    while names and names[-1].lower() in _WRAPPERS:
+    """Id of the sequence in the folder `names` below a root, called after the root if none."""
+    while names and is_wrapper(names[-1]):
         names = names[:-1]
     if names:
         return safe_name("/".join(names))
     around = [part for part in root.rpartition("://")[2].split("/") if part]
-    while len(around) > 1 and around[-1].lower() in _WRAPPERS:
+    while len(around) > 1 and is_wrapper(around[-1]):
         around.pop()
     return safe_name(around[-1]) if around else "sequence"
 

@@ -93,7 +93,7 @@ class LabelParams(BaseModel):
     root: Place | None = Field(
         default=None,
         description="Folder around the sources from which sequences are named. Default: the one "
-        "that `out` remembers, else the source itself.",
+        "that `out` has recorded, else that of the sources.",
     )
     sequence: str = Field(default="", description="Name of the only sequence in the sources.")
     dataset: Annotated[str, _passing(check_name)] | None = Field(

@@ -1,18 +1,17 @@
 """Where the sequences of a storage have their names from: written before their first label.
 
-A sequence is named by its path below the source, so another source, around that one or inside of
-it, would give it another name. Each command that brings a new source records it in a small file;
-file names begin with the time, so that the oldest comes first.
+A sequence is named by its path below one root, which the first command records in a small file. So
+every later command gives it the same name, or is refused.
 """
 
 import hashlib
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
+from sam2_core.types import AutolabelError
 from tasks.store import checksums, storage
 from tasks.store.checksums import IncompleteArtifactError
 
@@ -21,13 +20,13 @@ ROOTS = "roots"
 
 @dataclass(frozen=True)
 class Root:
-    """A place at which names were made.
+    """A place below which sequences are named.
 
     Attributes:
-        address: fsspec URL of the folder or file below which sequences are named by their paths;
-            where there is a name, that of the one sequence.
+        address: fsspec URL of the folder, or of the list of frames; where there is a name, that of
+            the one source.
         format: name of the reader of the sources; "folders" for all that a walk finds, too.
-        name: of the sequence at the address; "" for those below it.
+        name: of the only sequence; "" where sequences are named by their paths.
 
     """
 
@@ -36,55 +35,58 @@ class Root:
     name: str = ""
 
 
-_ROOTS = TypeAdapter(list[Root])
+_ROOT = TypeAdapter(Root)
 
 
 def first_root(out_uri: str) -> str:
-    """Name of the oldest file of roots: no two storages have the same, and it moves with its own.
+    """Name of the file of the root: no two storages have the same, and it moves with its own.
 
     Returns:
-        The name; "" where nothing was recorded.
+        The name; of several, which commands have written at one moment, that of the oldest; ""
+        where nothing was recorded.
 
     """
-    return next(iter(_files(storage.join(out_uri, ROOTS))), "")
+    names = storage.list_names(storage.join(out_uri, ROOTS))
+    return min((name for name in names if name.endswith(".json") and name[0] != "."), default="")
 
 
-def _files(folder_uri: str) -> list[str]:
-    names = storage.list_names(folder_uri)
-    return sorted(one for one in names if one.endswith(".json") and not one.startswith("."))
-
-
-def read_roots(out_uri: str) -> tuple[Root, ...]:
-    """Return the roots of a storage, the oldest first: one listing and a request for each file.
+def read_root(out_uri: str) -> Root | None:
+    """Return the root of a storage, None before its first command: one listing and a request.
 
     Raises:
-        IncompleteArtifactError: a file is damaged or foreign.
+        IncompleteArtifactError: the file is damaged or foreign.
         StorageError: storage cannot be read.
 
     """
-    folder = storage.join(out_uri, ROOTS)
-    found = storage.at_once(lambda name: _read(storage.join(folder, name)), _files(folder))
-    return tuple(root for roots in found for root in roots)
-
-
-def _read(uri: str) -> list[Root]:
-    shown = storage.redact(uri)
-    values = checksums.decode_json(storage.read_bytes(uri), shown)
+    name = first_root(out_uri)
+    if not name:
+        return None
+    uri = storage.join(out_uri, ROOTS, name)
+    values = checksums.decode_json(storage.read_bytes(uri), storage.redact(uri))
     try:
-        return _ROOTS.validate_python(values.get("roots"))
+        return _ROOT.validate_python(values.get("root"))
     except ValidationError as error:
-        raise IncompleteArtifactError(f"{shown} tells no names of ours") from error
+        raise IncompleteArtifactError(f"{storage.redact(uri)} tells no root of ours") from error
 
 
-def write_roots(out_uri: str, roots: Sequence[Root]) -> None:
-    """Record where names were made.
+def write_root(out_uri: str, root: Root, known: Root | None = None) -> None:
+    """Record the root in the place of the one that was `known`.
 
     Raises:
-        StorageError: it cannot be written.
+        AutolabelError: another command has recorded another one meanwhile.
+        StorageError: it cannot be read or written.
 
     """
-    values = [asdict(root) for root in roots]
-    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:20]
-    name = f"{time.time_ns():020d}-{digest}.json"
-    data = checksums.encode_json({"roots": values})
-    storage.write_bytes(storage.join(out_uri, ROOTS, name), data)
+    found = read_root(out_uri)
+    if found == known:
+        digest = hashlib.sha256(json.dumps(asdict(root)).encode()).hexdigest()[:20]
+        name = first_root(out_uri) or f"{time.time_ns():020d}-{digest}.json"
+        data = checksums.encode_json({"root": asdict(root)})
+        storage.write_bytes(storage.join(out_uri, ROOTS, name), data)
+        found = read_root(out_uri)
+    if found != root:
+        where = storage.redact(found.address if found else out_uri)
+        raise AutolabelError(
+            f"another command began to label {where} at this moment, and this --out names its "
+            "sequences from there now: run this one again"
+        )

@@ -20,7 +20,7 @@ from tasks.review.actions import accept, fix_class, merge, reject
 from tasks.review.events import undo
 from tasks.review.queue import NO_LABELS, build_queue
 from tasks.review.stats import review_stats
-from tasks.store.roots import Root, write_roots
+from tasks.store.roots import Root, write_root
 from tasks.types import NothingFoundError
 from tests.export.labeled_runs import run_of, truth
 from tests.integration.runs import MICRO, write_image
@@ -66,7 +66,7 @@ def test_a_dataset_belongs_to_one_out(name, tmp_path):
     ):
         with pytest.raises(AutolabelError, match=rf"{first},.*{advice}"):
             act()
-    write_roots(first, [Root("/drives")])
+    write_root(first, Root("/drives"))
     prepare_dataset(name, out_uri=first)
     moved = (tmp_path / "run").rename(tmp_path / "moved")
     with pytest.raises(AutolabelError, match="--dataset"):

@@ -74,7 +74,7 @@ def test_a_source_named_twice_comes_once_and_one_in_another_is_refused(tmp_path,
 
 def test_two_sources_that_a_link_joins_are_refused(tmp_path):
     write(tmp_path, "a/x/1.jpg", "b/y/1.jpg", "b/z/1.jpg", "c/clip.mp4", "d/other.mp4")
-    assert ids(tmp_path / "a", tmp_path / "b") == ["x", "y", "z"]
+    assert ids(tmp_path / "a", tmp_path / "b") == ["a__x", "b__y", "b__z"]
     (tmp_path / "a" / "link").symlink_to("../b/z")
     for pair in ((tmp_path / "a", tmp_path / "b"), (tmp_path / "b", tmp_path / "a")):
         with pytest.raises(AutolabelError, match=r"/b/z is part of source .* by a link: .* twice"):

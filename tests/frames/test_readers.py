@@ -28,7 +28,7 @@ KITTI_NS = 1317042145964389445
 
 
 def t4(root):
-    """T4 is nuScenes with other names of folders, and one scene a dataset."""
+    """T4 is nuScenes with other names of folders, and versions of each dataset."""
     for version in ("0", "1"):
         formats.nuscenes(root / "db_1" / version, ["drive"], "annotation", "data")
     return root
@@ -43,7 +43,11 @@ SHAPES = {
         for number, name in enumerate(("0061", "0103"))
     },
     formats.nuimages: {"n003-2018-01-02-11-48-43+0800": {"CAM_FRONT": [T0_NS, T0_NS + S // 2]}},
-    t4: {"db_1__1": {camera: [T0_NS, T0_NS + S // 2] for camera in ("CAM_BACK", "CAM_FRONT")}},
+    t4: {
+        "db_1__1__drive": {
+            camera: [T0_NS, T0_NS + S // 2] for camera in ("CAM_BACK", "CAM_FRONT")
+        }
+    },
     formats.kitti_raw: {
         "2011_09_26__2011_09_26_drive_0001_sync": {
             "image_02": [KITTI_NS, KITTI_NS + S], "image_03": [KITTI_NS + S, KITTI_NS + 2 * S],

@@ -7,10 +7,9 @@ import pytest
 from flows import backfill
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
-from flows.plan.names import keep_names, names_of, refuse_other_names
+from flows.plan.names import keep_names, refuse_other_names
 from flows.plan.plan import check_writable, make_plan
 from flows.shard import parts_of
-from sam2_core.types import AutolabelError
 from tasks.frames.naming import NamedOtherwiseError
 from tasks.store import roots, storage
 from tasks.store.manifests import Manifest, write_manifest
@@ -68,15 +67,11 @@ def test_pictures_that_were_named_are_found_by_workers_under_the_same_name(label
 
 
 def test_names_of_nights_are_looked_at_when_they_are_turned_on(label, tmp_path):
-    out = str(tmp_path / "out")
-    plan = make_plan(label("/05-01/a", sequence="monday"))
-    keep_names(out, plan.names)
     refuse_other_names(label(""))
-    refuse_other_names(label("/nowhere"))
-    names = names_of(label(""))
-    names.note(roots.Root(f"{tmp_path}/in/05-02/c", "nuscenes"))
-    keep_names(out, names)
-    with pytest.raises(NamedOtherwiseError, match="named as of --format nuscenes, not folders"):
+    plan = make_plan(label("/05-01"))
+    keep_names(str(tmp_path / "out"), plan.names)
+    refuse_other_names(label("/05-01/a"))
+    with pytest.raises(NamedOtherwiseError, match=r"in is not below .*/in/05-01"):
         refuse_other_names(label(""))
 
 
@@ -85,7 +80,7 @@ def test_a_storage_that_cannot_be_written_from_here_is_told(label, tmp_path, cap
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / roots.ROOTS).write_text("in the way")
     keep_names(str(tmp_path / "out"), plan.names)
-    assert "names of sequences are not recorded" in caplog.text
+    assert "the root of names is not recorded" in caplog.text
 
 
 def test_trying_whether_an_out_can_be_written_leaves_nothing_there(tmp_path):
@@ -93,42 +88,32 @@ def test_trying_whether_an_out_can_be_written_leaves_nothing_there(tmp_path):
     assert list((tmp_path / "labels").iterdir()) == []
 
 
-def test_a_drive_is_not_labeled_over_another_one_of_its_name(label, monkeypatch, tmp_path):
-    write_sequence(tmp_path / "in" / "05-02" / "a", tmp_path / "boxes" / "05-02", 2)
-    first = plan_backfill(BackfillParams(label=label("/05-01")))
-    assert submitted(first, monkeypatch) == {"a", "b"}
-    mark_complete(first)
-    told = f"{tmp_path}/in/05-02/a would be labeled as a, which {tmp_path}/in/05-01/a is"
-    for planned in (
-        lambda: plan_backfill(BackfillParams(label=label("/05-02"))),
-        lambda: make_plan(label("/05-02")),
-        lambda: make_plan(label("/05-02/a")),
-    ):
-        with pytest.raises(AutolabelError, match=told) as refused:
-            planned()
-        assert f"with --root {tmp_path}/in, or" in str(refused.value)
-    root = f"{tmp_path}/in"
-    assert {one.name for one in make_plan(label("/05-02", root=root)).sequences} == {
-        "05-02__a", "05-02__c"
-    }  # fmt: skip
-    both = plan_backfill(BackfillParams(label=label(""), sequences="05-02*"))
-    assert submitted(both, monkeypatch) == {"05-02__a", "05-02__c"}
-    assert plan_backfill(BackfillParams(label=label(""))).up_to_date == 2
-
-
-def test_a_single_drive_is_not_labeled_over_another_one_of_its_name(label, monkeypatch, tmp_path):
-    write_sequence(tmp_path / "in" / "05-02" / "a", tmp_path / "boxes", 2)
-    mine = plan_backfill(BackfillParams(label=label("/05-01/a")))
+@pytest.mark.parametrize(("first", "then"), [("", "/rig/CAM_FRONT"), ("/rig/CAM_FRONT", "/rig")])
+def test_a_camera_is_not_labeled_beside_its_sequence(label, monkeypatch, tmp_path, first, then):
+    for camera in ("CAM_FRONT", "CAM_BACK"):
+        write_sequence(tmp_path / "in" / "rig" / camera, tmp_path / "boxes", 2)
+    mine = plan_backfill(BackfillParams(label=label(first, root=f"{tmp_path}/in")))
     submitted(mine, monkeypatch)
+    both = (
+        lambda: plan_backfill(BackfillParams(label=label(then)), lambda _: in_flight),
+        lambda: make_plan(label(then)),
+    )
+    in_flight = {work.key for work in mine.works}
+    with pytest.raises(NamedOtherwiseError, match="would be labeled a second time"):
+        both[0]()
     mark_complete(mine)
-    with pytest.raises(AutolabelError, match=r"which .*/05-01/a is in this --out"):
-        make_plan(label("/05-02/a"))
+    in_flight = set()
+    for planned in both:
+        with pytest.raises(NamedOtherwiseError, match="would be labeled a second time"):
+            planned()
 
 
-def test_drives_that_have_moved_keep_their_names(label, monkeypatch, tmp_path):
+def test_drives_that_have_moved_are_labeled_anew_under_their_names(label, monkeypatch, tmp_path):
     first = plan_backfill(BackfillParams(label=label("/05-01")))
     submitted(first, monkeypatch)
     mark_complete(first)
     (tmp_path / "in" / "05-01").rename(tmp_path / "in" / "archive")
-    moved = plan_backfill(BackfillParams(label=label("/archive")))
+    there = f"{tmp_path}/in/archive"
+    moved = plan_backfill(BackfillParams(label=label("/archive", root=there)))
     assert (submitted(moved, monkeypatch), moved.stale) == ({"a", "b"}, 2)
+    assert {one.name for one in make_plan(label("/archive")).sequences} == {"a", "b"}

@@ -19,7 +19,7 @@ from tasks.load.into_fiftyone import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose
 from tasks.review.set_aside import COLLECTION, compare_files
 from tasks.store.manifests import dated_ahead, declare_again, list_manifests, write_manifest
-from tasks.store.roots import Root, write_roots
+from tasks.store.roots import Root, write_root
 from tasks.store.tables import LabeledFrame
 from tasks.types import ALL_FRAMES
 from tests.load.test_into_fiftyone import store
@@ -96,7 +96,7 @@ class Reviewing:
     def __init__(self, name: str, source: MovingSource, out: Path) -> None:
         self.name, self.source, self.out = name, source, out
         self.outs = [out / "a", out / "b"]
-        write_roots(str(out / "a"), [Root(source.root)])
+        write_root(str(out / "a"), Root(source.root))
         self.stamps = [STAMP, OTHER_STAMP]
         self.selection = ALL_FRAMES
         self.accepted: set[str] = set()

@@ -256,8 +256,6 @@ def _scenes(
         for scene, cameras in scenes.items():
             own: tuple[str, ...] = (scene,) if len(tables) == 1 else (table, scene)
             part = "/".join(own)
-            if names and len(scenes) == len(tables) == 1:
-                own = ()
             pictures = {
                 camera: list(_pictures(folder, shots, find, passed_over))
                 for camera, shots in sorted(cameras.items(), key=lambda one: natural_key(one[0]))
