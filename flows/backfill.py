@@ -36,16 +36,22 @@ def backfill(params: BackfillParams) -> dict[str, Any]:
     that another submission had meanwhile.
     """
     with redacted_errors(), signs_of_life():
-        planned = submit_step("plan", "", patiently, partial(plan_in_flight, params), "planning")
-        plan: BackfillPlan = planned.result()
-        key = plan.stamp.run_key
-        create_markdown_artifact(plan_markdown(plan), key="backfill-plan", description=key)
-        get_run_logger().info("%s", plan.as_json())
+        plan = planned(params)
         with connected() as client:
             name = f"{flow_run.name}, {counted(plan.sequences, 'sequence')}"
             client.update_flow_run(UUID(flow_run.id), name=name)
-        submitted: dict[str, int] = submit_step("submit", "", submit_plan, planned).result()
+        submitted: dict[str, int] = submit_step("submit", "", submit_plan, plan).result()
         return plan.as_json() | submitted
+
+
+def planned(params: BackfillParams) -> BackfillPlan:
+    """Plan as a step of a flow, whose page shows the plan."""
+    step = submit_step("plan", "", patiently, partial(plan_in_flight, params), "planning")
+    plan: BackfillPlan = step.result()
+    key = plan.stamp.run_key
+    create_markdown_artifact(plan_markdown(plan), key="backfill-plan", description=key)
+    get_run_logger().info("%s", plan.as_json())
+    return plan
 
 
 def plan_in_flight(params: BackfillParams) -> BackfillPlan:
@@ -79,10 +85,10 @@ def submit_plan(
             f"{kind}-{run_key[:8]}", priority=priority, concurrency_limit=params.max_concurrency
         )
     with turn_of(run_key, params.label.out):
-        planned = {work.key for work in plan.works}
-        met = planned & sequences_in_flight(run_key, params.label.out)
+        keys = {work.key for work in plan.works}
+        met = keys & sequences_in_flight(run_key, params.label.out)
         if params.retry_quarantined:  # workers begin them again
-            for key in quarantine.given_up(params.label.out, run_key).keys() & (planned - met):
+            for key in quarantine.given_up(params.label.out, run_key).keys() & (keys - met):
                 quarantine.release(quarantine.Case(params.label.out, run_key, *key))
         shards = plan.cut([one for one in plan.works if one.key not in met]) if met else plan.shards
         submit(shards, _name_of(plan), queue=queue, on_submitted=on_submitted)

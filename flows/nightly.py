@@ -12,11 +12,10 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.backfill import backfill
+from flows.backfill import planned, submit_plan
 from flows.load_dataset import load_dataset
 from flows.params import BackfillParams
-from flows.plan.backfill import plan_backfill
-from flows.plan.plan import job_of
+from flows.plan.backfill import BackfillPlan, look_again
 from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import dated, frames_counted
 from flows.server.client import connected
@@ -63,21 +62,22 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
             with connected() as client:
                 started = client.read_flow_run(UUID(flow_run.id)).start_time
                 began_s = started.timestamp() if started else math.inf
-        run_key = job_of(params.label).stamp.run_key
+        plan = planned(params)
+        run_key = plan.stamp.run_key
         found = _given_up(out_uri, run_key)
         given_up_before = {key for key, at_s in found.items() if at_s < began_s}
         before = {one.path for one in _manifests(out_uri, run_key) if one.written_s < began_s}
-        again = partial(plan_backfill, params)
         for card in ROUNDS:
-            planned = backfill(params)
-            ended = submit_step("wait", "", wait_for_shards, planned, deadline, card).result()
-            left = submit_step("look", "", patiently, again, "looking again").result().as_json()
-            if not ended or not left["to_label"]:
+            submit_step("submit", "", submit_plan, plan).result()
+            ended = submit_step("wait", "", wait_for_shards, plan, deadline, card).result()
+            look = partial(look_again, plan)
+            plan = submit_step("look", "", patiently, look, "looking again").result()
+            if not ended or not plan.to_label:
                 break
         remove_abandoned(out_uri)
         new = [one for one in _manifests(out_uri, run_key) if one.path not in before]
-        message = f"{_labeled(out_uri, new)}; {left['up_to_date']} of "
-        message += f"{counted(left['sequences'], 'sequence')} labeled"
+        message = f"{_labeled(out_uri, new)}; {plan.up_to_date} of "
+        message += f"{counted(plan.sequences, 'sequence')} labeled"
         loaded, dataset = True, params.label.dataset_name
         if dataset:
             sources = params.label.sources
@@ -86,11 +86,11 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
             loaded = state.is_completed()
             message += "" if loaded else f"; {state.message}"
         others = {
-            "kept": "kept as people reviewed them", "quarantined": "given up",
-            "hidden": "without labels outside the dates",
+            "kept as people reviewed them": plan.kept, "given up": plan.quarantined,
+            "without labels outside the dates": plan.hidden,
         }  # fmt: skip
-        message += "".join(f", {left[name]} {text}" for name, text in others.items() if left[name])
-        if left["to_label"] or not ended:
+        message += "".join(f", {count} {text}" for text, count in others.items() if count)
+        if plan.to_label or not ended:
             return Failed(message=f"{message}; `autolabel status` tells why the others are not")
         if _given_up(out_uri, run_key).keys() - given_up_before:
             return Failed(message=f"{message}, some of them this night: see `autolabel status`")
@@ -119,11 +119,11 @@ def _labeled(out_uri: str, new: Sequence[ListedManifest]) -> str:
     return f"{text}, {counted(masks, 'mask')}"
 
 
-def wait_for_shards(planned: dict[str, Any], deadline: float, key: str) -> bool:
+def wait_for_shards(plan: BackfillPlan, deadline: float, key: str) -> bool:
     """Wait until no shard is under way; False when time is up."""
-    total = planned["frames"]
-    with frames_counted(key, total, estimated=planned["frames_estimated"]) as count:
-        for active in watch(planned["run_key"], planned["out"], POLL_S, get_run_logger().warning):
+    total, out_uri = plan.frames, plan.params.label.out
+    with frames_counted(key, total, estimated=plan.frames_estimated) as count:
+        for active in watch(plan.stamp.run_key, out_uri, POLL_S, get_run_logger().warning):
             left = sum(shard_of(one).frames for one in active)
             total = max(total, left)  # shards of before are waited for, too
             count.planned, count.done = [total], [total - left]

@@ -19,7 +19,7 @@ from flows.backfill import plan_in_flight, submit_plan
 from flows.cli.display import as_typed, clock, print_table, shown_of, stderr_console, telling
 from flows.load_dataset import load_dataset
 from flows.params import BackfillParams
-from flows.plan.backfill import BackfillPlan, plan_backfill, plan_rows
+from flows.plan.backfill import BackfillPlan, look_again, plan_backfill, plan_rows
 from flows.plan.plan import check_writable, failure_row, unlabeled_frames
 from flows.server import fleet, runs
 from flows.server.api import use_api
@@ -191,10 +191,9 @@ def watch(
     remove_abandoned(out_uri)
     if plan.shards or plan.in_flight:
         left = until_answered(
-            lambda: plan_backfill(plan.params), "checking what is left", warn, runs.PATIENCE_S
+            lambda: look_again(plan), "checking what is left", warn, runs.PATIENCE_S
         )
-    gone = sorted({work.sequence_id for work in plan.works} - left.names)
-    remaining = left.to_label + left.quarantined + len(gone)
+    remaining = left.to_label + left.quarantined
     of_run = list(runs_of(run_key, out_uri))
     failed = [
         _told(run.name, run.state)
@@ -210,7 +209,7 @@ def watch(
     frames = unlabeled_frames(out_uri, [*left.complete, *partial])
     result = {
         "states": Counter(str(one.state_name) for one in of_run),
-        "remaining": remaining, "gone": gone, "failed": failed,
+        "remaining": remaining, "failed": failed,
         "failed_frames": [failure_row(one) for one in frames],
     }  # fmt: skip
     _say_what_is_left(console, left, result)
@@ -224,8 +223,6 @@ def _say_what_is_left(console: Console, left: BackfillPlan, result: dict[str, An
     failed = f", [red]{counted(len(frames), 'frame')} without labels[/]" if frames else ""
     sequences = counted(left.sequences, "sequence")
     console.print(f"[{color}]{left.up_to_date} of {sequences} labeled{kept}[/]{failed}")
-    for name in shown_of(console, result["gone"]):
-        console.print(f"  [red]gone[/] {escape(name)}: it was there at the time of planning")
     for one in shown_of(console, result["failed"]):
         console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
     for one in shown_of(console, frames):

@@ -5,7 +5,7 @@ The plan is shown as a table on the terminal and as Markdown in Prefect.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import islice
@@ -14,20 +14,28 @@ from typing import Any
 import numpy as np
 
 from flows.params import BackfillParams
-from flows.plan.names import Stored, names_of, why_kept
+from flows.plan.decide import Standing, Stored, found_in, why_kept
+from flows.plan.names import names_of
 from flows.plan.plan import job_of
 from flows.plan.rates import Rate, last_rate, rate_of
-from flows.plan.shards import Piece, ShardParams, pack, shard_lengths, taken_ns, work_of
+from flows.plan.shards import Piece, ShardParams, pack, piece_of, shard_lengths, taken_ns
 from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import Matching
 from tasks.dataset.schema import refuse_before_labeling
-from tasks.frames.discover import Discovered, discover, refuse_output_inside
+from tasks.frames.discover import Discovered
 from tasks.frames.naming import Names
 from tasks.passed_over import PassedOver, passed_over_json, passed_over_lines
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
-from tasks.store.manifests import Key, ListedManifest, dated_ahead, path_of, read_reports
+from tasks.store.manifests import (
+    Key,
+    ListedManifest,
+    complete_keys,
+    dated_ahead,
+    list_manifests,
+    read_reports,
+)
 from tasks.types import VideoRef
 from tasks.wording import counted, plain
 
@@ -46,13 +54,13 @@ class BackfillPlan:
         stamp: what will make the labels.
         rate: how long a frame takes.
         works: sequences to label, in order.
+        under_way: sequences that shards of before are labeling.
+        complete: manifests of the sequences with nothing to do.
+        before: what the run had labeled of any sequence when this was planned.
         workers: that are online, to be set before `shards` is asked for; 0 when nobody knows.
-        sequences: that match.
-        to_label: of those, not up to date and not in flight.
         stale: of those to label, labeled before with another model, version, other parameters or
             frames.
         partial: of those to label, labeled but for what could not be fetched.
-        in_flight: being labeled by shards that were submitted before.
         quarantined: given up on after repeated crashes.
         kept: labeled before as their frames are, and people have decided on those labels: not
             labeled anew unless asked.
@@ -61,14 +69,11 @@ class BackfillPlan:
         hidden_one: the first of them and its date, for people.
         undated: without a date, and so included whatever `since` and `until` say.
         unknown: names of `sequences` that no sequence has.
-        frames: of the sequences to label.
         frames_estimated: there are videos to label or in flight, whose frames nobody has counted.
         cameras: names of all cameras, as keys.
-        complete: manifests of the sequences with nothing to do.
         again: manifests to write again before anything is submitted, in this order: those that a
             wrong clock has dated ahead, and those of sequences whose frames are what they were
             once, and others were labeled since.
-        names: ids of all sequences that are there, of any date.
         matching: of imported boxes with the frames of every sequence, matching or not.
         known: how sequences are called in the storage; what is new there is recorded before
             anything is submitted.
@@ -80,15 +85,13 @@ class BackfillPlan:
     stamp: RunStamp
     rate: Rate
     works: list[Piece] = field(default_factory=list)
+    under_way: list[Piece] = field(default_factory=list)
     complete: list[ListedManifest] = field(default_factory=list)
+    before: set[Key] = field(default_factory=set)
     again: list[ListedManifest] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
     workers: int = 0
-    sequences: int = 0
-    to_label: int = 0
     stale: int = 0
     partial: int = 0
-    in_flight: int = 0
     quarantined: int = 0
     kept: int = 0
     frames_reviewed: int = 0
@@ -96,7 +99,6 @@ class BackfillPlan:
     hidden_one: str = ""
     undated: int = 0
     unknown: tuple[str, ...] = ()
-    frames: int = 0
     frames_estimated: bool = False
     cameras: dict[str, None] = field(default_factory=dict)
     matching: Matching | None = None
@@ -125,9 +127,30 @@ class BackfillPlan:
         ]
 
     @property
+    def sequences(self) -> int:
+        """Sequences that match."""
+        open_ = self.to_label + self.in_flight
+        return self.up_to_date + open_ + self.quarantined + self.kept
+
+    @property
     def up_to_date(self) -> int:
         """Sequences with nothing to do."""
-        return self.sequences - self.to_label - self.in_flight - self.quarantined - self.kept
+        return len(self.complete)
+
+    @property
+    def to_label(self) -> int:
+        """Sequences that are new or stale."""
+        return len(self.works)
+
+    @property
+    def in_flight(self) -> int:
+        """Sequences that are being labeled by shards that were submitted before."""
+        return len(self.under_way)
+
+    @property
+    def frames(self) -> int:
+        """Frames of the sequences to label."""
+        return sum(work.frames for work in self.works)
 
     @property
     def gpu_hours(self) -> float:
@@ -188,7 +211,6 @@ def plan_backfill(
 
     """
     label = params.label
-    refuse_output_inside(label.out, label.sources)
     job = job_of(label)
     matching, stamp = Matching(job.imported()) if label.boxes else None, job.stamp
     made_by = stamp.model  # of a server of Triton's, what runs there
@@ -198,88 +220,91 @@ def plan_backfill(
     if not rate.frames:
         rate = last_rate(stamp, follows=label.follow) or rate
     plan = BackfillPlan(params, stamp, rate, matching=matching, known=names_of(label))
-    if matching:
-        plan.passed_over.append(matching.imported.passed_over)
-    plan.works = list(_missing(plan, in_flight(stamp.run_key)))
-    if matching:
-        matching.refuse_nothing(label.wanted_classes)
+    _fill(plan, in_flight(stamp.run_key))
     refuse_before_labeling(label.dataset_name, label.out)
     return plan
 
 
-def _missing(plan: BackfillPlan, in_flight: set[Key]) -> Iterator[Piece]:
-    """Yield what has to be labeled, counting everything on the way."""
+def _fill(plan: BackfillPlan, in_flight: set[Key]) -> None:
+    """Look at every sequence and note what is to be done with it."""
     out_uri, run_key = plan.params.label.out, plan.stamp.run_key
-    stored = Stored(out_uri, run_key, {name for name, _ in in_flight})
+    given_up = {} if plan.params.retry_quarantined else quarantine.given_up(out_uri, run_key)
+    stored = Stored(plan.params.label, run_key, in_flight, given_up)
     partial = {one.key for one in stored.listed if one.run_key == run_key and one.partial}
     ever = {one.sequence_id for one in stored.listed if not one.partial}
+    plan.before = stored.complete
     plan.again += dated_ahead(stored.listed)
-    given_up = {} if plan.params.retry_quarantined else quarantine.given_up(out_uri, run_key)
-    for one in _matching(plan):
-        name, content_key = key = one.sequence.sequence_id, one.content_key
-        plan.names.add(name)
-        done = key in stored.complete
-        if not _in_time(plan, one):
-            if not done:
-                day = np.datetime64(taken_ns(one), "ns")
+    for found in _matching(plan):
+        name, content_key = found.key
+        if not _in_time(plan, found):
+            if found.key not in stored.complete:
+                day = np.datetime64(taken_ns(found), "ns")
                 plan.hidden_one = plan.hidden_one or f"{name} of {day:.10}"
                 plan.hidden += 1
             continue
-        plan.sequences += 1
-        stored.refuse_left_out(plan.params.label, key)
-        plan.cameras |= dict.fromkeys(frame.camera for frame in one.frames)
-        if done:
-            last = stored.newest[name]
-            if last.content_key != content_key:
-                plan.again.append(ListedManifest(0.0, run_key, *key))
-            same = last.path == path_of(run_key, *key)
-            plan.complete.append(last if same else ListedManifest(0.0, run_key, *key))
-            continue
-        if key not in in_flight and (frames := stored.frames_kept(plan.params.label, key)):
+        plan.cameras |= dict.fromkeys(frame.camera for frame in found.frames)
+        standing = stored.standing(found)
+        if standing is Standing.UP_TO_DATE:
+            listed = ListedManifest(0.0, run_key, name, content_key)
+            plan.complete.append(listed)
+            if stored.newest[name].content_key != content_key:
+                plan.again.append(listed)
+        elif standing is Standing.KEPT:
             plan.kept += 1
-            plan.frames_reviewed += frames
-            continue
-        if key in given_up and key not in in_flight:
+            plan.frames_reviewed += stored.reviewed[name]
+        elif standing is Standing.GIVEN_UP:
             plan.quarantined += 1
-            continue
-        plan.frames_estimated |= any(isinstance(frame, VideoRef) for frame in one.frames)
-        if key in in_flight:
-            plan.in_flight += 1
-            continue
-        stored.refuse_other_names(one)
-        work = work_of(one, content_key)
-        plan.to_label += 1
-        plan.stale += name in ever
-        plan.partial += key in partial
-        plan.frames += work.frames
-        yield work
+        else:
+            plan.frames_estimated |= any(isinstance(frame, VideoRef) for frame in found.frames)
+            if standing is Standing.UNDER_WAY:
+                plan.under_way.append(piece_of(found))
+            else:
+                plan.works.append(piece_of(found))
+                plan.stale += name in ever
+                plan.partial += found.key in partial
+
+
+def look_again(plan: BackfillPlan) -> BackfillPlan:
+    """Return a plan when its shards have ended, with what is left of it, as storage tells.
+
+    The sources are not listed again: a sequence is labeled if the run has a new manifest of it.
+    """
+    label, run_key = plan.params.label, plan.stamp.run_key
+    planned = {work.sequence_id: work for work in (*plan.works, *plan.under_way)}
+    made = complete_keys(list_manifests(label.out, run_key)) - plan.before
+    new = [ListedManifest(0.0, run_key, *key) for key in made if key[0] in planned]
+    for listed in new:
+        planned.pop(listed.sequence_id, None)
+    given_up = {} if plan.params.retry_quarantined else quarantine.given_up(label.out, run_key)
+    left = [work for work in planned.values() if work.key not in given_up]
+    return replace(
+        plan,
+        works=left,
+        under_way=[],
+        complete=[*plan.complete, *new],
+        before=plan.before | made,
+        again=[],
+        quarantined=plan.quarantined + len(planned) - len(left),
+    )
 
 
 def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
+    """Yield the sequences whose names are asked for."""
     label, asked = plan.params.label, plan.params.sequences.splitlines()
     globs = [one for one in asked if set(one) & set("*?[")]
     names = dict.fromkeys(one for one in asked if one and one not in globs)
     missing = dict(names)
-    found = discover(
-        label.sources,
-        label.selection,
-        label.sequence,
-        label.format,
-        plan.known,
-        passed_over=plan.passed_over,
-    )
-    for one in found:
-        if one.picked and sum(map(len, label.sources)) > MOST_SOURCE_CHARACTERS:
+    for found in found_in(label, plan.known, plan.matching, plan.passed_over):
+        if found.picked and sum(map(len, label.sources)) > MOST_SOURCE_CHARACTERS:
             raise AutolabelError(
                 f"{counted(len(label.sources), 'picture')} named one by one are more than the "
                 "parameters of a run can hold: name their folders or a quoted pattern, or use "
                 "`autolabel label`"
             )
-        name = one.sequence.sequence_id
+        name = found.sequence.sequence_id
         missing.pop(name, None)
-        found_boxes = plan.matching.with_boxes(one) if plan.matching else one
         if name in names or any(fnmatchcase(name, glob) for glob in globs):
-            yield found_boxes
+            yield found
     plan.unknown = tuple(missing)
 
 

@@ -7,14 +7,15 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flows.params import LabelParams
-from flows.plan.names import Stored, keep_names, names_of
+from flows.plan.decide import Standing, Stored, found_in
+from flows.plan.names import keep_names, names_of
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.labels_version import LABELS_VERSION
 from sam2_core.types import AutolabelError
 from tasks.boxes.detectors import resolve_detector
 from tasks.boxes.imported import Matching
 from tasks.dataset.schema import refuse_before_labeling
-from tasks.frames.discover import Discovered, discover, refuse_output_inside
+from tasks.frames.discover import Discovered
 from tasks.frames.naming import Names
 from tasks.masks.model import ModelChoice, choose_model, library_versions, verdict_on
 from tasks.observe.progress import summed
@@ -25,7 +26,7 @@ from tasks.pipeline.sequence import as_left, failures_of
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp, read_frames
 from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import Key, ListedManifest, dated_ahead, declare_again
+from tasks.store.manifests import ListedManifest, dated_ahead, declare_again
 from tasks.store.tracks import list_tracked, read_made
 from tasks.types import FrameFailure, FrameRef, VideoRef
 from tasks.wording import counted
@@ -99,49 +100,30 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
             cannot run here.
 
     """
-    refuse_output_inside(params.out, params.sources)
-    names = names_of(params)
-    passed_over: list[PassedOver] = []
-    found = list(
-        discover(
-            params.sources,
-            params.selection,
-            params.sequence,
-            params.format,
-            names,
-            passed_over=passed_over,
-        )
-    )
+    names, passed_over = names_of(params), list[PassedOver]()
     job = job_of(params, context)
-    matching = Matching(job.imported()) if params.boxes else None
-    if matching:
-        passed_over.append(matching.imported.passed_over)
-        found = [matching.with_boxes(one) for one in found]
-        matching.refuse_nothing(params.wanted_classes)
-    run_key = job.stamp.run_key
-    stored = Stored(params.out, run_key)
-    to_label = [_key(one) for one in found if _key(one) not in stored.complete]
-    kept = {key[0]: frames for key in to_label if (frames := stored.frames_kept(params, key))}
-    found = [one for one in found if one.sequence.sequence_id not in kept]
-    for one in found:
-        stored.refuse_left_out(params, _key(one))
+    matching, run_key = Matching(job.imported()) if params.boxes else None, job.stamp.run_key
+    stored = Stored(params, run_key)
+    every = [(one, stored.standing(one)) for one in found_in(params, names, matching, passed_over)]
+    found = [one for one, standing in every if standing is not Standing.KEPT]
+    kept = {
+        one.key[0]: stored.reviewed[one.key[0]]
+        for one, standing in every
+        if standing is Standing.KEPT
+    }
     is_tracked = stored.complete and params.tracks
     tracked = list_tracked(params.out, run_key) if is_tracked else set()
 
     def planned(one: Discovered) -> SequencePart:
-        known, key = sum(isinstance(frame, FrameRef) for frame in one.frames), _key(one)
-        part = SequencePart(one, planned=known)
-        if key in stored.complete:
+        part = SequencePart(one, planned=sum(isinstance(it, FrameRef) for it in one.frames))
+        if one.key in stored.complete:
             part = as_left(params.out, run_key, part)
-        if part.manifest and key in tracked:
+        if part.manifest and one.key in tracked:
             part = replace(part, tracks_made=read_made(params.out, part.manifest))
         return part
 
     sequences = tuple(storage.at_once(planned, found))
-    for part in sequences:
-        if part.manifest is None:
-            stored.refuse_other_names(part.found)
-    keys = set(map(_key, found)) & stored.complete
+    keys = {one.key for one in found} & stored.complete
     again = dated_ahead(stored.listed) + [
         one
         for one in stored.listed
@@ -154,10 +136,6 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
         refuse_unless_usable(job.model.backend)
     refuse_before_labeling(params.dataset_name, params.out)
     return plan
-
-
-def _key(one: Discovered) -> Key:
-    return one.sequence.sequence_id, one.content_key
 
 
 def begin(params: LabelParams, names: Names, again: Iterable[ListedManifest]) -> None:

@@ -170,14 +170,14 @@ def taken_ns(one: Discovered) -> int | None:
     return None
 
 
-def work_of(one: Discovered, content_key: str) -> Piece:
+def piece_of(found: Discovered) -> Piece:
     """Shrink a discovered sequence to what a plan remembers of it."""
-    videos = [frame for frame in one.frames if isinstance(frame, VideoRef)]
-    frames, sequence = len(one.frames) - len(videos), one.sequence
+    videos = [frame for frame in found.frames if isinstance(frame, VideoRef)]
+    frames, sequence = len(found.frames) - len(videos), found.sequence
     for video in videos:  # a guess from its size, at least one
         about, chosen = range(video.size_bytes // VIDEO_BYTES_PER_FRAME), video.selection
         frames += max(len(about[chosen.start : chosen.stop : chosen.step]), 1)
     return Piece(
-        sequence.sequence_id, sequence.frames_uri, content_key, frames,
-        picked=one.picked, splittable=not videos,
+        sequence.sequence_id, sequence.frames_uri, found.content_key, frames,
+        picked=found.picked, splittable=not videos,
     )  # fmt: skip

@@ -68,6 +68,11 @@ class Discovered:
     boxes: str = ""
     other_names: tuple[str, ...] = ()
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from other sequences, and from itself with other frames."""
+        return self.sequence.sequence_id, self.content_key
+
     @cached_property
     def content_key(self) -> str:
         """Key of the content, from addresses and etags alone: a digest of every frame.

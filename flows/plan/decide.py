@@ -1,0 +1,168 @@
+"""What is to be done with each sequence: one rule for `label`, backfills and nights."""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from enum import Enum, auto
+from functools import cached_property
+
+from flows.params import LabelParams
+from sam2_core.types import AutolabelError
+from tasks.boxes.imported import Matching
+from tasks.frames.discover import Discovered, discover, refuse_output_inside
+from tasks.frames.naming import NamedOtherwiseError, Names
+from tasks.passed_over import PassedOver
+from tasks.store import storage
+from tasks.store.artifacts import read_frames
+from tasks.store.manifests import Key, complete_keys, list_manifests, newest_of
+from tasks.types import ALL_FRAMES
+from tasks.wording import counted
+
+log = logging.getLogger(__name__)
+
+
+class Standing(Enum):
+    """What is to be done with a sequence."""
+
+    UP_TO_DATE = auto()
+    UNDER_WAY = auto()  # a shard that was submitted before has it
+    KEPT = auto()  # labeled otherwise, and people have decided on those labels
+    GIVEN_UP = auto()
+    TO_LABEL = auto()  # new, or stale: labeled with other frames, model, parameters or version
+
+
+def found_in(
+    label: LabelParams,
+    names: Names,
+    matching: Matching | None,
+    passed_over: list[PassedOver],
+) -> Iterator[Discovered]:
+    """Yield the sequences of the sources, each with the digest of its imported boxes.
+
+    Args:
+        label: parameters of the run.
+        names: of the storage.
+        matching: of imported boxes with the frames; None where a detector finds boxes.
+        passed_over: what is not read of the sources and of the files of boxes is added.
+
+    Raises:
+        NamedOtherwiseError: the sources have names that they cannot give.
+        AutolabelError: a source is not there or unusable, or no boxes belong to it.
+
+    """
+    refuse_output_inside(label.out, label.sources)
+    if matching:
+        passed_over.append(matching.imported.passed_over)
+    for found in discover(
+        label.sources, label.selection, label.sequence, label.format, names,
+        passed_over=passed_over,
+    ):  # fmt: skip
+        yield matching.with_boxes(found) if matching else found
+    if matching:
+        matching.refuse_nothing(label.wanted_classes)
+
+
+class Stored:
+    """The labels of a storage as a plan finds them.
+
+    Args:
+        label: parameters of the run.
+        run_key: its key.
+        under_way: what submitted shards of the run still have.
+        given_up: what is not tried again.
+
+    Attributes:
+        listed: every manifest of any run, oldest first.
+        newest: manifest of each sequence that has labels.
+        complete: ids and content keys of what the run has labeled.
+
+    """
+
+    def __init__(
+        self,
+        label: LabelParams,
+        run_key: str,
+        under_way: Collection[Key] = (),
+        given_up: Collection[Key] = (),
+    ) -> None:
+        self._label, self._under_way, self._given_up = label, under_way, given_up
+        self.listed = list_manifests(label.out)
+        self.newest = newest_of(self.listed)
+        self.complete = complete_keys(self.listed, run_key)
+        self._names = self.newest.keys() | {name for name, _ in under_way}
+
+    @cached_property
+    def reviewed(self) -> Mapping[str, int]:
+        """On how many frames of each sequence people have decided; reads their decisions."""
+        from tasks.review.events import reviewed_sequences
+
+        return reviewed_sequences(self._label.out)
+
+    def standing(self, found: Discovered) -> Standing:
+        """Decide what is to be done with a sequence.
+
+        Raises:
+            AutolabelError: its labels would lose frames, or its frames would be labeled twice.
+
+        """
+        self._refuse_left_out(found)
+        if found.key in self.complete:
+            return Standing.UP_TO_DATE
+        if found.key in self._under_way:
+            return Standing.UNDER_WAY
+        if self._is_kept(found):
+            return Standing.KEPT
+        if found.key in self._given_up:
+            return Standing.GIVEN_UP
+        for name in found.other_names:
+            if name in self._names:
+                where = storage.redact(found.sequence.frames_uri)
+                raise NamedOtherwiseError(
+                    f"frames of {where} have labels in this --out as {name}, and would be labeled "
+                    f"a second time: give what {name} was labeled from, or choose another --out"
+                )
+        return Standing.TO_LABEL
+
+    def _is_kept(self, found: Discovered) -> bool:
+        """Whether people have decided on labels of these very frames, made otherwise."""
+        name, last = found.key[0], self.newest.get(found.key[0])
+        if self._label.relabel_reviewed or last is None or last.partial or last.empty:
+            return False
+        return _same_frames(last.key, found.key) and self.reviewed.get(name, 0) > 0
+
+    def _refuse_left_out(self, found: Discovered) -> None:
+        """Refuse `--frames` without frames of a sequence that its newest labels are of.
+
+        Reads these where they are of other frames than the sequence has now. Datasets and exports
+        would lose those frames.
+        """
+        label, name = self._label, found.key[0]
+        last = self.newest.get(name)
+        if label.selection == ALL_FRAMES or last is None or _same_frames(last.key, found.key):
+            return
+        try:
+            frames = [
+                frame.index
+                for chunk in last.read(label.out).chunks
+                for frame in read_frames(label.out, chunk.stem, chunk.key)
+            ]
+        except AutolabelError as error:  # damaged, or of another version: nothing is lost with them
+            log.info("%s: which frames have labels is not known: %s", name, error)
+            return
+        lost = sum(index not in label.selection for index in frames)
+        if lost:
+            raise AutolabelError(
+                f"--frames {label.frames} leaves out {lost} of {counted(len(frames), 'frame')} of "
+                f"{name} that are labeled in this --out, and datasets and exports would lose "
+                "them: give a trial an --out of its own, or take those frames, too (all: "
+                "--frames ::)"
+            )
+
+
+def _same_frames(*keys: Key) -> bool:
+    """Whether content keys are of the same frames, whatever boxes these have."""
+    return len({content_key.partition("-")[0] for _, content_key in keys}) == 1
+
+
+def why_kept(frames: int) -> str:
+    """Say why sequences are kept, with how many frames that people have decided on."""
+    return f"people decided on {counted(frames, 'frame')}; --relabel-reviewed labels them anew"
