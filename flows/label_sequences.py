@@ -1,6 +1,5 @@
 """Sequences through the pipeline: a few at a time, and again those that failed for a while."""
 
-import contextlib
 import itertools
 import logging
 import random
@@ -12,12 +11,12 @@ from typing import Any
 from flows.pipeline import Handle, Submit, run_sequence
 from flows.plan.rates import remember_rate
 from sam2_core.machine_errors import causes
+from tasks.frames.discover import FoundSequence
 from tasks.frames.sources import remember_frames
 from tasks.observe.progress import DETECT, DOWNLOAD, LABEL, OPEN, SEGMENT
 from tasks.pipeline.device_processes import ProcessDiedError, ProcessKilledError
 from tasks.pipeline.outcome import (
     SequenceOutcome,
-    SequencePart,
     complete_before,
     outcome_so_far,
     with_error,
@@ -44,16 +43,17 @@ log = logging.getLogger(__name__)
 class SequenceRun:
     """A sequence under way: its steps, of which those in `tasks` are submitted."""
 
-    def __init__(self, number: int, part: SequencePart, job: Job) -> None:
-        self.number, self.part, self._job = number, part, job
+    def __init__(
+        self, number: int, part: FoundSequence, job: Job, steps: Iterator[tuple[str, Handle]]
+    ) -> None:
+        self.number, self.part, self._job, self._steps = number, part, job, steps
         self.tasks: list[tuple[str, Handle]] = []
         self._error: Exception | None = None
 
-    @contextlib.contextmanager
-    def failing_alone(self) -> Iterator[None]:
-        """Let what cannot be submitted fail this sequence, and no other."""
+    def go_on(self, most: int | None = None) -> None:
+        """Submit its next steps; what cannot be submitted fails this sequence, and no other."""
         try:
-            yield
+            self.tasks += itertools.islice(self._steps, most)
         except Exception as error:  # noqa: BLE001 - one sequence fails, not the run
             self._error = error
 
@@ -76,7 +76,9 @@ class SequenceRun:
             outcome = complete_before(self.part)
         else:
             states = [state for stage, one in results if stage == LABEL for state in one]
-            outcome = outcome_so_far(self.part.name, states, opened.failures if opened else ())
+            outcome = outcome_so_far(
+                self.part.sequence_id, states, opened.failures if opened else ()
+            )
         cause = None
         if failures:
             failed_in, cause = failures[0]
@@ -86,7 +88,7 @@ class SequenceRun:
         died = isinstance(cause, ProcessDiedError) and not isinstance(cause, ProcessKilledError)
         if opened and opened.attempt_uri and not died:
             quarantine.end(opened.attempt_uri)
-        self._job.context.progress.finish(self.part.name, outcome.text, good=outcome.good)
+        self._job.context.progress.finish(self.part.sequence_id, outcome.text, good=outcome.good)
         return outcome
 
 
@@ -98,7 +100,7 @@ def _stage_of_labeling(error: Exception) -> str:
 
 def label_sequences(
     job: Job,
-    parts: Sequence[SequencePart],
+    parts: Sequence[FoundSequence],
     submit: Submit,
     cameras: Sequence[str] = (),
     *,
@@ -123,7 +125,7 @@ def label_sequences(
     """
     context, outcomes = job.context, dict[int, SequenceOutcome]()
     for part in parts:
-        remember_frames(part.found.frames)
+        remember_frames(part.frames)
     sizes = itertools.chain(FIRST_SIZES, itertools.repeat(SIZE))
     processes = context.processes.count if context.processes else 1
     under_way = UNDER_WAY * processes
@@ -135,25 +137,21 @@ def label_sequences(
                 "prepare", job.params.dataset_name, prepare_dataset, job, list(cameras)
             )
         waiting, submitted = deque(todo), deque[SequenceRun]()
-        opened = deque[tuple[SequenceRun, Iterator[tuple[str, Handle]]]]()
+        opened = deque[SequenceRun]()
         while waiting or opened or submitted:
             if context.stop.is_set():
                 waiting.clear()
             if waiting and len(opened) <= min(under_way, OPENED):
                 number = waiting.popleft()
-                one = SequenceRun(number, parts[number], job)
-                steps = run_sequence(job, one.part, submit, sizes, prepared)
-                opened.append((one, steps))
-                with one.failing_alone():
-                    one.tasks += itertools.islice(steps, 1)
+                steps = run_sequence(job, parts[number], submit, sizes, prepared)
+                opened.append(SequenceRun(number, parts[number], job, steps))
+                opened[-1].go_on(1)
             elif opened and len(submitted) <= under_way:
-                one, steps = opened.popleft()
-                submitted.append(one)
-                with one.failing_alone():
-                    one.tasks += steps
+                submitted.append(opened.popleft())
+                submitted[-1].go_on()
             else:
-                one = submitted.popleft()
-                outcomes[one.number] = one.outcome()
+                run = submitted.popleft()
+                outcomes[run.number] = run.outcome()
         todo = [
             number
             for number, one in sorted(outcomes.items())
@@ -165,8 +163,8 @@ def label_sequences(
         pause_s *= random.uniform(1, 1.2)  # noqa: S311 - workers are not to come back all at once
         log.warning(
             "%s failed for now (%s); trying again in %.0f s",
-            counted(len(todo), "sequence"), ", ".join(parts[number].name for number in todo[:10]),
-            pause_s,
+            counted(len(todo), "sequence"),
+            ", ".join(parts[number].sequence_id for number in todo[:10]), pause_s,
         )  # fmt: skip
         time.sleep(pause_s)
     found = [outcomes[one] for one in sorted(outcomes)]
@@ -177,15 +175,15 @@ def label_sequences(
 
 
 def _note_unreadable(
-    job: Job, parts: Sequence[SequencePart], outcomes: Sequence[SequenceOutcome]
+    job: Job, parts: Sequence[FoundSequence], outcomes: Sequence[SequenceOutcome]
 ) -> None:
     """Leave a report of each sequence that has no manifest, as nothing of it can be decoded."""
-    keys = {part.name: part.found.content_key for part in parts}
+    by_id = {part.sequence_id: part for part in parts}
     for one in outcomes:
         if one.hopeless and one.manifest is None:
-            name = one.sequence_id
-            case = quarantine.Case(job.params.out, job.stamp.run_key, name, keys[name])
+            key = by_id[one.sequence_id].key
             try:
+                case = quarantine.Case(job.params.out, job.stamp.run_key, *key)
                 quarantine.note_failure(case, "label", one.error, final=True)
             except storage.StorageError as error:
-                log.warning("%s: %s", name, error)
+                log.warning("%s: %s", one.sequence_id, error)

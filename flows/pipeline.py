@@ -17,10 +17,11 @@ from typing import Any, Protocol
 
 from sam2_core.machine import usable_cores
 from sam2_core.types import DeviceLostError
+from tasks.frames.discover import FoundSequence
 from tasks.observe.progress import CHECK, DETECT, LABEL, LOAD, OPEN, SEGMENT, TRACK
 from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.device_processes import labeled_beside
-from tasks.pipeline.outcome import SequenceOutcome, SequencePart, complete_before
+from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.run_context import Job
 from tasks.pipeline.sequence import (
     Opened,
@@ -51,7 +52,7 @@ Submit = Callable[..., Handle]
 
 def run_sequence(
     job: Job,
-    part: SequencePart,
+    part: FoundSequence,
     submit: Submit,
     sizes: Iterator[int],
     prepared: Handle | None,
@@ -69,7 +70,7 @@ def run_sequence(
         Exception: the sequence cannot be opened.
 
     """
-    name = part.name
+    name = part.sequence_id
     outcome: Any = complete_before(part)
     if part.manifest is None:
         opened = submit(OPEN, name, open_sequence, job, part)

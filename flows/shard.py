@@ -18,9 +18,8 @@ from flows.label_sequences import label_sequences
 from flows.machine.programs import tie_to_parent
 from flows.machine.self_test import have_tested
 from flows.pipeline import THREADS
-from flows.plan.names import names_of
 from flows.plan.plan import Plan, job_of, model_of, summary_of
-from flows.plan.shards import Piece, ShardParams
+from flows.plan.shards import ShardParams
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import frames_counted, publish
 from flows.server.fleet import refuse_unless_offered
@@ -29,19 +28,17 @@ from sam2_core.trust.certify import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import refuse_before_labeling
 from tasks.errors import error_text, redacted_errors
-from tasks.frames.discover import Discovered, discover
+from tasks.frames.discover import FoundSequence
 from tasks.observe import metrics_server, tracing
 from tasks.pipeline.device_processes import ready
 from tasks.pipeline.outcome import (
     SequenceOutcome,
-    SequencePart,
     is_absent_server,
     is_this_machines,
 )
 from tasks.processes import WORKER_VARIABLE, collect_seldom, handling
 from tasks.store import quarantine
 from tasks.store.storage import StorageError
-from tasks.types import SequenceRef
 from tasks.wording import counted
 
 tracing.install()  # Prefect's span of the flow run begins before the flow's own code
@@ -154,26 +151,14 @@ def hand_on(why: str) -> None:
         raise Abort("the shard is scheduled again")
 
 
-def parts_of(shard: ShardParams) -> list[SequencePart]:
-    """Return what is to be labeled; every sequence is listed anew when its turn comes.
-
-    Pictures that were named one by one are found as they were when this was planned.
-    """
-    label = shard.label
-    named: dict[str, Discovered] = {}
-    if any(piece.picked for piece in shard.pieces):
-        names = names_of(label)
-        found = discover(label.sources, label.selection, label.sequence, label.format, names)
-        named = {one.sequence.sequence_id: one for one in found if one.picked}
-
-    def sequence_of(piece: Piece) -> Discovered:
-        if not piece.picked:
-            return Discovered(SequenceRef(piece.sequence_id, piece.frames_uri), ())
-        if piece.sequence_id not in named:
-            raise AutolabelError(f"{piece.sequence_id}: none of its pictures is there any more")
-        return named[piece.sequence_id]
-
-    return [SequencePart(sequence_of(one), one.chunks, one.frames) for one in shard.pieces]
+def parts_of(shard: ShardParams) -> list[FoundSequence]:
+    """Return what is to be labeled; every sequence is listed anew when its turn comes."""
+    return [
+        FoundSequence(
+            piece.sequence_id, piece.frames_uri, chunks=piece.chunks, planned=piece.frames
+        )
+        for piece in shard.pieces
+    ]
 
 
 def note_failures(shard: ShardParams, outcomes: Sequence[SequenceOutcome], run_id: str) -> int:

@@ -59,22 +59,6 @@ class FrameSelection:
 ALL_FRAMES = FrameSelection()
 
 
-@dataclass(frozen=True, order=True)
-class SequenceRef:
-    """One drive (or one video): `sequence_id` is stable across runs and machines.
-
-    Attributes:
-        sequence_id: path of the sequence below the source, "/" replaced where needed; safe as a
-            file name.
-        frames_uri: fsspec URL of the folder of images, folder of camera folders, or video file; of
-            other formats `FOLDER#READER=PART` (`tasks.frames.identity`).
-
-    """
-
-    sequence_id: str
-    frames_uri: str
-
-
 @dataclass(frozen=True, order=True, slots=True)
 class FrameRef:
     """One image of a sequence, before or after download.

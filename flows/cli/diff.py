@@ -214,5 +214,5 @@ def _label(plan: Plan) -> Side:
         why = reasons[0] if reasons else summary["nothing"] or "there is no frame"
         raise AutolabelError(f"{params.model} labeled nothing: {why}")
     # An earlier comparison may have left other sequences there.
-    keys = frozenset((one.name, one.found.content_key) for one in plan.sequences)
+    keys = frozenset(one.key for one in plan.sequences)
     return Side(params.out, summary["run_key"], keys)

@@ -75,7 +75,7 @@ def run_label(
             if not plan.is_small:
                 beside.enter_context(ready(job))
             begin(params, plan.names, plan.again)
-        remove_abandoned(params.out, job.stamp.run_key, [one.name for one in plan.sequences])
+        remove_abandoned(params.out, job.stamp.run_key, [one.sequence_id for one in plan.sequences])
         announce(console, plan)
         printed = _left_aside(plan)
         stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if params.dataset_name else [])]
@@ -301,7 +301,7 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
         state = "up to date" if one.manifest else "to label"
         # Those of videos are not known.
         size = f", {counted(one.planned, 'frame')}" if one.planned else ""
-        console.print(f"  {escape(one.name)}: {state}{size}")
+        console.print(f"  {escape(one.sequence_id)}: {state}{size}")
     outcomes = [complete_before(one) for one in plan.sequences if one.manifest]
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     _say_failed(console, summary["failed"])  # before: the exit code has its reason above
@@ -312,7 +312,7 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
         "dry_run": True,
         "nothing": nothing,
         "sequences": len(plan.sequences),
-        "to_label": [one.name for one in plan.missing],
+        "to_label": [one.sequence_id for one in plan.missing],
         "frames_to_label": plan.frames_to_label,
     }
 

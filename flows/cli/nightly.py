@@ -1,6 +1,6 @@
 """`autolabel nightly`: sets what every night labels, and when."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -15,6 +15,7 @@ from flows.server.api import use_api
 from sam2_core.types import AutolabelError
 from tasks.store import storage
 from tasks.store.manifests import list_runs
+from tasks.store.roots import read_root
 from tasks.types import ALL_FRAMES
 
 NIGHTS_SHOWN = 5
@@ -58,7 +59,6 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     """
     from flows.machine.programs import CPU_POOL
     from flows.plan.backfill import plan_backfill
-    from flows.plan.names import refuse_other_names
     from flows.server.deployments import NIGHTLY, plan_nights, time_of, turn_on
     from flows.server.fleet import decided, workers_online
     from tasks.dataset.schema import refuse_before_labeling
@@ -67,9 +67,9 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     use_api()
     for one in filter(storage.is_s3, (*params.label.sources, params.label.out)):
         next(storage.s3_pages(one, Delimiter="/"))  # what would fail every night is refused now
-    refuse_absent(params.label.sources)
+    sources = refuse_absent(params.label.sources)
     refuse_before_labeling(params.label.dataset_name, params.label.out)
-    refuse_other_names(params.label)
+    refuse_other_names(params.label, sources)
     refusal = ""
     try:
         decided(params.label)
@@ -109,8 +109,11 @@ def replaced(before: Mapping[str, Any], now: LabelParams) -> str:
     return f"{', '.join(gone)} to {out}" if gone else ""
 
 
-def refuse_absent(sources: Sequence[str]) -> None:
+def refuse_absent(sources: Sequence[str]) -> list[str]:
     """Refuse what is not on this machine: a slip would take the place of good nights.
+
+    Returns:
+        What the sources are, each pattern replaced by what fits it.
 
     Raises:
         AutolabelError: a folder or file is not there, or a pattern fits nothing.
@@ -118,9 +121,26 @@ def refuse_absent(sources: Sequence[str]) -> None:
     """
     from tasks.frames.discover import expanded
 
-    for one in expanded(sources):
-        if storage.is_local(one) and not storage.local_path(one).exists():
+    found = list(expanded(sources))
+    for source in found:
+        if storage.is_local(source) and not storage.local_path(source).exists():
             raise AutolabelError(
-                f"{one} is not on this machine, and the nights stay as they are: correct it, or "
+                f"{source} is not on this machine, and the nights stay as they are: correct it, or "
                 "give this command where it is, on a worker for instance"
             )
+    return found
+
+
+def refuse_other_names(label: LabelParams, sources: Iterable[str]) -> None:
+    """Refuse sources that cannot give the names that a storage knows; looks at none of them inside.
+
+    Raises:
+        NamedOtherwiseError: they cannot.
+
+    """
+    from tasks.frames.naming import Names
+    from tasks.frames.readers.choice import reader_of
+
+    names = Names(read_root(label.out), label.root)
+    for source in sources if names.known else ():
+        names.check_source(source, reader_of(source, label.format).name)

@@ -15,7 +15,6 @@ import numpy as np
 
 from flows.params import BackfillParams
 from flows.plan.decide import Standing, Stored, found_in, why_kept
-from flows.plan.names import names_of
 from flows.plan.plan import job_of
 from flows.plan.rates import Rate, last_rate, rate_of
 from flows.plan.shards import Piece, ShardParams, pack, piece_of, shard_lengths, taken_ns
@@ -23,10 +22,10 @@ from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import Matching
 from tasks.dataset.schema import refuse_before_labeling
-from tasks.frames.discover import Discovered
+from tasks.frames.discover import FoundSequence
 from tasks.frames.naming import Names
 from tasks.passed_over import PassedOver, passed_over_json, passed_over_lines
-from tasks.store import quarantine
+from tasks.store import quarantine, storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import (
     Key,
@@ -36,13 +35,11 @@ from tasks.store.manifests import (
     list_manifests,
     read_reports,
 )
+from tasks.store.roots import read_root
 from tasks.types import VideoRef
 from tasks.wording import counted, plain
 
 REPORTS_READ = 50
-
-# Prefect takes half a megabyte of parameters; a shard's have the sources and its pieces.
-MOST_SOURCE_CHARACTERS = 200_000
 
 
 @dataclass
@@ -219,7 +216,9 @@ def plan_backfill(
     rate = rate_of(reports, on_gpu=on_gpu, follows=label.follow)
     if not rate.frames:
         rate = last_rate(stamp, follows=label.follow) or rate
-    plan = BackfillPlan(params, stamp, rate, matching=matching, known=names_of(label))
+    plan = BackfillPlan(
+        params, stamp, rate, matching=matching, known=Names(read_root(label.out), label.root)
+    )
     _fill(plan, in_flight(stamp.run_key))
     refuse_before_labeling(label.dataset_name, label.out)
     return plan
@@ -288,27 +287,26 @@ def look_again(plan: BackfillPlan) -> BackfillPlan:
     )
 
 
-def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
+def _matching(plan: BackfillPlan) -> Iterator[FoundSequence]:
     """Yield the sequences whose names are asked for."""
     label, asked = plan.params.label, plan.params.sequences.splitlines()
     globs = [one for one in asked if set(one) & set("*?[")]
     names = dict.fromkeys(one for one in asked if one and one not in globs)
     missing = dict(names)
     for found in found_in(label, plan.known, plan.matching, plan.passed_over):
-        if found.picked and sum(map(len, label.sources)) > MOST_SOURCE_CHARACTERS:
+        if found.picked:
             raise AutolabelError(
-                f"{counted(len(label.sources), 'picture')} named one by one are more than the "
-                "parameters of a run can hold: name their folders or a quoted pattern, or use "
-                "`autolabel label`"
+                f"{storage.redact(found.frames[0].uri)} is a single picture, and workers list "
+                "whole folders: name its folder, or use `autolabel label`"
             )
-        name = found.sequence.sequence_id
+        name = found.sequence_id
         missing.pop(name, None)
         if name in names or any(fnmatchcase(name, glob) for glob in globs):
             yield found
     plan.unknown = tuple(missing)
 
 
-def _in_time(plan: BackfillPlan, one: Discovered) -> bool:
+def _in_time(plan: BackfillPlan, one: FoundSequence) -> bool:
     first, end = plan.params.first_ns, plan.params.end_ns
     if first is None and end is None:
         return True

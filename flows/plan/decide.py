@@ -8,7 +8,7 @@ from functools import cached_property
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import Matching
-from tasks.frames.discover import Discovered, discover, refuse_output_inside
+from tasks.frames.discover import FoundSequence, discover, refuse_output_inside
 from tasks.frames.naming import NamedOtherwiseError, Names
 from tasks.passed_over import PassedOver
 from tasks.store import storage
@@ -35,7 +35,7 @@ def found_in(
     names: Names,
     matching: Matching | None,
     passed_over: list[PassedOver],
-) -> Iterator[Discovered]:
+) -> Iterator[FoundSequence]:
     """Yield the sequences of the sources, each with the digest of its imported boxes.
 
     Args:
@@ -97,7 +97,7 @@ class Stored:
 
         return reviewed_sequences(self._label.out)
 
-    def standing(self, found: Discovered) -> Standing:
+    def standing(self, found: FoundSequence) -> Standing:
         """Decide what is to be done with a sequence.
 
         Raises:
@@ -115,27 +115,27 @@ class Stored:
             return Standing.GIVEN_UP
         for name in found.other_names:
             if name in self._names:
-                where = storage.redact(found.sequence.frames_uri)
+                where = storage.redact(found.frames_uri)
                 raise NamedOtherwiseError(
                     f"frames of {where} have labels in this --out as {name}, and would be labeled "
                     f"a second time: give what {name} was labeled from, or choose another --out"
                 )
         return Standing.TO_LABEL
 
-    def _is_kept(self, found: Discovered) -> bool:
+    def _is_kept(self, found: FoundSequence) -> bool:
         """Whether people have decided on labels of these very frames, made otherwise."""
-        name, last = found.key[0], self.newest.get(found.key[0])
+        name, last = found.sequence_id, self.newest.get(found.sequence_id)
         if self._label.relabel_reviewed or last is None or last.partial or last.empty:
             return False
         return _same_frames(last.key, found.key) and self.reviewed.get(name, 0) > 0
 
-    def _refuse_left_out(self, found: Discovered) -> None:
+    def _refuse_left_out(self, found: FoundSequence) -> None:
         """Refuse `--frames` without frames of a sequence that its newest labels are of.
 
         Reads these where they are of other frames than the sequence has now. Datasets and exports
         would lose those frames.
         """
-        label, name = self._label, found.key[0]
+        label, name = self._label, found.sequence_id
         last = self.newest.get(name)
         if label.selection == ALL_FRAMES or last is None or _same_frames(last.key, found.key):
             return

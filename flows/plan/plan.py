@@ -1,6 +1,7 @@
 """A run's plan: what was found, what made it, what is there; and its summary as JSON and lines."""
 
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -8,29 +9,30 @@ from typing import Any
 
 from flows.params import LabelParams
 from flows.plan.decide import Standing, Stored, found_in
-from flows.plan.names import keep_names, names_of
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.labels_version import LABELS_VERSION
 from sam2_core.types import AutolabelError
 from tasks.boxes.detectors import resolve_detector
 from tasks.boxes.imported import Matching
 from tasks.dataset.schema import refuse_before_labeling
-from tasks.frames.discover import Discovered
+from tasks.frames.discover import FoundSequence
 from tasks.frames.naming import Names
 from tasks.masks.model import ModelChoice, choose_model, library_versions, verdict_on
 from tasks.observe.progress import summed
 from tasks.passed_over import PassedOver, passed_over_json
-from tasks.pipeline.outcome import SequenceOutcome, SequencePart
+from tasks.pipeline.outcome import SequenceOutcome
 from tasks.pipeline.run_context import Job, RunContext
 from tasks.pipeline.sequence import as_left, failures_of
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp, read_frames
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import ListedManifest, dated_ahead, declare_again
+from tasks.store.roots import read_root, write_root
 from tasks.store.tracks import list_tracked, read_made
 from tasks.types import FrameFailure, FrameRef, VideoRef
 from tasks.wording import counted
 
+log = logging.getLogger(__name__)
 # Frames of a run that is over before Prefect's server would have started.
 SMALL = 16
 
@@ -53,7 +55,7 @@ class Plan:
     """
 
     job: Job
-    sequences: tuple[SequencePart, ...]
+    sequences: tuple[FoundSequence, ...]
     matching: Matching | None = None
     again: tuple[ListedManifest, ...] = ()
     names: Names = field(default_factory=Names)
@@ -62,14 +64,14 @@ class Plan:
     passed_over: tuple[PassedOver, ...] = ()
 
     @property
-    def missing(self) -> list[SequencePart]:
+    def missing(self) -> list[FoundSequence]:
         """Sequences that are not complete."""
         return [one for one in self.sequences if one.manifest is None]
 
     @property
     def is_small(self) -> bool:
         """Whether what it lacks are but a few frames; a video may have as many as are selected."""
-        footage = [frame for one in self.missing for frame in one.found.frames]
+        footage = [frame for one in self.missing for frame in one.frames]
         return (
             sum(1 if isinstance(one, FrameRef) else one.selection.most for one in footage) <= SMALL
         )
@@ -77,7 +79,7 @@ class Plan:
     @property
     def cameras(self) -> list[str]:
         """Every camera name, in order of first appearance."""
-        names = (frame.camera for one in self.sequences for frame in one.found.frames)
+        names = (frame.camera for one in self.sequences for frame in one.frames)
         return list(dict.fromkeys(names))
 
     @property
@@ -100,36 +102,36 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
             cannot run here.
 
     """
-    names, passed_over = names_of(params), list[PassedOver]()
+    names, passed_over = Names(read_root(params.out), params.root), list[PassedOver]()
     job = job_of(params, context)
     matching, run_key = Matching(job.imported()) if params.boxes else None, job.stamp.run_key
     stored = Stored(params, run_key)
     every = [(one, stored.standing(one)) for one in found_in(params, names, matching, passed_over)]
     found = [one for one, standing in every if standing is not Standing.KEPT]
     kept = {
-        one.key[0]: stored.reviewed[one.key[0]]
+        one.sequence_id: stored.reviewed[one.sequence_id]
         for one, standing in every
         if standing is Standing.KEPT
     }
     is_tracked = stored.complete and params.tracks
     tracked = list_tracked(params.out, run_key) if is_tracked else set()
 
-    def planned(one: Discovered) -> SequencePart:
-        part = SequencePart(one, planned=sum(isinstance(it, FrameRef) for it in one.frames))
-        if one.key in stored.complete:
-            part = as_left(params.out, run_key, part)
-        if part.manifest and one.key in tracked:
-            part = replace(part, tracks_made=read_made(params.out, part.manifest))
-        return part
+    def with_labels(sequence: FoundSequence) -> FoundSequence:
+        if sequence.key not in stored.complete:
+            return sequence
+        left = as_left(params.out, run_key, sequence)
+        if left.manifest and sequence.key in tracked:
+            left = replace(left, tracks_made=read_made(params.out, left.manifest))
+        return left
 
-    sequences = tuple(storage.at_once(planned, found))
+    sequences = tuple(storage.at_once(with_labels, found))
     keys = {one.key for one in found} & stored.complete
     again = dated_ahead(stored.listed) + [
         one
         for one in stored.listed
         if one.run_key == run_key and one.key in keys and stored.newest[one.key[0]] != one
     ]
-    last = [stored.newest.get(part.name) for part in sequences if part.manifest is None]
+    last = [stored.newest.get(part.sequence_id) for part in sequences if part.manifest is None]
     replaced = sum(listed is not None and listed.run_key != run_key for listed in last)
     plan = Plan(job, sequences, matching, tuple(again), names, kept, replaced, tuple(passed_over))
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
@@ -139,13 +141,20 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
 
 
 def begin(params: LabelParams, names: Names, again: Iterable[ListedManifest]) -> None:
-    """Record new names, and make labels that are there the newest of their sequences.
+    """Record a new root of names, and make labels that are there the newest of their sequences.
 
     Raises:
-        AutolabelError: another command made names of the same frames meanwhile.
+        AutolabelError: another command recorded another root meanwhile.
 
     """
-    keep_names(params.out, names)
+    if names.root.address and names.root != names.known:
+        try:
+            write_root(params.out, names.root, names.known)
+        except storage.StorageError as error:  # workers, and their credentials, may differ
+            log.warning(
+                "the root of names is not recorded, so that other sources may give others: %s",
+                error,
+            )
     declare_again(params.out, again)
 
 
@@ -266,7 +275,7 @@ def summary_of(
 
 def _frames_of_videos(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> Iterator[FrameRef]:
     """Yield the frames of complete sequences with videos, as their labels name them."""
-    found = [(one.name, frame) for one in plan.sequences for frame in one.found.frames]
+    found = [(one.sequence_id, frame) for one in plan.sequences for frame in one.frames]
     names = {name for name, frame in found if isinstance(frame, VideoRef)}
     for manifest in (one.manifest for one in outcomes if one.sequence_id in names):
         with contextlib.suppress(AutolabelError):  # labels that cannot be read end no summary

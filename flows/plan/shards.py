@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from flows.params import LabelParams, nanoseconds
-from tasks.frames.discover import Discovered
+from tasks.frames.discover import FoundSequence
 from tasks.frames.identity import timestamp_ns
 from tasks.store.manifests import Key
 from tasks.types import VideoRef
@@ -46,7 +46,6 @@ class Piece:
         content_key: key of its frames.
         frames: how many; for a video an estimate from its size.
         chunks: (first, stop) of the sequence's chunks, None for all of them.
-        picked: its pictures are those that the sources name, and not all of their folder.
         splittable: whether a plan may cut it at chunk borders (a video's are not known yet).
 
     """
@@ -56,7 +55,6 @@ class Piece:
     content_key: str
     frames: Annotated[int, Field(ge=0)]
     chunks: tuple[int, int] | None = None
-    picked: bool = False
     splittable: Annotated[bool, Field(exclude=True)] = True
 
     @property
@@ -153,12 +151,12 @@ def _cut(work: Piece, budget_frames: float, chunk_frames: int) -> Iterator[Piece
         yield replace(work, chunks=(first, stop), frames=frames)
 
 
-def taken_ns(one: Discovered) -> int | None:
+def taken_ns(one: FoundSequence) -> int | None:
     """When a sequence began: its first frame's timestamp, else a date in its name, else None."""
     times = [frame.timestamp_ns for frame in one.frames if frame.timestamp_ns is not None]
     if times:
         return min(times)
-    name = one.sequence.sequence_id
+    name = one.sequence_id
     exact = timestamp_ns(name)
     if exact is not None:
         return exact
@@ -170,14 +168,14 @@ def taken_ns(one: Discovered) -> int | None:
     return None
 
 
-def piece_of(found: Discovered) -> Piece:
+def piece_of(found: FoundSequence) -> Piece:
     """Shrink a discovered sequence to what a plan remembers of it."""
     videos = [frame for frame in found.frames if isinstance(frame, VideoRef)]
-    frames, sequence = len(found.frames) - len(videos), found.sequence
+    frames = len(found.frames) - len(videos)
     for video in videos:  # a guess from its size, at least one
         about, chosen = range(video.size_bytes // VIDEO_BYTES_PER_FRAME), video.selection
         frames += max(len(about[chosen.start : chosen.stop : chosen.step]), 1)
     return Piece(
-        sequence.sequence_id, sequence.frames_uri, found.content_key, frames,
-        picked=found.picked, splittable=not videos,
+        found.sequence_id, found.frames_uri, found.content_key, frames,
+        splittable=not videos,
     )  # fmt: skip

@@ -29,7 +29,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.frames.discover import Discovered
+from tasks.frames.discover import FoundSequence
 from tasks.frames.identity import handed_on, part_of, plain_name
 from tasks.frames.images import UPRIGHT, BadImageError, shown_size, stored_size, turn_boxes
 from tasks.passed_over import PassedOver
@@ -587,7 +587,7 @@ class Matching:
         for one in there.values():
             self._count(one, self.imported.entries_of(one))
 
-    def with_boxes(self, one: Discovered) -> Discovered:
+    def with_boxes(self, one: FoundSequence) -> FoundSequence:
         """Find the entries of a sequence's frames; returns it with the digest of its boxes.
 
         Raises:

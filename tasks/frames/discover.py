@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePosixPath
+from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.frames.identity import (
@@ -35,43 +36,59 @@ from tasks.frames.unread import is_read
 from tasks.passed_over import PassedOver, passed_over_in
 from tasks.store import storage
 from tasks.store.artifacts import content_key
+from tasks.store.manifests import Manifest
 from tasks.types import (
     ALL_FRAMES,
     Footage,
+    FrameFailure,
     FrameRef,
     FrameSelection,
     NothingFoundError,
-    SequenceRef,
     StreamRef,
     VideoRef,
 )
 
 
 @dataclass(frozen=True)
-class Discovered:
-    """A sequence with its selected frames, camera by camera, in order.
+class FoundSequence:
+    """One drive (or one video), or the part of it that a run is to label.
 
     A video is one VideoRef until `tasks.frames.video.expand_videos` has opened it.
 
     Attributes:
-        sequence: which.
-        frames: its frames.
+        sequence_id: stable across runs and machines: path of the sequence below the root of names,
+            "/" replaced where needed; safe as a file name.
+        frames_uri: fsspec URL of the folder of images, folder of camera folders, or video file; of
+            other formats `FOLDER#READER=PART` (`tasks.frames.identity`).
+        frames: those that are selected, camera by camera, in order; () until they are listed.
         picked: they were named one by one, so that listing the sequence anew may find others.
         boxes: digest of the imported boxes that belong to them, "" where a detector finds boxes.
         other_names: of sequences that have some of the frames, or more, if they are labeled.
+        chunks: (first, stop) of the sequence's chunks; None for all of them.
+        planned: frames that it is to have; of videos none or an estimate.
+        manifest: what an earlier run left, when nothing needs to be labeled.
+        failures: frames that the earlier run could not label.
+        tracks_made: what was measured on the tracks of that run's labels; None where they have
+            none yet.
 
     """
 
-    sequence: SequenceRef
-    frames: tuple[Footage, ...]
+    sequence_id: str
+    frames_uri: str
+    frames: tuple[Footage, ...] = ()
     picked: bool = False
     boxes: str = ""
     other_names: tuple[str, ...] = ()
+    chunks: tuple[int, int] | None = None
+    planned: int = 0
+    manifest: Manifest | None = None
+    failures: tuple[FrameFailure, ...] = ()
+    tracks_made: Mapping[str, Any] | None = None
 
     @property
     def key(self) -> tuple[str, str]:
         """What tells it from other sequences, and from itself with other frames."""
-        return self.sequence.sequence_id, self.content_key
+        return self.sequence_id, self.content_key
 
     @cached_property
     def content_key(self) -> str:
@@ -90,7 +107,7 @@ def discover(
     names: Names | None = None,
     *,
     passed_over: list[PassedOver] | None = None,
-) -> Iterator[Discovered]:
+) -> Iterator[FoundSequence]:
     """Every sequence of the sources with its frames, one listing per source, as a stream.
 
     Args:
@@ -123,7 +140,7 @@ def discover(
     ):
         if len(pattern_of) > 1 and storage.is_local(source):
             _refuse_same_places(one, source, owners)
-        _refuse_same_id(one.sequence, source, seen, name)
+        _refuse_same_id(one, source, seen, name)
         if one.frames:
             selected = True
             yield one
@@ -144,7 +161,7 @@ def _found(
     name: str,
     *,
     passed_over: list[PassedOver],
-) -> Iterator[tuple[str, Discovered]]:
+) -> Iterator[tuple[str, FoundSequence]]:
     """Sequences with their names, each with its source."""
     picked = pictures_among(list(pattern_of))
     folders = [beginning_of(pattern) or folder_of(source) for source, pattern in pattern_of.items()]
@@ -158,10 +175,7 @@ def _found(
         names.check_source(plain, reader.name, folders, name)
         for listed in reader.sequences(plain, of_source):
             found += 1
-            called, others = names.name_of(plain, listed, name)
-            sequence = SequenceRef(called, listed.address)
-            discovered = _discovered(sequence, listed.cameras, selection)
-            yield source, replace(discovered, other_names=others)
+            yield source, _found_sequence(names.name_of(plain, listed, name), listed, selection)
         if not found and not pattern:
             raise _no_media(source, reader, of_source)
         if not found:
@@ -172,9 +186,8 @@ def _found(
         folder = storage.join(root, *way)
         names.check_source(folder, FOLDERS.name, folders, name)
         listed = ListedSequence((), folder, by_camera(cameras))
-        called, others = names.name_of(folder, listed, name)
-        discovered = _discovered(SequenceRef(called, folder), listed.cameras, selection)
-        yield folder, replace(discovered, picked=True, other_names=others)
+        sequence = _found_sequence(names.name_of(folder, listed, name), listed, selection)
+        yield folder, replace(sequence, picked=True)
     for pattern in (one for one, found in fitting.items() if not found and not picked):
         raise _no_media(pattern)
 
@@ -193,9 +206,9 @@ def _no_media(
     )
 
 
-def _refuse_same_places(one: Discovered, source: str, owners: dict[str, str]) -> None:
+def _refuse_same_places(one: FoundSequence, source: str, owners: dict[str, str]) -> None:
     """Refuse a folder or video to which links lead from two sources: each walks by itself."""
-    uri = one.sequence.frames_uri
+    uri = one.frames_uri
     whole = {frame.uri for frame in one.frames if isinstance(frame, VideoRef) or frame.uri == uri}
     folders = {frame.uri.rpartition("/")[0] for frame in one.frames if frame.uri not in whole}
     for real_path in map(os.path.realpath, sorted(whole | folders)):
@@ -208,7 +221,7 @@ def _refuse_same_places(one: Discovered, source: str, owners: dict[str, str]) ->
 
 
 def _refuse_same_id(
-    sequence: SequenceRef, source: str, seen: dict[str, tuple[str, str]], name: str
+    sequence: FoundSequence, source: str, seen: dict[str, tuple[str, str]], name: str
 ) -> None:
     """Remember where each sequence comes from, and refuse a second one of the same name."""
     known = seen.setdefault(sequence.sequence_id, (sequence.frames_uri, source))
@@ -227,8 +240,10 @@ def _refuse_same_id(
     )
 
 
-def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -> list[Footage]:
-    """Frames of one sequence, listed anew; equal to `Discovered.frames`.
+def list_frames(
+    sequence: FoundSequence, selection: FrameSelection = ALL_FRAMES
+) -> tuple[Footage, ...]:
+    """Frames of one sequence, listed anew; equal to those that `discover` found.
 
     Raises:
         AutolabelError: it is gone.
@@ -238,7 +253,7 @@ def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -
     reader = reader_of(folder, name or FOLDERS.name)
     for listed in reader.sequences(_plain(reader.source_of(folder, part)), PassedOver()):
         if listed.address.rstrip("/") == sequence.frames_uri.rstrip("/"):
-            return list(_discovered(sequence, listed.cameras, selection).frames)
+            return _found_sequence((sequence.sequence_id, ()), listed, selection).frames
     raise AutolabelError(
         f"sequence {sequence.sequence_id}: no frames below {storage.redact(sequence.frames_uri)}"
     )
@@ -248,20 +263,25 @@ def _plain(source: str) -> str:
     return str(storage.local_path(source)) if storage.is_local(source) else source.rstrip("/")
 
 
-def _discovered(
-    sequence: SequenceRef, cameras: Mapping[str, Sequence[File]], selection: FrameSelection
-) -> Discovered:
+def _found_sequence(
+    names: tuple[str, tuple[str, ...]], listed: ListedSequence, selection: FrameSelection
+) -> FoundSequence:
+    """Name a sequence that a reader has listed, as `Names.name_of` says, and select its frames."""
+    sequence_id, other_names = names
     frames: list[Footage] = []
     named: dict[str, str] = {}
-    for camera, pictures in cameras.items():
+    for camera, pictures in listed.cameras.items():
         name = camera and safe_name(camera, CAMERA_BYTES)
         if named.setdefault(name, camera) != camera:
-            where = storage.redact(sequence.frames_uri)
+            where = storage.redact(listed.address)
             raise AutolabelError(
                 f"{where}: cameras {named[name]} and {camera} are both called {name}"
             )
-        frames += _frames_of(sequence.sequence_id, name, pictures, selection)
-    return Discovered(sequence, tuple(frames))
+        frames += _frames_of(sequence_id, name, pictures, selection)
+    known = sum(isinstance(frame, FrameRef) for frame in frames)
+    return FoundSequence(
+        sequence_id, listed.address, tuple(frames), other_names=other_names, planned=known
+    )
 
 
 def _frames_of(

@@ -84,7 +84,7 @@ class Names:
 
     """
 
-    def __init__(self, known: Root | None = None, asked: str = "") -> None:
+    def __init__(self, known: Root | None = None, asked: str | None = None) -> None:
         """Begin with the root that is recorded, if any, and the one that is asked for, if any.
 
         Raises:

@@ -9,7 +9,7 @@ from sam2_core.serving.transport import ServerAbsentError
 from sam2_core.trust.certify import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.errors import error_text
-from tasks.frames.discover import Discovered
+from tasks.frames.discover import FoundSequence
 from tasks.observe.progress import LOAD, SEGMENT, TRACK, summed
 from tasks.pipeline.chunk import ChunkState
 from tasks.store.manifests import ChunkRecord, Manifest
@@ -33,34 +33,6 @@ class NotFetchedError(AutolabelError):
         """Say what could not be fetched; `busy`: its server was, or did not answer."""
         super().__init__(reason)
         self.busy = busy
-
-
-@dataclass(frozen=True)
-class SequencePart:
-    """A sequence, or the part of it that a run is to label.
-
-    Attributes:
-        found: the sequence; its frames are listed anew where none are given.
-        chunks: (first, stop) of the sequence's chunks; None for all of them.
-        planned: frames that it is to have; of videos none or an estimate.
-        manifest: what an earlier run left, when nothing needs to be labeled.
-        failures: frames that the earlier run could not label.
-        tracks_made: what was measured on the tracks of that run's labels; None where they have
-            none yet.
-
-    """
-
-    found: Discovered
-    chunks: tuple[int, int] | None = None
-    planned: int = 0
-    manifest: Manifest | None = None
-    failures: tuple[FrameFailure, ...] = ()
-    tracks_made: Mapping[str, Any] | None = None
-
-    @property
-    def name(self) -> str:
-        """Sequence id."""
-        return self.found.sequence.sequence_id
 
 
 @dataclass(frozen=True)
@@ -195,10 +167,12 @@ class SequenceOutcome:
         return ", ".join(parts)
 
 
-def complete_before(part: SequencePart) -> SequenceOutcome:
+def complete_before(part: FoundSequence) -> SequenceOutcome:
     """Outcome of a part that was complete before."""
     chunks = part.manifest.chunks if part.manifest else ()
-    outcome = replace(_counted(part.name, chunks), manifest=part.manifest, failures=part.failures)
+    outcome = replace(
+        _counted(part.sequence_id, chunks), manifest=part.manifest, failures=part.failures
+    )
     return outcome if part.tracks_made is None else with_tracks(outcome, part.tracks_made)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import ensure_database
 from tasks.dataset.lazy_imports import import_around_fiftyone
-from tasks.frames.discover import Discovered, list_frames
+from tasks.frames.discover import FoundSequence, list_frames
 from tasks.frames.sources import remember_frames
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, SEGMENT, TRACK
 from tasks.pipeline.chunk import ChunkState, count_kept, stored_chunk
@@ -25,7 +25,6 @@ from tasks.pipeline.fill_gaps import Filled, fill_gaps
 from tasks.pipeline.outcome import (
     NotFetchedError,
     SequenceOutcome,
-    SequencePart,
     UnreadableError,
     complete_before,
     outcome_so_far,
@@ -69,7 +68,7 @@ class Opened:
 
     """
 
-    part: SequencePart
+    part: FoundSequence
     chunks: tuple[Chunk, ...] = ()
     rest: tuple[Chunk, ...] = ()
     stored_paths: frozenset[str] = frozenset()
@@ -77,7 +76,7 @@ class Opened:
     attempt_uri: str = ""
 
 
-def open_sequence(job: Job, part: SequencePart) -> Opened:
+def open_sequence(job: Job, part: FoundSequence) -> Opened:
     """List a sequence's frames if they are not listed, and cut this part of it into chunks.
 
     Videos are fetched and opened for that. A sequence that is complete by now has no chunks.
@@ -89,24 +88,24 @@ def open_sequence(job: Job, part: SequencePart) -> Opened:
 
     """
     job.context.check()
-    found, size, expect = part.found, job.params.chunk_frames, job.context.progress.expect
-    if not found.frames:
-        found = replace(found, frames=tuple(list_frames(found.sequence, job.params.selection)))
-        remember_frames(found.frames)
-    if job.params.boxes and not found.boxes:
-        found = replace(found, boxes=job.imported().digest_of(found.frames))
-    if found is not part.found:
-        part = as_left(job.params.out, job.stamp.run_key, replace(part, found=found))
+    planned, size, expect = part, job.params.chunk_frames, job.context.progress.expect
+    if not part.frames:
+        part = replace(part, frames=list_frames(part, job.params.selection))
+        remember_frames(part.frames)
+    if job.params.boxes and not part.boxes:
+        part = replace(part, boxes=job.imported().digest_of(part.frames))
+    if part is not planned:
+        part = as_left(job.params.out, job.stamp.run_key, part)
         if part.manifest:
             # Planned with other frames, perhaps, for which there may be labels, too.
-            manifest = ListedManifest(0.0, job.stamp.run_key, part.name, part.found.content_key)
+            manifest = ListedManifest(0.0, job.stamp.run_key, *part.key)
             declare_again(job.params.out, [manifest])
-            expect((part.name, part.chunks), part.manifest.frames - part.planned)
+            expect((part.sequence_id, part.chunks), part.manifest.frames - part.planned)
             count_kept(job, part.manifest.frames, DOWNLOAD, DETECT, SEGMENT)
             return Opened(part)
-    frames, failures = _expanded(found)
-    key = replace(job.stamp, boxes=found.boxes).labels_key
-    chunks = tuple(artifacts.chunks_of(frames, key, size, found.boxes))
+    frames, failures = _expanded(part)
+    key = replace(job.stamp, boxes=part.boxes).labels_key
+    chunks = tuple(artifacts.chunks_of(frames, key, size, part.boxes))
     first, stop = part.chunks or (0, len(chunks))
     # Plans count chunks from frames alone; every camera's last chunk is shorter, so with several
     # cameras there are more, and those are the last part's.
@@ -121,7 +120,7 @@ def open_sequence(job: Job, part: SequencePart) -> Opened:
     complete = sum(chunk.path("frames") in stored_paths for chunk in mine)
     attempt_uri: str | None = ""
     if job.counts_attempts:
-        case = quarantine.Case(job.params.out, job.stamp.run_key, part.name, found.content_key)
+        case = quarantine.Case(job.params.out, job.stamp.run_key, *part.key)
         attempt_uri = quarantine.begin(case, complete, first)
     if attempt_uri is None:
         raise AutolabelError(
@@ -129,20 +128,20 @@ def open_sequence(job: Job, part: SequencePart) -> Opened:
             "further; the same `autolabel backfill` with --retry-quarantined tries it again"
         )
     frames_here = sum(len(chunk.frames) for chunk in mine)
-    expect((part.name, part.chunks), frames_here - part.planned)
+    expect((part.sequence_id, part.chunks), frames_here - part.planned)
     in_chunks = counted(len(mine), "chunk")
-    log.info("%s: %s in %s", part.name, counted(frames_here, "frame"), in_chunks)
+    log.info("%s: %s in %s", part.sequence_id, counted(frames_here, "frame"), in_chunks)
     return Opened(part, mine, rest, stored_paths, failures, attempt_uri)
 
 
-def as_left(out_uri: str, run_key: str, part: SequencePart) -> SequencePart:
+def as_left(out_uri: str, run_key: str, part: FoundSequence) -> FoundSequence:
     """Return a part of a sequence that is complete with what completed it, else as it is.
 
     That is its manifest, and the frames that could not be labeled: who goes on after a worker that
     was killed tells of them, too.
     """
     try:
-        manifest = manifests.read_manifest(out_uri, run_key, part.name, part.found.content_key)
+        manifest = manifests.read_manifest(out_uri, run_key, *part.key)
         failures = tuple(failures_of(out_uri, manifest))
     except (storage.NotFoundError, IncompleteArtifactError):
         return part
@@ -157,7 +156,7 @@ def failures_of(out_uri: str, manifest: Manifest) -> Iterator[FrameFailure]:
             yield from (one.failure for one in labeled if one.failure)
 
 
-def _expanded(found: Discovered) -> tuple[list[FrameRef], tuple[FrameFailure, ...]]:
+def _expanded(found: FoundSequence) -> tuple[list[FrameRef], tuple[FrameFailure, ...]]:
     """Open the videos: every frame, and what could not be opened."""
     from tasks.frames.video import expand_videos
 
@@ -185,33 +184,33 @@ def check_sequence(
     manifest is a partial one: the next run tries those again. While chunks of other shards are
     missing it is not declared; if two shards end together, both write the same manifest.
     """
-    part, found = opened.part, opened.part.found
+    part = opened.part
     if part.manifest:
         return complete_before(part)
     started = time.perf_counter()
     states = [state for block in blocks for state in block]
     others = _of_others(job, opened.rest)
     together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
-    outcome = outcome_so_far(part.name, together, opened.failures)
+    outcome = outcome_so_far(part.sequence_id, together, opened.failures)
     for one in outcome.failures[:FAILURES_LOGGED]:  # the report has all of them
         name = one.uri.rpartition("/")[2]
-        log.info("%s: %s failed in %s: %s", part.name, name, one.stage, one.reason)
+        log.info("%s: %s failed in %s: %s", part.sequence_id, name, one.stage, one.reason)
     if len(outcome.failures) > FAILURES_LOGGED:
         more = len(outcome.failures) - FAILURES_LOGGED
-        log.info("%s: %d more frames failed", part.name, more)
+        log.info("%s: %d more frames failed", part.sequence_id, more)
     frames = counted(outcome.frames, "frame")
     if others is None:
         told = "%s: %s, %s, the rest of it is done by other shards"
-        log.info(told, part.name, frames, outcome.masks)
+        log.info(told, part.sequence_id, frames, outcome.masks)
         return outcome
-    log.info("%s: %s, %s", part.name, frames, outcome.masks)
+    log.info("%s: %s, %s", part.sequence_id, frames, outcome.masks)
     partial = bool(opened.failures) or any(one.may_yet_come for one in outcome.failures)
     versions = [one.versions for one in together]
     manifest = Manifest(
-        part.name,
-        found.sequence.frames_uri,
-        found.content_key,
-        replace(job.stamp, boxes=found.boxes),
+        part.sequence_id,
+        part.frames_uri,
+        part.content_key,
+        replace(job.stamp, boxes=part.boxes),
         tuple(one.record for one in together if one.record),
         partial,
         tuple(one for i, one in enumerate(versions) if one not in versions[:i]),

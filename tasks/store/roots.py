@@ -4,9 +4,8 @@ A sequence is named by its path below one root, which the first command records 
 every later command gives it the same name, or is refused.
 """
 
-import hashlib
-import json
 import time
+import uuid
 from dataclasses import asdict, dataclass
 
 from pydantic import TypeAdapter, ValidationError
@@ -79,8 +78,7 @@ def write_root(out_uri: str, root: Root, known: Root | None = None) -> None:
     """
     found = read_root(out_uri)
     if found == known:
-        digest = hashlib.sha256(json.dumps(asdict(root)).encode()).hexdigest()[:20]
-        name = first_root(out_uri) or f"{time.time_ns():020d}-{digest}.json"
+        name = first_root(out_uri) or f"{time.time_ns():020d}-{uuid.uuid4().hex[:20]}.json"
         data = checksums.encode_json({"root": asdict(root)})
         storage.write_bytes(storage.join(out_uri, ROOTS, name), data)
         found = read_root(out_uri)

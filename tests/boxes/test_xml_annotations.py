@@ -1,6 +1,7 @@
 """CVAT's and Pascal VOC's XML: every shape is a box, counted, or said to be wrong."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,7 +137,7 @@ def tracks_on(tmp_path, names, selection="", stop_frame=3):
     imported = cvat(tmp_path / "a.xml", track.replace(meta, meta if stop_frame else ""))
     (found,) = discover([str(tmp_path / "in")])
     if selection:
-        found = type(found)(found.sequence, found.frames[selection])
+        found = replace(found, frames=found.frames[selection])
     Matching(imported).with_boxes(found)
     return [imported.of(one).xyxy_px[:, 0].tolist() for one in found.frames]
 

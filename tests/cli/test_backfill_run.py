@@ -93,6 +93,7 @@ def test_a_plan_to_be_looked_at_needs_no_worker_and_says_whose_backend_it_took(
     monkeypatch, tmp_path, capsys
 ):
     """Prefect and its workers are stand-ins: those that are online tell nothing."""
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))  # no rate was measured there
     monkeypatch.setattr(backfill_run, "use_api", lambda: "")
     monkeypatch.setattr(backfill_run.fleet, "workers_online", lambda: ["plain", "another"])
     pool = SimpleNamespace(name="gpu", type="process", base_job_template={})

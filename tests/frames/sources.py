@@ -52,12 +52,12 @@ def write(root, *paths):
 
 
 def ids(*sources):
-    return [one.sequence.sequence_id for one in discover([str(source) for source in sources])]
+    return [one.sequence_id for one in discover([str(source) for source in sources])]
 
 
 def shape(found):
     return {
-        one.sequence.sequence_id: [
+        one.sequence_id: [
             (f.camera, getattr(f, "index", "video"), f.uri.replace("%20", " ").rsplit("/", 1)[-1])
             for f in one.frames
         ]

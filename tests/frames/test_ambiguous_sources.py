@@ -23,11 +23,11 @@ def test_links_between_siblings_end_and_every_real_folder_comes_once(tmp_path):
     (tree / "d0" / "loop").symlink_to(tree)
     (tree / "d0" / "dangling.jpg").symlink_to(tmp_path / "none.jpg")
     found = list(discover([str(tree)]))
-    assert sorted(one.sequence.sequence_id for one in found) == sorted(
+    assert sorted(one.sequence_id for one in found) == sorted(
         [*(f"d{number}" for number in range(12)), "one", "stored", "two__b"]
     )
     for one in found:  # alone, as in its shard
-        assert list_frames(one.sequence) == list(one.frames)
+        assert list_frames(one) == one.frames
 
 
 def test_a_camera_that_is_a_link_into_the_source_is_refused(tmp_path):

@@ -48,7 +48,7 @@ def test_an_archive_is_a_folder_of_its_members(place, tmp_path):
     found = list(discover([place]))
     assert found == list(discover([f"{place}/shard-0001.tar"]))
     assert {
-        one.sequence.sequence_id: [(f.camera, f.index, f.uri.split("#")[1]) for f in one.frames]
+        one.sequence_id: [(f.camera, f.index, f.uri.split("#")[1]) for f in one.frames]
         for one in found
     } == {
         "shard-0001": [
@@ -58,8 +58,8 @@ def test_an_archive_is_a_folder_of_its_members(place, tmp_path):
         "shard-0001__other": [("", 0, "other/a")],
     }  # fmt: skip
     for one in found:
-        assert list_frames(one.sequence) == list(one.frames)
-        assert all(is_below(frame.uri, one.sequence.frames_uri) for frame in one.frames)
+        assert list_frames(one) == one.frames
+        assert all(is_below(frame.uri, one.frames_uri) for frame in one.frames)
     frames = [frame for one in found for frame in one.frames]
     fetched = download(frames)
     contents = [Path(frame.local_path).read_bytes() for frame in fetched]
@@ -94,10 +94,10 @@ def test_topics_with_pictures_are_cameras(place, tmp_path):
     data = recordings.drive(tmp_path / "made.mcap").read_bytes()
     storage.write_bytes(f"{place}/drive.mcap", data)
     one = only(place)
-    assert one.sequence.sequence_id == "drive"
+    assert one.sequence_id == "drive"
     assert only(f"{place}/drive.mcap") == only(place, format_="mcap") == one
     assert [frame.camera for frame in one.frames] == ["front", "rear"]
-    assert list_frames(one.sequence) == list(one.frames)
+    assert list_frames(one) == one.frames
     frames = opened(place)
     assert [(f.camera, f.index) for f in frames] == [
         (c, i) for c in ("front", "rear") for i in range(3)
@@ -105,8 +105,8 @@ def test_topics_with_pictures_are_cameras(place, tmp_path):
     for frame in frames:
         assert frame.timestamp_ns == T0_NS + frame.index * 10**8 - 10**7  # of the header
         assert Path(frame.local_path).read_bytes() == jpeg(frame.index)  # as they were
-        assert is_below(frame.uri, one.sequence.frames_uri)
-    address = relative_address(frames[0].uri, one.sequence.frames_uri)
+        assert is_below(frame.uri, one.frames_uri)
+    address = relative_address(frames[0].uri, one.frames_uri)
     assert address.endswith("drive.mcap#/sensing/camera/front/image_color/compressed#frame=0")
     assert opened(place) == frames
     assert [frame.index for frame in opened(place, "1:3")] == [1, 2, 1, 2]
@@ -122,8 +122,8 @@ def test_files_of_a_bag_follow_each_other(tmp_path):
     (bag / "metadata.yaml").write_text("rosbag2_bagfile_information:\n  storage_identifier: mcap\n")
     one = only(bag)
     assert only(bag.parent) == one
-    assert one.sequence.sequence_id == "rosbag2"
-    assert list_frames(one.sequence) == list(one.frames)
+    assert one.sequence_id == "rosbag2"
+    assert list_frames(one) == one.frames
     front = [frame for frame in opened(bag) if frame.camera == "front"]
     assert [(frame.index, frame.timestamp_ns) for frame in front] == [
         (i, T0_NS + i * 10**8 - 10**7) for i in range(5)

@@ -26,7 +26,7 @@ def test_names_in_an_archive_that_lead_out_of_it_are_told(tmp_path):
     members = [("/etc/x.jpg", jpeg(0)), ("a/../../up.jpg", jpeg(1)), ("s/b\udcff.jpg", jpeg(2))]
     path = recordings.tar(tmp_path / "a.tar", members)
     one = only(path)
-    assert one.sequence.sequence_id == "a__etc", "below the archive, as tar itself does"
+    assert one.sequence_id == "a__etc", "below the archive, as tar itself does"
     assert len(good(download(one.frames))) == 1
     told = r"2 names that no file can have (a/../../up.jpg, s/b\udcff.jpg)"
     assert passed_over(path) == told
@@ -56,7 +56,7 @@ def test_a_damaged_header_in_an_archive_is_a_failed_frame_behind_the_others(tmp_
     data[place + 148] = ord("9")  # of the header's checksum
     path.write_bytes(data)
     one = only(path)
-    assert list_frames(one.sequence) == list(one.frames)
+    assert list_frames(one) == one.frames
     outcomes = download(one.frames)
     assert [frame.index for frame in good(outcomes)] == [0, 1]
     assert all(frame.timestamp_ns for frame in good(outcomes)), "the others keep their times"
@@ -113,9 +113,9 @@ def test_scenes_of_one_name_are_sequences_each(tmp_path, caplog):
     root = formats.nuscenes(tmp_path / "in")
     scenes = root / "v1.0-mini" / "scene.json"
     formats.change_table(scenes, lambda rows: [row.update(name="one") for row in rows])
-    found = {one.sequence.sequence_id: one for one in discover([str(root)])}
+    found = {one.sequence_id: one for one in discover([str(root)])}
     assert sorted(found) == ["one-token-scene-0061", "one-token-scene-0103"]
-    assert all(list_frames(one.sequence) == list(one.frames) for one in found.values())
+    assert all(list_frames(one) == one.frames for one in found.values())
     assert "several scenes are called one" in caplog.text
 
 

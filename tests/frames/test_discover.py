@@ -49,18 +49,18 @@ def test_sequences_and_frames_of_a_tree(tree):
             assert frame.etag
             assert frame.size_bytes > 0
             assert fsspec.core.url_to_fs(frame.uri)[0].cat_file(frame.uri)  # the address works
-        assert list_frames(one.sequence) == list(one.frames)
-    front = next(o for o in found if o.sequence.sequence_id == "drive_b").frames[1]
+        assert list_frames(one) == one.frames
+    front = next(o for o in found if o.sequence_id == "drive_b").frames[1]
     assert front.timestamp_ns == 1532402927612460000
 
 
 def test_content_keys_change_with_the_content_only(tree, tmp_path):
-    first = {one.sequence.sequence_id: one.content_key for one in discover([tree])}
-    assert first == {one.sequence.sequence_id: one.content_key for one in discover([tree])}
+    first = {one.sequence_id: one.content_key for one in discover([tree])}
+    assert first == {one.sequence_id: one.content_key for one in discover([tree])}
     assert len(set(first.values())) == len(first)
     if not tree.startswith("http"):
         storage.write_bytes(storage.join(tree, "drive_a/frame_2.JPG"), b"changed")
-        second = {one.sequence.sequence_id: one.content_key for one in discover([tree])}
+        second = {one.sequence_id: one.content_key for one in discover([tree])}
         assert {name for name in first if first[name] != second[name]} == {"drive_a"}
 
 

@@ -75,7 +75,7 @@ def test_camera_names(names, expected):
 
 def test_a_camera_beside_a_sequence_is_told(tmp_path, caplog):
     write(tmp_path, "d/cam1/1.jpg", "d/A/1.jpg", "e/front/1.jpg", "e/rear/1.jpg", "f/A/1.jpg")
-    found = [one.sequence.sequence_id for one in discover([str(tmp_path)])]
+    found = [one.sequence_id for one in discover([str(tmp_path)])]
     assert sorted(found) == ["d", "d__A", "e", "f__A"]
     (told,) = [one.getMessage() for one in caplog.records]
     assert "/d: cam1 is a camera by its name, and A beside it a sequence of its own" in told
@@ -96,15 +96,15 @@ def test_long_names_are_shortened_when_they_are_found(request, tmp_path, kind):
     names = ids(root)
     assert len(set(names)) == 2
     for one in discover([root]):
-        assert one.sequence.sequence_id in names
-        assert one.sequence.sequence_id.startswith("ä" * 50)
+        assert one.sequence_id in names
+        assert one.sequence_id.startswith("ä" * 50)
         (chunk,) = chunks_of(one.frames, "r" * 20)
-        out, case = storage.join(root, "out"), (one.sequence.sequence_id, one.content_key)
+        out, case = storage.join(root, "out"), (one.sequence_id, one.content_key)
         labeled = [LabeledFrame(f, Boxes.empty(), failure=FAILURE) for f in chunk.frames]
         stamp = RunStamp("detector")
         write_labels(out, chunk, labeled, stamp)
         record = ChunkRecord.of(chunk, labeled)
-        write_manifest(out, Manifest(case[0], one.sequence.frames_uri, case[1], stamp, (record,)))
+        write_manifest(out, Manifest(case[0], one.frames_uri, case[1], stamp, (record,)))
         assert case in complete_keys(list_manifests(out, stamp.run_key))
         quarantine.begin(quarantine.Case(out, stamp.run_key, *case), 0)
 

@@ -33,7 +33,7 @@ def test_letters_with_marks_are_found_however_they_are_written(tmp_path, ways, k
     else:
         pq.write_table(pa.table({"path": [in_list(NAME)]}), path)
     found = only(path)
-    assert list_frames(found.sequence) == list(found.frames)
+    assert list_frames(found) == found.frames
     assert len(good(download(found.frames))) == 1
     assert found.frames[0].uri == f"{tmp_path}/{on_disk(NAME)}", "as the disk spells it"
 
@@ -87,7 +87,7 @@ def test_links_in_an_archive_are_the_pictures_that_they_lead_to(tmp_path):
         ("./d/7.jpg", "d/8.jpg", tarfile.LNKTYPE),
     ])  # fmt: skip
     found = only(path)
-    assert list_frames(found.sequence) == list(found.frames)
+    assert list_frames(found) == found.frames
     frames = good(download(found.frames))
     assert [frame.uri.rpartition("#at=")[0][-5:] for frame in frames] == [
         f"{number}.jpg" for number in (1, 2, 3, 4, 5)

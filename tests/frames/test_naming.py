@@ -2,7 +2,8 @@
 
 import pytest
 
-from flows.plan.names import keep_names
+from flows.params import LabelParams
+from flows.plan.plan import begin
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover
 from tasks.frames.listing import ListedSequence
@@ -38,11 +39,11 @@ def named(tmp_path):
         out_uri = str(tmp_path / out)
         names = Names(roots.read_root(out_uri), str(root))
         found = {
-            one.sequence.sequence_id: one.sequence.frames_uri.replace("memory:///", "memory://")
+            one.sequence_id: one.frames_uri.replace("memory:///", "memory://")
             for one in discover([str(one) for one in sources], name=name, format_=format_,
                                 names=names)
         }  # fmt: skip
-        keep_names(out_uri, names)
+        begin(LabelParams(sources=(str(sources[0]),), out=out_uri), names, ())
         return found
 
     return plan
@@ -141,12 +142,12 @@ def test_a_link_to_the_root_is_another_source(local, named):
 @pytest.mark.parametrize("part", ["rig/CAM_FRONT", "rig/CAM_FRONT/1.jpg", "rig/CAM_*"])
 def test_a_camera_knows_the_sequence_that_it_is_one_of(local, named, part):
     (whole,) = (one for one in discover([f"{local}/05-02/rig"]) if one.frames)
-    assert whole.sequence.sequence_id == "rig"
+    assert whole.sequence_id == "rig"
     names = Names(roots.Root(str(local)))
     for one in discover([f"{local}/05-02/{part}"], names=names):
         assert one.other_names == ("05-02__rig",)
         (every,) = discover([f"{local}/05-02/rig"], names=names)
-        assert one.sequence.sequence_id in every.other_names
+        assert one.sequence_id in every.other_names
 
 
 @pytest.mark.parametrize("source", ["05-02/a", "05-03/ride.mp4", "05-01/a/[12].jpg"])
@@ -200,7 +201,7 @@ def test_two_commands_at_once_are_told(local, named, tmp_path):
     assert list(discover([str(local)], names=late))
     named(local / "05-01")
     with pytest.raises(AutolabelError, match=r"another command began to label .*05-01 at this"):
-        keep_names(str(tmp_path / "labels"), late)
+        begin(LabelParams(sources=(str(local),), out=str(tmp_path / "labels")), late, ())
     assert len(recorded(tmp_path)) == 1
 
 

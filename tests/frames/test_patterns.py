@@ -55,12 +55,12 @@ def test_pictures_one_by_one_are_the_sequences_of_their_folders(tree):
     named = [f"{tree}/a/2.jpg", f"{tree}/b/1.jpg", f"{tree}/a/1.jpg"]
     assert found(*named) == {"a": [("", "1.jpg"), ("", "2.jpg")], "b": [("", "1.jpg")]}
     (only,) = discover([f"{tree}/a/1.jpg"])
-    assert (only.sequence.sequence_id, only.picked) == ("a", True)
+    assert (only.sequence_id, only.picked) == ("a", True)
     (some,) = discover(named[::2])
-    assert (some.sequence.frames_uri, some.picked) == (f"{tree}/a", True)
+    assert (some.frames_uri, some.picked) == (f"{tree}/a", True)
     (whole,) = discover([f"{tree}/a"])
-    identities = {frame_key(frame, whole.sequence.frames_uri) for frame in whole.frames}
-    assert {frame_key(frame, some.sequence.frames_uri) for frame in some.frames} < identities
+    identities = {frame_key(frame, whole.frames_uri) for frame in whole.frames}
+    assert {frame_key(frame, some.frames_uri) for frame in some.frames} < identities
     with pytest.raises(AutolabelError, match="does not exist"):
         found(f"{tree}/a/1.jpg", f"{tree}/a/3.jpg")
     with pytest.raises(AutolabelError, match="is inside source"):
@@ -76,7 +76,7 @@ def test_pictures_beside_cameras_are_refused(tmp_path):
 def test_the_one_sequence_is_called_as_told(tmp_path):
     write(tmp_path, "a/1.jpg", "b/1.jpg")
     (one,) = discover([str(tmp_path / "a")], name="monday")
-    assert one.sequence.sequence_id == one.frames[0].sequence_id == "monday"
+    assert one.sequence_id == one.frames[0].sequence_id == "monday"
     assert one.content_key == next(iter(discover([str(tmp_path / "a")]))).content_key
     with pytest.raises(AutolabelError, match=r"--sequence monday names one .*/a and .*/b"):
         found(tmp_path, name="monday")

@@ -71,7 +71,7 @@ def times(found):
     shape = defaultdict(lambda: defaultdict(list))
     for one in found:
         for frame in one.frames:
-            times_ns = shape[one.sequence.sequence_id][frame.camera]
+            times_ns = shape[one.sequence_id][frame.camera]
             assert frame.index == len(times_ns)
             times_ns.append(frame.timestamp_ns)
     return shape
@@ -83,8 +83,8 @@ def test_a_source_is_known_by_looking_at_it(make, tmp_path):
     found = list(discover([source]))
     assert times(found) == SHAPES[make]
     for one in found:
-        assert list_frames(one.sequence) == list(one.frames)  # as a worker finds it
-        assert all(is_below(frame.uri, one.sequence.frames_uri) for frame in one.frames)
+        assert list_frames(one) == one.frames  # as a worker finds it
+        assert all(is_below(frame.uri, one.frames_uri) for frame in one.frames)
         assert all(frame.etag and frame.size_bytes for frame in one.frames)
     assert not [one for f in found for one in download(f.frames) if isinstance(one, FrameFailure)]
 
@@ -100,7 +100,7 @@ def test_buckets_have_the_same_formats(make, tmp_path, s3):
     found = list(discover([f"{s3}/{path.relative_to(tmp_path)}"]))
     assert times(found) == SHAPES[make]
     for one in found:
-        assert list_frames(one.sequence) == list(one.frames)
+        assert list_frames(one) == one.frames
 
 
 @pytest.mark.ci
@@ -123,7 +123,7 @@ def test_one_command_labels_sources_of_every_format(tmp_path):
 
 def test_the_t4_sample_is_read_where_it_lies(shared_data):
     (one,) = discover([str(shared_data / "t4_sample" / "t4dataset")])
-    assert one.sequence.sequence_id == "minimal_test_scene"
+    assert one.sequence_id == "minimal_test_scene"
     assert Counter(frame.camera for frame in one.frames) == {"CAM_BACK": 3, "CAM_FRONT": 3}
     assert one.frames[0].timestamp_ns == 1704067200 * S
     assert (one.frames[1].timestamp_ns - one.frames[0].timestamp_ns) == S
@@ -166,7 +166,7 @@ def test_tables_are_read_once_for_all_sequences_and_again_when_they_change(tmp_p
     read, rows = [], nuscenes.rows
     monkeypatch.setattr(nuscenes, "rows", lambda uri: (read.append(uri), rows(uri))[1])
     found = list(discover([str(root)]))
-    assert [list_frames(one.sequence) for one in found] == [list(one.frames) for one in found]
+    assert [list_frames(one) for one in found] == [one.frames for one in found]
     assert sum(uri.endswith("sample_data.json") for uri in read) == 1
     table = root / "v1.0-mini" / "sample_data.json"
     table.write_text(json.dumps(json.loads(table.read_text())[1:]))
@@ -298,14 +298,14 @@ def test_a_list_may_name_pictures_beside_their_folder(tmp_path, folder):
     images = [{"id": number, "file_name": name} for number, name in enumerate(names)]
     (tmp_path / "list.json").write_text(json.dumps({"images": images}))
     found = list(discover([str(tmp_path / "list.json")]))
-    assert [one.sequence.sequence_id for one in found] == ["list", folder]
-    assert [list_frames(one.sequence) for one in found] == [list(one.frames) for one in found]
+    assert [one.sequence_id for one in found] == ["list", folder]
+    assert [list_frames(one) for one in found] == [one.frames for one in found]
 
 
 def test_pictures_that_a_run_drew_are_no_frames(tmp_path):
     drawn = tmp_path / "out" / "reports" / ("0123456789" * 2) / "overlays"
     write(tmp_path, "in/1.jpg", drawn.relative_to(tmp_path) / "in" / "000000.jpg")
-    assert only(tmp_path).sequence.sequence_id == "in"
+    assert only(tmp_path).sequence_id == "in"
     assert len(only(drawn).frames) == 1, "unless somebody names them"
 
 

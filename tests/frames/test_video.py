@@ -97,7 +97,7 @@ def test_marks_in_names_are_plain_characters(s3, tmp_path):
     for root in (str(tmp_path / "in"), f"{s3}/in"):
         for name in names:
             storage.write_bytes(f"{root}/{name}", video if name.endswith("mp4") else name.encode())
-        found = {one.sequence.sequence_id: one.frames for one in discover([root])}
+        found = {one.sequence_id: one.frames for one in discover([root])}
         images = found.pop("in")
         outcomes = [one for frames in found.values() for one in expand_videos(frames)]
         assert sorted(one.uri for one in outcomes) == [

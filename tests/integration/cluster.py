@@ -212,7 +212,7 @@ def every_frame_once(source: str, out: str, run_key: str) -> int:
     complete = manifests.complete_keys(manifests.list_manifests(out, run_key))
     count = 0
     for one in discover((source,), FrameSelection.parse("::")):
-        name = one.sequence.sequence_id
+        name = one.sequence_id
         (key,) = [
             key for at, key in complete if at == name and key.partition("-")[0] == one.content_key
         ]

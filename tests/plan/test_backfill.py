@@ -12,7 +12,6 @@ from flows.plan.backfill import plan_backfill, plan_rows
 from flows.plan.plan import job_of, make_plan
 from flows.plan.rates import Rate, last_rate, remember_rate
 from flows.plan.shards import pack
-from flows.shard import parts_of
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import open_dataset
 from tasks.frames.listing import walk
@@ -134,29 +133,9 @@ def test_a_plan_is_cut_once_for_the_workers_that_are_online(params, monkeypatch)
     assert list(rest.pieces) == plan.works[2:]
 
 
-def test_a_worker_takes_the_pictures_that_were_named_and_not_all_of_their_folder(params, tmp_path):
-    whole = params().label
-    first, *others = sorted(map(str, (tmp_path / "in" / "undated").glob("*.jpg")))
-    assert others
-    label = whole.model_copy(update={"sources": (f"{tmp_path}/in/2026*/*", first)})
-    plan = plan_backfill(BackfillParams(label=label))
-    assert (plan.to_label, plan.frames) == (3, 5)
-    parts = [part for shard in plan.shards for part in parts_of(shard)]
-    assert {part.name: len(part.found.frames) for part in parts} == {
-        "2026-01-05-late": 2, "2026-11-20-new": 2, "undated": 1,
-    }  # fmt: skip
-    keys = [work.content_key.partition("-")[0] for work in plan.works]
-    assert [part.found.content_key for part in parts] == keys  # boxes are looked at when opened
-    (tmp_path / "in" / "undated").rename(tmp_path / "elsewhere")
-    with pytest.raises(AutolabelError):
-        parts_of(plan.shards[-1])
-
-
-def test_lists_that_no_run_can_hold_are_refused(params, tmp_path):
-    pictures = tuple(sorted(map(str, (tmp_path / "in" / "undated").glob("*.jpg"))))
-    long = (*pictures, *pictures * (200_000 // len(pictures[0])))
-    label = params().label.model_copy(update={"sources": long})
-    with pytest.raises(AutolabelError, match="more than the parameters of a run can hold"):
+def test_single_pictures_are_refused(params, tmp_path):
+    label = params().label.model_copy(update={"sources": (f"{tmp_path}/in/2026*/*",)})
+    with pytest.raises(AutolabelError, match=r"jpg is a single picture.* name its folder"):
         plan_backfill(BackfillParams(label=label))
 
 

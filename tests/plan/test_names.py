@@ -5,11 +5,10 @@ from contextlib import nullcontext
 import pytest
 
 from flows import backfill
+from flows.cli.nightly import refuse_other_names
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
-from flows.plan.names import keep_names, refuse_other_names
-from flows.plan.plan import check_writable, make_plan
-from flows.shard import parts_of
+from flows.plan.plan import begin, check_writable, make_plan
 from tasks.frames.naming import NamedOtherwiseError
 from tasks.store import roots, storage
 from tasks.store.manifests import Manifest, write_manifest
@@ -58,28 +57,20 @@ def test_a_backfill_of_a_part_finds_what_nights_labeled(label, monkeypatch, tmp_
     assert [one.name for one in found] == ["05-01__a"]
 
 
-def test_pictures_that_were_named_are_found_by_workers_under_the_same_name(label, monkeypatch):
-    submitted(plan_backfill(BackfillParams(label=label(""))), monkeypatch)
-    plan = plan_backfill(BackfillParams(label=label("/05-01/a/0*.jpg")))
-    assert submitted(plan, monkeypatch) == {"05-01__a"}
-    (part,) = parts_of(plan.shards[0])
-    assert (part.name, len(part.found.frames)) == ("05-01__a", 2)
-
-
 def test_names_of_nights_are_looked_at_when_they_are_turned_on(label, tmp_path):
-    refuse_other_names(label(""))
-    plan = make_plan(label("/05-01"))
-    keep_names(str(tmp_path / "out"), plan.names)
-    refuse_other_names(label("/05-01/a"))
+    every, first = label(""), label("/05-01")
+    refuse_other_names(every, every.sources)
+    begin(first, make_plan(first).names, ())
+    refuse_other_names(first, [f"{tmp_path}/in/05-01/a"])
     with pytest.raises(NamedOtherwiseError, match=r"in is not below .*/in/05-01"):
-        refuse_other_names(label(""))
+        refuse_other_names(every, every.sources)
 
 
 def test_a_storage_that_cannot_be_written_from_here_is_told(label, tmp_path, caplog):
     plan = make_plan(label(""))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / roots.ROOTS).write_text("in the way")
-    keep_names(str(tmp_path / "out"), plan.names)
+    begin(label(""), plan.names, ())
     assert "the root of names is not recorded" in caplog.text
 
 

@@ -68,7 +68,7 @@ def mark_complete(folder, run_key: str) -> None:
     manifests.mkdir(parents=True)
     found = discover((str(folder / "in"),), FrameSelection.parse("::"))
     for one in map(Matching(import_boxes(str(folder / "boxes"))).with_boxes, found):
-        (manifests / f"{one.sequence.sequence_id}@{one.content_key}.json").write_bytes(b"{}")
+        (manifests / f"{one.sequence_id}@{one.content_key}.json").write_bytes(b"{}")
 
 
 @pytest.mark.ci

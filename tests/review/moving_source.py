@@ -124,7 +124,7 @@ class Reviewing:
         for found in discover([self.source.root], self.selection):
             labeled = [self._labeled(frame) for frame in found.frames]
             manifest = store(self.outs[0], labeled, self.stamps[0])
-            manifest = replace(manifest, frames_uri=found.sequence.frames_uri)
+            manifest = replace(manifest, frames_uri=found.frames_uri)
             write_manifest(out, manifest)
             prepare_dataset(self.name, list({one.camera for one in found.frames}), out)
             load.load_sequence(self.name, out, manifest)
