@@ -191,7 +191,8 @@ def main() -> None:
         labeled_photographs,
     )
     from sam2_core.cache import cache_folder
-    from tasks.boxes.detectors import load_detector, resolve_detector
+    from tasks.boxes.detector_files import resolve_detector
+    from tasks.boxes.detectors import load_detector
     from tasks.masks.model import choose_model, load_segmenter
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

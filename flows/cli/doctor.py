@@ -111,7 +111,7 @@ def _tensorrt() -> Finding:
 def _models() -> Finding:
     from sam2_core.backends.model_folder import ModelFolder
     from sam2_core.model_download import verify
-    from tasks.boxes.detectors import BUNDLED_FOLDER
+    from tasks.boxes.detector_files import BUNDLED_FOLDER
 
     cache = cache_folder()
     exported = list((cache / "models").glob("*/*/*/model.json"))

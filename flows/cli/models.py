@@ -30,7 +30,7 @@ from sam2_core.serving.repository import RepositoryOptions, write_repository
 from sam2_core.serving.server_model import ModelSettings
 from sam2_core.trust.certify import certificates
 from sam2_core.types import AutolabelError
-from tasks.boxes.detectors import RELEASES, resolve_detector
+from tasks.boxes.detector_files import RELEASES, resolve_detector
 from tasks.masks.model import is_of_now
 from tasks.wording import counted, local_date
 

@@ -36,7 +36,7 @@ from sam2_core.trust.certify import (
 )
 from sam2_core.trust.following import certify_memory, clip
 from sam2_core.types import AutolabelError
-from tasks.boxes.detectors import resolve_detector
+from tasks.boxes.detector_files import resolve_detector
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
 from tasks.wording import counted
 

@@ -12,7 +12,7 @@ from flows.plan.decide import Standing, Stored, found_in
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.labels_version import LABELS_VERSION
 from sam2_core.types import AutolabelError
-from tasks.boxes.detectors import resolve_detector
+from tasks.boxes.detector_files import resolve_detector
 from tasks.boxes.imported import Matching
 from tasks.dataset.schema import refuse_before_labeling
 from tasks.frames.discover import FoundSequence

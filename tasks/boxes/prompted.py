@@ -34,7 +34,7 @@ import numpy.typing as npt
 from sam2_core.backends.onnxruntime_backend import open_session, run_session
 from sam2_core.machine import of_extra
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
-from tasks.boxes.detectors import CPU, EMBEDDINGS, DetectorFile, files_beside, takes_text
+from tasks.boxes.detector_files import CPU, EMBEDDINGS, DetectorFile, files_beside, takes_text
 from tasks.boxes.yolox import AnyDetector, Letterboxed
 
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -24,7 +24,7 @@ from sam2_core.backends.onnxruntime_cuda import BUCKETS, CudaNetwork, LikelyRows
 from sam2_core.machine import usable_cores
 from sam2_core.preprocess import StagedFrame
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
-from tasks.boxes.detectors import CPU, DetectorFile, takes_text
+from tasks.boxes.detector_files import CPU, DetectorFile, takes_text
 
 STRIDES = (8, 16, 32)
 PADDING_GREY = 114

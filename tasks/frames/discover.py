@@ -28,10 +28,10 @@ from tasks.frames.identity import (
     split_address,
     suffix_of,
 )
-from tasks.frames.listing import File, ListedSequence, Reader, natural_key, stat_file
+from tasks.frames.listing import File, ListedSequence, Reader, by_camera, natural_key, stat_file
 from tasks.frames.naming import Names, folder_of
 from tasks.frames.readers.choice import FOLDERS, reader_of
-from tasks.frames.readers.folders import by_camera, groups
+from tasks.frames.readers.folders import groups
 from tasks.frames.unread import is_read
 from tasks.passed_over import PassedOver, passed_over_in
 from tasks.store import storage

@@ -10,18 +10,19 @@ import itertools
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
-from tasks.frames.identity import server_version, stat_version
-from tasks.frames.unread import is_hidden, is_path_read, is_read
+from tasks.frames.identity import server_version, stat_version, timestamps_ns
+from tasks.frames.unread import is_footage, is_hidden, is_path_read, is_read
 from tasks.passed_over import PassedOver
 from tasks.store import storage
 
 _DIGITS = re.compile(r"(\d+)")
+_ELSEWHERE = "file of footage outside the format", "files of footage outside the format"
 _NO_FILE = "dangling link, pipe, socket or device", "dangling links, pipes, sockets or devices"
 
 _HTTP_LEVELS = 40
@@ -259,6 +260,33 @@ class ListedSequence:
     address: str
     cameras: Mapping[str, Sequence[File]]
     is_called_in_full: bool = False
+
+
+def stem(file: File) -> str:
+    """Return a file's name without its ending."""
+    return file.name.rpartition(".")[0] or file.name
+
+
+def by_camera(cameras: dict[str, list[File]]) -> dict[str, list[File]]:
+    """Put cameras and their pictures in order, with the times that their names tell."""
+    return {camera: pictures(cameras[camera]) for camera in sorted(cameras, key=natural_key)}
+
+
+def pictures(files: Sequence[File]) -> list[File]:
+    """Put files of one camera in order, with the times that their names tell."""
+    ordered = sorted(files, key=lambda file: natural_key(file.name))
+    times = timestamps_ns([stem(file) for file in ordered])
+    return [
+        file if at is None else replace(file, timestamp_ns=at)
+        for file, at in zip(ordered, times, strict=True)
+    ]
+
+
+def count_elsewhere(files: Iterable[File], passed_over: PassedOver) -> None:
+    """Count footage that lies where a format has none."""
+    for file in files:
+        if is_footage(file.name):
+            passed_over.add(*_ELSEWHERE, example=file.name)
 
 
 class Folder:

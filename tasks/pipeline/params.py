@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from sam2_core.load import FOLLOWING
 from sam2_core.types import AutolabelError
-from tasks.boxes.detectors import (
+from tasks.boxes.detector_files import (
     ALL_CLASSES,
     BUNDLED,
     RELEASES,

@@ -22,7 +22,8 @@ import numpy as np
 from bson import ObjectId
 
 from sam2_core.types import AutolabelError
-from tasks.boxes.detectors import BUNDLED, load_detector
+from tasks.boxes.detector_files import BUNDLED
+from tasks.boxes.detectors import load_detector
 from tasks.dataset.documents import detections_of
 from tasks.dataset.layout import sample_collection
 from tasks.dataset.schema import (

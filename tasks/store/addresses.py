@@ -5,13 +5,10 @@ refused where it is given. Credentials come from the environment. Web servers ma
 private network and send no compressed bodies.
 """
 
-import asyncio
-import functools
 import ipaddress
 import re
 import socket
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sam2_core.redaction import (
@@ -38,8 +35,6 @@ _QUOTED = {
     "?": 'a query ("?...", in a path write %3F)',
     "#": 'a "#" (in a path write %23)',
 }
-# Of objects in some stores: how they were once uploaded, and nothing is compressed.
-_UNCOMPRESSED = {"", "identity", "aws-chunked"}
 _SIGNATURE = re.compile(rf"(?i)[?&](?:{NAMES_OF_SECRETS})=")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CHAINED = re.compile(r"::(?![\da-fA-F:.%]*\])")  # not inside of [::1]
@@ -142,43 +137,3 @@ def is_private(host: str) -> bool:
         return False
     addresses = (str(one[4][0]).partition("%")[0] for one in found)
     return not all(ipaddress.ip_address(one).is_global for one in addresses)
-
-
-@functools.cache  # fsspec knows a filesystem again by the identity of its options
-def web_guard() -> Any:
-    """Return aiohttp's trace that ends requests with a StorageError.
-
-    At a redirect from a public to a private address; a server that is itself private may redirect
-    within private networks. And at a body that is compressed though nobody asked for it: nobody
-    knows how large it becomes.
-    """
-    import aiohttp
-    from yarl import URL
-
-    from tasks.store.storage import StorageError
-
-    async def refuse_redirect(_session: Any, _context: Any, redirect: Any) -> None:
-        headers = redirect.response.headers
-        target = redirect.url.join(URL(headers.get("Location") or headers.get("URI") or ""))
-
-        def leads_inside() -> bool:
-            return is_private(target.host or "") and not is_private(redirect.url.host or "")
-
-        if target.host and await asyncio.get_running_loop().run_in_executor(None, leads_inside):
-            raise StorageError(
-                f"{redirect.url.host} redirects to {target.host}, which is a private address: "
-                "name the address itself if you trust it"
-            )
-
-    async def refuse_compressed(_session: Any, _context: Any, request: Any) -> None:
-        told = request.response.headers.get("Content-Encoding", "").lower()
-        if {one.strip() for one in told.split(",")} - _UNCOMPRESSED:
-            raise StorageError(
-                f"{request.url.host} sends it compressed (Content-Encoding), so that nobody knows "
-                "how large it becomes: let the server send it as it is"
-            )
-
-    trace = aiohttp.TraceConfig()
-    trace.on_request_redirect.append(refuse_redirect)
-    trace.on_request_end.append(refuse_compressed)
-    return trace

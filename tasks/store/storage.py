@@ -4,6 +4,7 @@ Any fsspec URL: a local path, s3://, http(s)://, memory://. Credentials come fro
 (AWS_* for S3, AWS_ENDPOINT_URL for another S3 server), never from a URL.
 """
 
+import asyncio
 import codecs
 import contextlib
 import errno
@@ -26,7 +27,7 @@ from sam2_core.machine import NumberVariable
 from sam2_core.machine_errors import causes
 from sam2_core.types import AutolabelError
 from tasks.processes import WORKER_VARIABLE
-from tasks.store.addresses import web_guard, without_credentials
+from tasks.store.addresses import is_private, without_credentials
 from tasks.store.retry import http_status, with_retries
 
 TIMEOUT_S = NumberVariable("AUTOLABEL_STORAGE_TIMEOUT_S", "whole seconds above 0", 1)
@@ -36,6 +37,8 @@ NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _CLIENTS = {"botocore", "aiobotocore", "aiohttp", "urllib3"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
 _TIMES = ("mtime", "LastModified", "Last-Modified", "updated", "last_modified", "created")
+# Content encodings; aws-chunked is how objects in some stores were once uploaded.
+_UNCOMPRESSED = {"", "identity", "aws-chunked"}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
 _NEW_ONES = (
     "the credentials have expired (AWS_SESSION_TOKEN): get new ones, as with `aws sso login`, and "
@@ -150,9 +153,47 @@ def _client_options(uri: str) -> dict[str, Any]:
 
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s)
         # trust_env: proxies and the passwords in ~/.netrc.
-        more = {"headers": {"Accept-Encoding": "identity"}, "trace_configs": [web_guard()]}
+        more = {"headers": {"Accept-Encoding": "identity"}, "trace_configs": [_web_guard()]}
         return {"client_kwargs": {"timeout": timeout, "trust_env": True} | more}
     return {}
+
+
+@functools.cache  # fsspec knows a filesystem again by the identity of its options
+def _web_guard() -> Any:
+    """Return aiohttp's trace that ends requests with a StorageError.
+
+    At a redirect from a public to a private address; a server that is itself private may redirect
+    within private networks. And at a body that is compressed though nobody asked for it: nobody
+    knows how large it becomes.
+    """
+    import aiohttp
+    from yarl import URL
+
+    async def refuse_redirect(_session: Any, _context: Any, redirect: Any) -> None:
+        headers = redirect.response.headers
+        target = redirect.url.join(URL(headers.get("Location") or headers.get("URI") or ""))
+
+        def leads_inside() -> bool:
+            return is_private(target.host or "") and not is_private(redirect.url.host or "")
+
+        if target.host and await asyncio.get_running_loop().run_in_executor(None, leads_inside):
+            raise StorageError(
+                f"{redirect.url.host} redirects to {target.host}, which is a private address: "
+                "name the address itself if you trust it"
+            )
+
+    async def refuse_compressed(_session: Any, _context: Any, request: Any) -> None:
+        told = request.response.headers.get("Content-Encoding", "").lower()
+        if {one.strip() for one in told.split(",")} - _UNCOMPRESSED:
+            raise StorageError(
+                f"{request.url.host} sends it compressed (Content-Encoding), so that nobody knows "
+                "how large it becomes: let the server send it as it is"
+            )
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(refuse_redirect)
+    trace.on_request_end.append(refuse_compressed)
+    return trace
 
 
 @functools.lru_cache(maxsize=4)

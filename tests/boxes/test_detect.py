@@ -7,7 +7,8 @@ from PIL import Image
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes import detectors as detector_files
 from tasks.boxes.detect import detect
-from tasks.boxes.detectors import load_detector, resolve_detector
+from tasks.boxes.detector_files import resolve_detector
+from tasks.boxes.detectors import load_detector
 from tasks.frames.discover import discover
 from tasks.frames.video import expand_videos
 from tasks.types import FrameRef, FrameSelection

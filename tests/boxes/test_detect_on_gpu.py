@@ -7,7 +7,7 @@ import pytest
 from sam2_core.backends.onnx_batches import in_batches
 from sam2_core.backends.onnxruntime_cuda import CudaNetwork
 from tasks.boxes import yolox
-from tasks.boxes.detectors import resolve_detector
+from tasks.boxes.detector_files import resolve_detector
 from tasks.boxes.yolox import Detector
 from tests.onnx_file import write_yolox
 from tests.sam2_core.host_device import host_gpu

@@ -7,7 +7,8 @@ import pytest
 
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
-from tasks.boxes.detectors import ReplacedError, load_detector, resolve_detector, with_prompt
+from tasks.boxes.detector_files import ReplacedError, resolve_detector, with_prompt
+from tasks.boxes.detectors import load_detector
 
 onnx = pytest.importorskip("onnx")
 WORDS = {"[UNK]": 0, ".": 1, "car": 2, "cone": 3, "traffic": 4}

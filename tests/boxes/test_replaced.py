@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sam2_core.types import AutolabelError
-from tasks.boxes.detectors import Detectors, load_detector, resolve_detector
+from tasks.boxes.detector_files import resolve_detector
+from tasks.boxes.detectors import Detectors, load_detector
 from tasks.boxes.import_files import import_boxes
 from tasks.masks.model import Segmenters, choose_model
 from tasks.store import storage

@@ -188,7 +188,7 @@ class Careless(QuietHandler):
 )  # fmt: skip
 def test_what_a_web_server_sends_is_bounded(way, reason, tmp_path, monkeypatch):
     handler = type("Handler", (Careless,), {"way": way, "sent": 0})
-    monkeypatch.setattr(addresses, "is_private", lambda host: host == "localhost")
+    monkeypatch.setattr(storage, "is_private", lambda host: host == "localhost")
     with serve(tmp_path, handler) as url:
         frame = FrameRef("drive", "", 0, None, f"{url}/0.jpg", etag="e", size_bytes=1000)
         (outcome,) = download([frame])

@@ -8,7 +8,7 @@ from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
 from sam2_core.types import Prompts
-from tasks.boxes.detectors import resolve_detector
+from tasks.boxes.detector_files import resolve_detector
 from tasks.boxes.yolox import Detector
 from tests.boxes.test_detect_on_gpu import street
 from tests.sam2_core.small_graphs import sample_prompts

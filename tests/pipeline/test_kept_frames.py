@@ -18,7 +18,7 @@ from sam2_core.preprocess import StagedFrame
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import DeviceMemoryError
 from tasks.boxes import yolox
-from tasks.boxes.detectors import resolve_detector
+from tasks.boxes.detector_files import resolve_detector
 from tasks.boxes.yolox import Detector
 from tasks.frames import images
 from tests.pipeline.test_machine_errors import FRAMES, chunk_of, job_of, label_chunk

@@ -13,7 +13,7 @@ from PIL import Image
 from sam2_core.machine_errors import is_host_full, is_machine_error
 from sam2_core.types import AutolabelError, DeviceMemoryError, MachineError
 from tasks.boxes import yolox
-from tasks.boxes.detectors import resolve_detector
+from tasks.boxes.detector_files import resolve_detector
 from tasks.boxes.import_files import import_boxes
 from tasks.frames import images
 from tasks.frames.discover import discover

@@ -54,7 +54,7 @@ def test_a_backfill_of_a_part_finds_what_nights_labeled(label, monkeypatch, tmp_
     mark_complete(part)
     assert not plan_backfill(BackfillParams(label=label(""))).works
     found = make_plan(label("/05-01/a")).sequences
-    assert [one.name for one in found] == ["05-01__a"]
+    assert [one.sequence_id for one in found] == ["05-01__a"]
 
 
 def test_names_of_nights_are_looked_at_when_they_are_turned_on(label, tmp_path):
@@ -107,4 +107,4 @@ def test_drives_that_have_moved_are_labeled_anew_under_their_names(label, monkey
     there = f"{tmp_path}/in/archive"
     moved = plan_backfill(BackfillParams(label=label("/archive", root=there)))
     assert (submitted(moved, monkeypatch), moved.stale) == ({"a", "b"}, 2)
-    assert {one.name for one in make_plan(label("/archive")).sequences} == {"a", "b"}
+    assert {one.sequence_id for one in make_plan(label("/archive")).sequences} == {"a", "b"}

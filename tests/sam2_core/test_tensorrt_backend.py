@@ -23,7 +23,7 @@ from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.load import load_backend
 from sam2_core.types import AutolabelError, DeviceMemoryError, Prompts
-from tasks.boxes.detectors import resolve_detector
+from tasks.boxes.detector_files import resolve_detector
 from tasks.boxes.yolox import Detector
 from tests.onnx_file import write_yolox
 from tests.sam2_core import fake_tensorrt

@@ -27,12 +27,13 @@ from tasks.frames.listing import (
     Folder,
     ListedSequence,
     Reader,
+    by_camera,
+    count_elsewhere,
     natural_key,
     stat_file,
     walk,
 )
 from tasks.frames.mcap_pictures import COMPRESSED, KINDS, RAW, VIDEO, require_mcap, topics_of
-from tasks.frames.readers.folders import by_camera, count_elsewhere
 from tasks.frames.unread import is_footage, is_path_read
 from tasks.passed_over import PassedOver
 from tasks.store import storage

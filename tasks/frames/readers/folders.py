@@ -16,7 +16,7 @@ rightImg8bit there are two cameras.
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,19 +31,22 @@ from tasks.frames.identity import (
     safe_name,
     suffix_of,
     timestamp_ns,
-    timestamps_ns,
 )
 from tasks.frames.listing import (
     File,
     Folder,
     ListedSequence,
     Reader,
+    by_camera,
+    count_elsewhere,
     folder_below,
     natural_key,
+    pictures,
     stat_file,
+    stem,
     walk,
 )
-from tasks.frames.unread import is_footage
+from tasks.frames.readers.containers import Mcap, Tar, list_archive, list_recording
 from tasks.passed_over import PassedOver
 from tasks.store import storage
 
@@ -117,8 +120,6 @@ def _of_archive(
     is_bag: bool,
 ) -> Iterator[ListedSequence]:
     """List an archive or a recording among folders: a damaged one costs its own sequence only."""
-    from tasks.frames.readers.containers import Mcap, Tar, list_archive, list_recording
-
     first, tar = files[0], suffix_of(files[0].name) == ".tar"
     found_at = folder_below(source, folder) if is_bag and folder else first.uri
     names = folder if is_bag else (*folder, stem(first))
@@ -141,26 +142,6 @@ def _archives(names: tuple[str, ...], files: list[File]) -> list[Archive]:
     alone = sorted(tars if is_bag else [*tars, *recordings], key=lambda one: natural_key(one.name))
     bag: list[Archive] = [(names, recordings, True)] if is_bag else []
     return [*bag, *((names, [file], False) for file in alone)]
-
-
-def stem(file: File) -> str:
-    """Return a file's name without its ending."""
-    return file.name.rpartition(".")[0] or file.name
-
-
-def by_camera(cameras: dict[str, list[File]]) -> dict[str, list[File]]:
-    """Put cameras and their pictures in order, with the times that their names tell."""
-    return {camera: pictures(cameras[camera]) for camera in sorted(cameras, key=natural_key)}
-
-
-def pictures(files: Sequence[File]) -> list[File]:
-    """Put files of one camera in order, with the times that their names tell."""
-    ordered = sorted(files, key=lambda file: natural_key(file.name))
-    times = timestamps_ns([stem(file) for file in ordered])
-    return [
-        file if at is None else replace(file, timestamp_ns=at)
-        for file, at in zip(ordered, times, strict=True)
-    ]
 
 
 def groups(
@@ -237,18 +218,10 @@ def _refuse_camera_link(folder: Path, target: Path) -> None:
 CAMERA = re.compile(r"image_\d\d")
 _DRIVE, _DATE = re.compile(r".*_drive_\d+.*"), re.compile(r"\d{4}_\d\d_\d\d")
 _TIMES = "timestamps.txt"
-_ELSEWHERE = "file of footage outside the format", "files of footage outside the format"
 
 
 Names = tuple[str, ...]  # of folders, from the source down
 Found = dict[Names, dict[str, list[File]]]  # pictures by sequence and camera
-
-
-def count_elsewhere(files: Iterable[File], passed_over: PassedOver) -> None:
-    """Count footage that lies where a format has none."""
-    for file in files:
-        if is_footage(file.name):
-            passed_over.add(*_ELSEWHERE, example=file.name)
 
 
 def _images(files: list[File]) -> list[File]:
