@@ -6,6 +6,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from flows.pipeline import Handle, Submit, run_sequence
@@ -22,7 +23,7 @@ from tasks.pipeline.outcome import (
     with_error,
 )
 from tasks.pipeline.run_context import Job
-from tasks.pipeline.sequence import Opened, prepare_dataset
+from tasks.pipeline.sequence import prepare_dataset
 from tasks.store import quarantine, storage
 from tasks.wording import counted
 
@@ -38,58 +39,50 @@ FIRST_PAUSE_S = 5.0  # before the second try; the next pause is twice as long
 # these. A shard lives for minutes: what could not be fetched may be there at its end.
 COMMAND_PAUSES = 4  # first pauses of a command's first pause
 log = logging.getLogger(__name__)
+Steps = list[tuple[str, Handle]]  # that are submitted, each with its stage
 
 
-class SequenceRun:
-    """A sequence under way: its steps, of which those in `tasks` are submitted."""
+def _submitted(steps: Iterator[tuple[str, Handle]], most: int | None = None) -> Steps:
+    """Submit the next steps of a sequence; what cannot be submitted is a step that fails."""
+    submitted: Steps = []
+    try:
+        submitted.extend(itertools.islice(steps, most))
+    except Exception as error:  # noqa: BLE001 - one sequence fails, not the run
+        failed = Future[Any]()
+        failed.set_exception(error)
+        submitted.append((OPEN, failed))
+    return submitted
 
-    def __init__(
-        self, number: int, part: FoundSequence, job: Job, steps: Iterator[tuple[str, Handle]]
-    ) -> None:
-        self.number, self.part, self._job, self._steps = number, part, job, steps
-        self.tasks: list[tuple[str, Handle]] = []
-        self._error: Exception | None = None
 
-    def go_on(self, most: int | None = None) -> None:
-        """Submit its next steps; what cannot be submitted fails this sequence, and no other."""
+def _outcome_of(job: Job, part: FoundSequence, steps: Steps) -> SequenceOutcome:
+    """Wait for the end of a sequence's steps, report it, and sum it up."""
+    results: list[tuple[str, Any]] = []
+    failures: list[tuple[str, Exception]] = []
+    for stage, step in steps:
         try:
-            self.tasks += itertools.islice(self._steps, most)
-        except Exception as error:  # noqa: BLE001 - one sequence fails, not the run
-            self._error = error
-
-    def outcome(self) -> SequenceOutcome:
-        """Wait for its end, report it, and sum it up."""
-        results: list[tuple[str, Any]] = []
-        failures: list[tuple[str, Exception]] = []
-        for stage, task in self.tasks:
-            try:
-                results.append((stage, task.result()))
-            except Exception as error:  # noqa: BLE001 - the first is the sequence's
-                failures.append((stage, error))
-        if self._error:
-            failures.append((OPEN, self._error))
-        opened = next((one for _, one in results if isinstance(one, Opened)), None)
-        outcomes = [one for _, one in results if isinstance(one, SequenceOutcome)]
-        if outcomes:
-            outcome = outcomes[-1]
-        elif self.part.manifest is not None:
-            outcome = complete_before(self.part)
-        else:
-            states = [state for stage, one in results if stage == LABEL for state in one]
-            outcome = outcome_so_far(
-                self.part.sequence_id, states, opened.failures if opened else ()
-            )
-        cause = None
-        if failures:
-            failed_in, cause = failures[0]
-            where = _stage_of_labeling(cause) if failed_in == LABEL else failed_in
-            outcome = with_error(outcome, where, cause)
-        # Of a process that died it was tried twice, the second time alone in it.
-        died = isinstance(cause, ProcessDiedError) and not isinstance(cause, ProcessKilledError)
-        if opened and opened.attempt_uri and not died:
-            quarantine.end(opened.attempt_uri)
-        self._job.context.progress.finish(self.part.sequence_id, outcome.text, good=outcome.good)
-        return outcome
+            results.append((stage, step.result()))
+        except Exception as error:  # noqa: BLE001 - the first is the sequence's
+            failures.append((stage, error))
+    part = next((result for stage, result in results if stage == OPEN), part)
+    outcomes = [result for _, result in results if isinstance(result, SequenceOutcome)]
+    if outcomes:
+        outcome = outcomes[-1]
+    elif part.manifest is not None:
+        outcome = complete_before(part)
+    else:
+        states = [state for stage, block in results if stage == LABEL for state in block]
+        outcome = outcome_so_far(part.sequence_id, states, part.failures)
+    cause = None
+    if failures:
+        failed_in, cause = failures[0]
+        where = _stage_of_labeling(cause) if failed_in == LABEL else failed_in
+        outcome = with_error(outcome, where, cause)
+    # Of a process that died it was tried twice, the second time alone in it.
+    died = isinstance(cause, ProcessDiedError) and not isinstance(cause, ProcessKilledError)
+    if part.attempt_uri and not died:
+        quarantine.end(part.attempt_uri)
+    job.context.progress.finish(part.sequence_id, outcome.text, good=outcome.good)
+    return outcome
 
 
 def _stage_of_labeling(error: Exception) -> str:
@@ -136,22 +129,21 @@ def label_sequences(
             prepared = submit(
                 "prepare", job.params.dataset_name, prepare_dataset, job, list(cameras)
             )
-        waiting, submitted = deque(todo), deque[SequenceRun]()
-        opened = deque[SequenceRun]()
+        waiting, submitted = deque(todo), deque[tuple[int, Steps]]()
+        opened = deque[tuple[int, Steps, Iterator[tuple[str, Handle]]]]()
         while waiting or opened or submitted:
             if context.stop.is_set():
                 waiting.clear()
             if waiting and len(opened) <= min(under_way, OPENED):
                 number = waiting.popleft()
                 steps = run_sequence(job, parts[number], submit, sizes, prepared)
-                opened.append(SequenceRun(number, parts[number], job, steps))
-                opened[-1].go_on(1)
+                opened.append((number, _submitted(steps, 1), steps))
             elif opened and len(submitted) <= under_way:
-                submitted.append(opened.popleft())
-                submitted[-1].go_on()
+                number, first, steps = opened.popleft()
+                submitted.append((number, first + _submitted(steps)))
             else:
-                run = submitted.popleft()
-                outcomes[run.number] = run.outcome()
+                number, every = submitted.popleft()
+                outcomes[number] = _outcome_of(job, parts[number], every)
         todo = [
             number
             for number, one in sorted(outcomes.items())

@@ -24,7 +24,6 @@ from tasks.pipeline.device_processes import labeled_beside
 from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.run_context import Job
 from tasks.pipeline.sequence import (
-    Opened,
     check_sequence,
     load_sequence,
     open_sequence,
@@ -76,7 +75,7 @@ def run_sequence(
         opened = submit(OPEN, name, open_sequence, job, part)
         yield OPEN, opened  # others are opened before this one goes on
         labeled = []
-        for first, stop, block in _blocks(name, len(opened.result().chunks), sizes):
+        for first, stop, block in _blocks(name, len(opened.result().work), sizes):
             labeled.append(submit(LABEL, block, label_block, job, opened, first, stop))
             yield LABEL, labeled[-1]
         outcome = submit(CHECK, name, check_sequence, job, opened, labeled)
@@ -89,11 +88,9 @@ def run_sequence(
         yield LOAD, submit(LOAD, name, load_sequence, job, outcome, prepared)
 
 
-def label_block(job: Job, opened: Opened, first: int, stop: int) -> list[ChunkState]:
+def label_block(job: Job, opened: FoundSequence, first: int, stop: int) -> list[ChunkState]:
     """Download, detect and segment some chunks of a sequence, those from `first` to `stop`."""
-    states = [
-        download_chunk(job, chunk, opened.stored_paths) for chunk in opened.chunks[first:stop]
-    ]
+    states = [download_chunk(job, chunk) for chunk in opened.work[first:stop]]
     with job.context.labeling:
         processes = job.context.processes
         if processes and not all(one.record for one in states):

@@ -35,7 +35,7 @@ from tasks.frames.readers.folders import groups
 from tasks.frames.unread import is_read
 from tasks.passed_over import PassedOver, passed_over_in
 from tasks.store import storage
-from tasks.store.artifacts import content_key
+from tasks.store.artifacts import Chunk, content_key
 from tasks.store.manifests import Manifest
 from tasks.types import (
     ALL_FRAMES,
@@ -67,9 +67,12 @@ class FoundSequence:
         chunks: (first, stop) of the sequence's chunks; None for all of them.
         planned: frames that it is to have; of videos none or an estimate.
         manifest: what an earlier run left, when nothing needs to be labeled.
-        failures: frames that the earlier run could not label.
         tracks_made: what was measured on the tracks of that run's labels; None where they have
             none yet.
+        failures: frames that the earlier run could not label, or videos that did not open.
+        work: the chunks to label, once the sequence is open.
+        rest: its other chunks then, which other shards do.
+        attempt_uri: for `quarantine.end`; "" where attempts are not counted.
 
     """
 
@@ -82,8 +85,11 @@ class FoundSequence:
     chunks: tuple[int, int] | None = None
     planned: int = 0
     manifest: Manifest | None = None
-    failures: tuple[FrameFailure, ...] = ()
     tracks_made: Mapping[str, Any] | None = None
+    failures: tuple[FrameFailure, ...] = ()
+    work: tuple[Chunk, ...] = ()
+    rest: tuple[Chunk, ...] = ()
+    attempt_uri: str = ""
 
     @property
     def key(self) -> tuple[str, str]:

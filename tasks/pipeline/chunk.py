@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sam2_core.preprocess import StagedFrame
@@ -33,7 +33,6 @@ class ChunkState:
         chunk: the chunk.
         frames: those on this machine, with `local_path`, until they are segmented.
         failures: frames without labels.
-        has_boxes: whether boxes were in storage before.
         boxes: by frame index, from detection to segmentation; None before and after.
         record: its line in the manifest, once its labels are complete.
         tally: what the sequence's report counts, once its labels are complete.
@@ -46,7 +45,6 @@ class ChunkState:
     chunk: Chunk
     frames: tuple[FrameRef, ...] = ()
     failures: tuple[FrameFailure, ...] = ()
-    has_boxes: bool = False
     boxes: Mapping[int, Boxes] | None = None
     record: ChunkRecord | None = None
     tally: Tally = field(default_factory=Counter)
@@ -75,22 +73,16 @@ def stored_chunk(job: Job, chunk: Chunk) -> ChunkState | None:
     return None if stored is None else ChunkState(chunk).with_labels(stored, computed=False)
 
 
-def download_chunk(job: Job, chunk: Chunk, stored_paths: Collection[str]) -> ChunkState:
+def download_chunk(job: Job, chunk: Chunk) -> ChunkState:
     """Download a chunk's frames, unless its labels are complete.
 
     Labels whose frames failed to download are an answer only for as long as they still fail.
-
-    Args:
-        job: what every step knows.
-        chunk: the chunk.
-        stored_paths: of tables in the run's storage: what is not among them is not asked for.
-
     """
     from tasks.frames.download import download
 
     job.context.check()
     started, advance = time.perf_counter(), job.context.progress.advance
-    stored = stored_chunk(job, chunk) if chunk.path("frames") in stored_paths else None
+    stored = stored_chunk(job, chunk) if "frames" in chunk.tables else None
     absent = {one.index for one in stored.failures if one.may_yet_come} if stored else set()
     if stored and not absent:
         count_kept(job, len(chunk.frames), DOWNLOAD, DETECT, SEGMENT)
@@ -104,8 +96,7 @@ def download_chunk(job: Job, chunk: Chunk, stored_paths: Collection[str]) -> Chu
         count_kept(job, len(chunk.frames), DETECT, SEGMENT)
         return replace(stored, seconds=seconds)
     frames = tuple(one for one in outcomes if isinstance(one, FrameRef))
-    has_boxes = chunk.path("boxes") in stored_paths
-    return ChunkState(chunk, frames, failures, has_boxes=has_boxes, seconds=seconds)
+    return ChunkState(chunk, frames, failures, seconds=seconds)
 
 
 def count_kept(job: Job, frames: int, *stages: str) -> None:
@@ -120,7 +111,7 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
         return state
     job.context.check()
     known: Mapping[int, Boxes] = {}
-    if state.has_boxes:
+    if "boxes" in state.chunk.tables:
         versions = job.stamp.versions
         known = artifacts.find_boxes(job.params.out, state.chunk, versions) or {}
     wanted = [frame for frame in state.frames if frame.index not in known]

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +43,7 @@ from tasks.store.manifests import (
     report_of,
     withdrawn_if_damaged,
 )
+from tasks.store.tables import Kind
 from tasks.store.tracks import FrameTracks, read_tracks, write_tracks
 from tasks.tracks.linking import make_tracks
 from tasks.types import FrameFailure, FrameRef
@@ -54,29 +55,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A part of a sequence, cut into chunks.
-
-    Attributes:
-        part: which, with its frames listed, and with its manifest when it is complete by now.
-        chunks: to label.
-        rest: the sequence's other chunks, which other shards do.
-        stored_paths: of the tables that storage has of the sequence.
-        failures: videos that could not be opened.
-        attempt_uri: for `quarantine.end`; "" where attempts are not counted.
-
-    """
-
-    part: FoundSequence
-    chunks: tuple[Chunk, ...] = ()
-    rest: tuple[Chunk, ...] = ()
-    stored_paths: frozenset[str] = frozenset()
-    failures: tuple[FrameFailure, ...] = ()
-    attempt_uri: str = ""
-
-
-def open_sequence(job: Job, part: FoundSequence) -> Opened:
+def open_sequence(job: Job, part: FoundSequence) -> FoundSequence:
     """List a sequence's frames if they are not listed, and cut this part of it into chunks.
 
     Videos are fetched and opened for that. A sequence that is complete by now has no chunks.
@@ -102,7 +81,7 @@ def open_sequence(job: Job, part: FoundSequence) -> Opened:
             declare_again(job.params.out, [manifest])
             expect((part.sequence_id, part.chunks), part.manifest.frames - part.planned)
             count_kept(job, part.manifest.frames, DOWNLOAD, DETECT, SEGMENT)
-            return Opened(part)
+            return part
     frames, failures = _expanded(part)
     key = replace(job.stamp, boxes=part.boxes).labels_key
     chunks = tuple(artifacts.chunks_of(frames, key, size, part.boxes))
@@ -111,13 +90,9 @@ def open_sequence(job: Job, part: FoundSequence) -> Opened:
     # cameras there are more, and those are the last part's.
     if stop >= math.ceil(len(frames) / size):
         stop = len(chunks)
-    mine, rest = chunks[first:stop], chunks[:first] + chunks[stop:]
-    stored_paths = frozenset(  # one listing per camera; whether a table is whole is seen later
-        f"{folder}/{name}"
-        for folder in {chunk.stem.rpartition("/")[0] for chunk in mine}
-        for name in storage.list_names(storage.join(job.params.out, folder))
-    )
-    complete = sum(chunk.path("frames") in stored_paths for chunk in mine)
+    rest = chunks[:first] + chunks[stop:]
+    work = tuple(_with_tables(job.params.out, chunks[first:stop]))
+    complete = sum("frames" in chunk.tables for chunk in work)
     attempt_uri: str | None = ""
     if job.counts_attempts:
         case = quarantine.Case(job.params.out, job.stamp.run_key, *part.key)
@@ -127,11 +102,24 @@ def open_sequence(job: Job, part: FoundSequence) -> Opened:
             f"given up: {quarantine.ATTEMPTS} workers died on this sequence without getting "
             "further; the same `autolabel backfill` with --retry-quarantined tries it again"
         )
-    frames_here = sum(len(chunk.frames) for chunk in mine)
+    frames_here = sum(len(chunk.frames) for chunk in work)
     expect((part.sequence_id, part.chunks), frames_here - part.planned)
-    in_chunks = counted(len(mine), "chunk")
+    in_chunks = counted(len(work), "chunk")
     log.info("%s: %s in %s", part.sequence_id, counted(frames_here, "frame"), in_chunks)
-    return Opened(part, mine, rest, stored_paths, failures, attempt_uri)
+    return replace(part, work=work, rest=rest, failures=failures, attempt_uri=attempt_uri)
+
+
+def _with_tables(out_uri: str, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+    """Yield chunks with what storage has of them: one listing per camera."""
+    there = {
+        f"{folder}/{name}"
+        for folder in {chunk.stem.rpartition("/")[0] for chunk in chunks}
+        for name in storage.list_names(storage.join(out_uri, folder))
+    }
+    kinds: tuple[Kind, ...] = ("boxes", "frames")
+    for chunk in chunks:
+        tables = frozenset(kind for kind in kinds if chunk.path(kind) in there)
+        yield replace(chunk, tables=tables)
 
 
 def as_left(out_uri: str, run_key: str, part: FoundSequence) -> FoundSequence:
@@ -176,7 +164,7 @@ FAILURES_LOGGED = 20
 
 
 def check_sequence(
-    job: Job, opened: Opened, blocks: Sequence[Sequence[ChunkState]]
+    job: Job, part: FoundSequence, blocks: Sequence[Sequence[ChunkState]]
 ) -> SequenceOutcome:
     """Sum up a sequence's chunks, write its report, and declare it complete.
 
@@ -184,14 +172,13 @@ def check_sequence(
     manifest is a partial one: the next run tries those again. While chunks of other shards are
     missing it is not declared; if two shards end together, both write the same manifest.
     """
-    part = opened.part
     if part.manifest:
         return complete_before(part)
     started = time.perf_counter()
     states = [state for block in blocks for state in block]
-    others = _of_others(job, opened.rest)
+    others = _of_others(job, part.rest)
     together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
-    outcome = outcome_so_far(part.sequence_id, together, opened.failures)
+    outcome = outcome_so_far(part.sequence_id, together, part.failures)
     for one in outcome.failures[:FAILURES_LOGGED]:  # the report has all of them
         name = one.uri.rpartition("/")[2]
         log.info("%s: %s failed in %s: %s", part.sequence_id, name, one.stage, one.reason)
@@ -204,7 +191,7 @@ def check_sequence(
         log.info(told, part.sequence_id, frames, outcome.masks)
         return outcome
     log.info("%s: %s, %s", part.sequence_id, frames, outcome.masks)
-    partial = bool(opened.failures) or any(one.may_yet_come for one in outcome.failures)
+    partial = bool(part.failures) or any(one.may_yet_come for one in outcome.failures)
     versions = [one.versions for one in together]
     manifest = Manifest(
         part.sequence_id,

@@ -82,12 +82,18 @@ _STAMP = TypeAdapter(RunStamp)  # of what `as_json` gives
 class Chunk:
     """Successive frames of one camera that are labeled and stored together.
 
-    `boxes` is `RunStamp.boxes` of their sequence.
+    Attributes:
+        key: see `chunk_key`.
+        frames: at most `CHUNK_FRAMES`, in order.
+        boxes: `RunStamp.boxes` of their sequence.
+        tables: those that storage lists; whether they are whole is seen when they are read.
+
     """
 
     key: str
     frames: tuple[FrameRef, ...]
     boxes: str = ""
+    tables: frozenset[Kind] = frozenset()
 
     @property
     def stem(self) -> str:

@@ -16,6 +16,7 @@ from flows import pipeline
 from flows.pipeline import label_block
 from sam2_core.machine import DEVICE_PROCESSES
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
+from tasks.frames.discover import FoundSequence
 from tasks.observe.progress import DETECT, SEGMENT, Listener
 from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.device_processes import (
@@ -28,7 +29,6 @@ from tasks.pipeline.device_processes import (
     wanted_processes,
     warm_in_background,
 )
-from tasks.pipeline.sequence import Opened
 from tests.conftest import REPOSITORY
 from tests.integration.cluster import wait_for
 from tests.pipeline.fateful_steps import (
@@ -75,17 +75,17 @@ def test_what_threads_of_a_run_log_is_told_to_be_of_it(monkeypatch):
 def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypatch, imported):
     here, beside = (job_of(source, imported=imported) for _ in range(2))
     beside = with_params(beside, out=str(source / "beside"))
-    begun = download_chunk(here, chunk_of(here, source), ())
+    begun = download_chunk(here, chunk_of(here, source))
     expected = segment_chunk(here, detect_chunk(here, begun))
     heard = Heard()
     monkeypatch.setenv(DEVICE_PROCESSES.name, "2")
     with beside.context.progress.listening(heard), ready(beside):
-        opened = Opened(None, (chunk_of(beside, source),))
-        (state,) = label_block(beside, opened, 0, 1)
+        chunk = chunk_of(beside, source)
+        (state,) = label_block(beside, FoundSequence("drive", "x", work=(chunk,)), 0, 1)
         assert not beside.context.segmenters._loaded  # it was not this process
         beside.context.processes.run = None  # a chunk that is complete goes to no process
-        there = Opened(None, opened.chunks, stored_paths={state.chunk.path("frames")})
-        (again,) = label_block(beside, there, 0, 1)
+        there = replace(chunk, tables=frozenset({"frames"}))
+        (again,) = label_block(beside, FoundSequence("drive", "x", work=(there,)), 0, 1)
         assert (again.record, again.computed) == (state.record, False)
         beside.context.processes.__dict__.pop("run")
     assert beside.context.processes is None

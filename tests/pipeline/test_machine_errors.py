@@ -75,10 +75,9 @@ def chunk_of(job, source):
 def label_chunk(job, chunk):
     """Take a chunk through its three steps."""
     kinds = ("boxes", "masks", "frames")
-    there = {
-        chunk.path(kind) for kind in kinds if (Path(job.params.out) / chunk.path(kind)).exists()
-    }
-    return segment_chunk(job, detect_chunk(job, download_chunk(job, chunk, there)))
+    tables = {kind for kind in kinds if (Path(job.params.out) / chunk.path(kind)).exists()}
+    begun = download_chunk(job, replace(chunk, tables=frozenset(tables)))
+    return segment_chunk(job, detect_chunk(job, begun))
 
 
 def failing(real, error, when):
@@ -186,7 +185,7 @@ def test_another_writers_whole_answer_stays_as_it_is(source):
     first = label_chunk(job, chunk)
     named = [Path(job.params.out) / chunk.path(kind) for kind in ("masks", "frames")]
     files = [path.stat().st_ino for path in named]  # another one after each writing
-    begun = download_chunk(job, chunk, ())  # as storage was before the other one wrote
+    begun = download_chunk(job, chunk)  # as storage was before the other one wrote
     again = segment_chunk(job, detect_chunk(job, begun))
     assert again.record == first.record
     assert [path.stat().st_ino for path in named] == files
