@@ -28,7 +28,6 @@ from sam2_core.trust.certify import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import refuse_before_labeling
 from tasks.errors import error_text, redacted_errors
-from tasks.frames.discover import FoundSequence
 from tasks.observe import metrics_server, tracing
 from tasks.pipeline.device_processes import ready
 from tasks.pipeline.outcome import (
@@ -99,7 +98,7 @@ def _label_shard(params: ShardParams) -> Any:
     ):
         outcomes = label_sequences(
             job,
-            parts_of(params),
+            params.pieces,
             submit_step,
             params.cameras,
             in_shard=True,
@@ -151,16 +150,6 @@ def hand_on(why: str) -> None:
         raise Abort("the shard is scheduled again")
 
 
-def parts_of(shard: ShardParams) -> list[FoundSequence]:
-    """Return what is to be labeled; every sequence is listed anew when its turn comes."""
-    return [
-        FoundSequence(
-            piece.sequence_id, piece.frames_uri, chunks=piece.chunks, planned=piece.frames
-        )
-        for piece in shard.pieces
-    ]
-
-
 def note_failures(shard: ShardParams, outcomes: Sequence[SequenceOutcome], run_id: str) -> int:
     """Count what could not be completed, so that it is not tried for ever; returns how many are
     given up with this run.
@@ -169,14 +158,12 @@ def note_failures(shard: ShardParams, outcomes: Sequence[SequenceOutcome], run_i
     machine failed at.
     """  # noqa: D205
     works = any(one.frames for one in outcomes)
-    keys = {piece.sequence_id: piece.content_key for piece in shard.pieces}
+    keys = {piece.sequence_id: piece.key for piece in shard.pieces}
     given_up = 0
     for one in outcomes:
         alone = len(outcomes) == 1 and not one.transient and not one.partial
         if one.incomplete and not one.machine and (works or alone or one.hopeless):
-            case = quarantine.Case(
-                shard.label.out, shard.run_key, one.sequence_id, keys[one.sequence_id]
-            )
+            case = quarantine.Case(shard.label.out, shard.run_key, *keys[one.sequence_id])
             try:
                 given_up += quarantine.note_failure(
                     case, run_id, one.incomplete, final=one.hopeless

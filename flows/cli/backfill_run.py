@@ -90,7 +90,7 @@ def run_backfill(
 def _show_works(console: Console, plan: BackfillPlan) -> dict[str, Any]:
     """Say which sequences would be labeled and loaded."""
     for work in shown_of(console, plan.works):
-        frames = counted(work.frames, "frame")
+        frames = counted(work.planned, "frame")
         console.print(f"  {escape(work.sequence_id)}: to label, {frames}")
     lacked, _ = _load_missing(console, plan, dry_run=True)
     names = [work.sequence_id for work in plan.works]

@@ -17,7 +17,7 @@ from flows.params import BackfillParams
 from flows.plan.decide import Standing, Stored, found_in, why_kept
 from flows.plan.plan import job_of
 from flows.plan.rates import Rate, last_rate, rate_of
-from flows.plan.shards import Piece, ShardParams, pack, piece_of, shard_lengths, taken_ns
+from flows.plan.shards import ShardParams, as_planned, pack, shard_lengths, taken_ns
 from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import Matching
@@ -36,7 +36,6 @@ from tasks.store.manifests import (
     read_reports,
 )
 from tasks.store.roots import read_root
-from tasks.types import VideoRef
 from tasks.wording import counted, plain
 
 REPORTS_READ = 50
@@ -66,7 +65,6 @@ class BackfillPlan:
         hidden_one: the first of them and its date, for people.
         undated: without a date, and so included whatever `since` and `until` say.
         unknown: names of `sequences` that no sequence has.
-        frames_estimated: there are videos to label or in flight, whose frames nobody has counted.
         cameras: names of all cameras, as keys.
         again: manifests to write again before anything is submitted, in this order: those that a
             wrong clock has dated ahead, and those of sequences whose frames are what they were
@@ -81,8 +79,8 @@ class BackfillPlan:
     params: BackfillParams
     stamp: RunStamp
     rate: Rate
-    works: list[Piece] = field(default_factory=list)
-    under_way: list[Piece] = field(default_factory=list)
+    works: list[FoundSequence] = field(default_factory=list)
+    under_way: list[FoundSequence] = field(default_factory=list)
     complete: list[ListedManifest] = field(default_factory=list)
     before: set[Key] = field(default_factory=set)
     again: list[ListedManifest] = field(default_factory=list)
@@ -96,7 +94,6 @@ class BackfillPlan:
     hidden_one: str = ""
     undated: int = 0
     unknown: tuple[str, ...] = ()
-    frames_estimated: bool = False
     cameras: dict[str, None] = field(default_factory=dict)
     matching: Matching | None = None
     known: Names = field(default_factory=Names)
@@ -107,10 +104,10 @@ class BackfillPlan:
         """The work, cut for the workers that are online."""
         return self.cut(self.works)
 
-    def cut(self, works: Sequence[Piece]) -> list[ShardParams]:
+    def cut(self, works: Sequence[FoundSequence]) -> list[ShardParams]:
         """Return shards for some of the work."""
         params, rate = self.params, self.rate.seconds_per_frame
-        frames = sum(work.frames for work in works)
+        frames = sum(work.planned for work in works)
         packed = pack(
             works,
             seconds_per_frame=rate,
@@ -147,7 +144,12 @@ class BackfillPlan:
     @property
     def frames(self) -> int:
         """Frames of the sequences to label."""
-        return sum(work.frames for work in self.works)
+        return sum(work.planned for work in self.works)
+
+    @property
+    def frames_estimated(self) -> bool:
+        """Whether there are videos to label or in flight, whose frames nobody has counted."""
+        return any(work.is_estimated for work in (*self.works, *self.under_way))
 
     @property
     def gpu_hours(self) -> float:
@@ -253,14 +255,12 @@ def _fill(plan: BackfillPlan, in_flight: set[Key]) -> None:
             plan.frames_reviewed += stored.reviewed[name]
         elif standing is Standing.GIVEN_UP:
             plan.quarantined += 1
+        elif standing is Standing.UNDER_WAY:
+            plan.under_way.append(as_planned(found))
         else:
-            plan.frames_estimated |= any(isinstance(frame, VideoRef) for frame in found.frames)
-            if standing is Standing.UNDER_WAY:
-                plan.under_way.append(piece_of(found))
-            else:
-                plan.works.append(piece_of(found))
-                plan.stale += name in ever
-                plan.partial += found.key in partial
+            plan.works.append(as_planned(found))
+            plan.stale += name in ever
+            plan.partial += found.key in partial
 
 
 def look_again(plan: BackfillPlan) -> BackfillPlan:

@@ -11,15 +11,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.dataclasses import dataclass
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from flows.params import LabelParams, nanoseconds
 from tasks.frames.discover import FoundSequence
 from tasks.frames.identity import timestamp_ns
-from tasks.store.manifests import Key
 from tasks.types import VideoRef
 
 # Of shorter ones half is start. Workers that would have nothing else to do start all at once.
@@ -29,38 +27,8 @@ SHORTEST_LAST_S = 240.0
 # A video's frames are not known before it is opened: dashcam H.264 has about this many bytes each.
 VIDEO_BYTES_PER_FRAME = 20_000
 _DATE_IN_NAME = re.compile(r"(?<!\d)((?:19|20)\d\d)[-_.]?(\d\d)[-_.]?(\d\d)(?!\d)")
-
-
-Text = Annotated[str, Field(min_length=1)]
-
-
-@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid", hide_input_in_errors=True))
-class Piece:
-    """A sequence that has to be labeled, or the part of it that one shard does.
-
-    As small as planning a hundred thousand needs.
-
-    Attributes:
-        sequence_id: which.
-        frames_uri: where its frames are.
-        content_key: key of its frames.
-        frames: how many; for a video an estimate from its size.
-        chunks: (first, stop) of the sequence's chunks, None for all of them.
-        splittable: whether a plan may cut it at chunk borders (a video's are not known yet).
-
-    """
-
-    sequence_id: Text
-    frames_uri: Text
-    content_key: str
-    frames: Annotated[int, Field(ge=0)]
-    chunks: tuple[int, int] | None = None
-    splittable: Annotated[bool, Field(exclude=True)] = True
-
-    @property
-    def key(self) -> Key:
-        """What tells it from other sequences, and from itself with other frames."""
-        return self.sequence_id, self.content_key
+# Of a sequence, what a plan remembers and a shard is given.
+PLANNED = ("sequence_id", "frames_uri", "planned_key", "planned", "chunks")
 
 
 class ShardParams(BaseModel):
@@ -70,20 +38,30 @@ class ShardParams(BaseModel):
 
     label: LabelParams
     run_key: str = Field(description="Key of the run that planned it; another one is refused.")
-    pieces: tuple[Piece, ...] = Field(min_length=1)
+    pieces: tuple[FoundSequence, ...] = Field(
+        min_length=1, description="Sequences to label, or the parts of them that this shard does."
+    )
     cameras: tuple[str, ...] = Field(
         default=(), description="Every camera of the whole backfill: a dataset needs to know."
     )
 
+    @field_serializer("pieces")
+    def _planned(self, pieces: tuple[FoundSequence, ...]) -> list[dict[str, Any]]:
+        return [{name: getattr(piece, name) for name in PLANNED} for piece in pieces]
+
     @property
     def frames(self) -> int:
         """Frames of all pieces."""
-        return sum(piece.frames for piece in self.pieces)
+        return sum(piece.planned for piece in self.pieces)
 
 
 def pack(
-    works: Iterable[Piece], *, seconds_per_frame: float, lengths: Sequence[float], chunk_frames: int
-) -> Iterator[tuple[Piece, ...]]:
+    works: Iterable[FoundSequence],
+    *,
+    seconds_per_frame: float,
+    lengths: Sequence[float],
+    chunk_frames: int,
+) -> Iterator[tuple[FoundSequence, ...]]:
     """Pack sequences, in order, into shards of about these lengths.
 
     A shard is closed when the next piece would exceed the time of all shards so far by more than
@@ -99,17 +77,17 @@ def pack(
     all_lengths = itertools.chain(lengths, itertools.repeat(lengths[-1]))
     budgets = (max(length / seconds_per_frame, 1.0) for length in all_lengths)
     budget = next(budgets)
-    shard: list[Piece] = []
+    shard: list[FoundSequence] = []
     filled = 0  # frames of all shards so far: what one has too much, the next has less
     target = budget
     for work in works:
         for piece in _cut(work, budget, chunk_frames):
-            if shard and filled + piece.frames - target > target - filled:
+            if shard and filled + piece.planned - target > target - filled:
                 yield tuple(shard)
                 budget = next(budgets)
                 shard, target = [], max(target, filled) + budget
             shard.append(piece)
-            filled += piece.frames
+            filled += piece.planned
     if shard:
         yield tuple(shard)
 
@@ -139,16 +117,16 @@ def shard_lengths(total_seconds: float, shard_seconds: float, workers: int) -> l
     return [*lengths, *[last] * workers]
 
 
-def _cut(work: Piece, budget_frames: float, chunk_frames: int) -> Iterator[Piece]:
-    chunks = math.ceil(work.frames / chunk_frames)
-    parts = min(round(work.frames / budget_frames), chunks)
-    if not work.splittable or parts < 2:
+def _cut(work: FoundSequence, budget_frames: float, chunk_frames: int) -> Iterator[FoundSequence]:
+    chunks = math.ceil(work.planned / chunk_frames)
+    parts = min(round(work.planned / budget_frames), chunks)
+    if work.is_estimated or parts < 2:
         yield work
         return
     edges = [round(part * chunks / parts) for part in range(parts + 1)]
     for first, stop in itertools.pairwise(edges):
-        frames = min(stop * chunk_frames, work.frames) - first * chunk_frames
-        yield replace(work, chunks=(first, stop), frames=frames)
+        frames = min(stop * chunk_frames, work.planned) - first * chunk_frames
+        yield replace(work, chunks=(first, stop), planned=frames)
 
 
 def taken_ns(one: FoundSequence) -> int | None:
@@ -168,14 +146,13 @@ def taken_ns(one: FoundSequence) -> int | None:
     return None
 
 
-def piece_of(found: FoundSequence) -> Piece:
-    """Shrink a discovered sequence to what a plan remembers of it."""
+def as_planned(found: FoundSequence) -> FoundSequence:
+    """Return what a plan remembers of a sequence: as little as a hundred thousand need."""
     videos = [frame for frame in found.frames if isinstance(frame, VideoRef)]
     frames = len(found.frames) - len(videos)
     for video in videos:  # a guess from its size, at least one
         about, chosen = range(video.size_bytes // VIDEO_BYTES_PER_FRAME), video.selection
         frames += max(len(about[chosen.start : chosen.stop : chosen.step]), 1)
-    return Piece(
-        found.sequence_id, found.frames_uri, found.content_key, frames,
-        splittable=not videos,
-    )  # fmt: skip
+    return FoundSequence(
+        found.sequence_id, found.frames_uri, found.content_key, frames, bool(videos)
+    )

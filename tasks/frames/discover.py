@@ -60,12 +60,14 @@ class FoundSequence:
             "/" replaced where needed; safe as a file name.
         frames_uri: fsspec URL of the folder of images, folder of camera folders, or video file; of
             other formats `FOLDER#READER=PART` (`tasks.frames.identity`).
+        planned_key: `content_key` as it was planned, for as long as `frames` are not listed here.
+        planned: frames that it is to have.
+        is_estimated: that is a guess from the sizes of videos.
+        chunks: (first, stop) of the sequence's chunks; None for all of them.
         frames: those that are selected, camera by camera, in order; () until they are listed.
         picked: they were named one by one, so that listing the sequence anew may find others.
         boxes: digest of the imported boxes that belong to them, "" where a detector finds boxes.
         other_names: of sequences that have some of the frames, or more, if they are labeled.
-        chunks: (first, stop) of the sequence's chunks; None for all of them.
-        planned: frames that it is to have; of videos none or an estimate.
         manifest: what an earlier run left, when nothing needs to be labeled.
         tracks_made: what was measured on the tracks of that run's labels; None where they have
             none yet.
@@ -78,12 +80,14 @@ class FoundSequence:
 
     sequence_id: str
     frames_uri: str
+    planned_key: str = ""
+    planned: int = 0
+    is_estimated: bool = False
+    chunks: tuple[int, int] | None = None
     frames: tuple[Footage, ...] = ()
     picked: bool = False
     boxes: str = ""
     other_names: tuple[str, ...] = ()
-    chunks: tuple[int, int] | None = None
-    planned: int = 0
     manifest: Manifest | None = None
     tracks_made: Mapping[str, Any] | None = None
     failures: tuple[FrameFailure, ...] = ()
@@ -102,7 +106,7 @@ class FoundSequence:
 
         With imported boxes, a digest of those as well.
         """
-        return content_key(self.frames, self.boxes)
+        return content_key(self.frames, self.boxes) if self.frames else self.planned_key
 
 
 def discover(
@@ -286,7 +290,7 @@ def _found_sequence(
         frames += _frames_of(sequence_id, name, pictures, selection)
     known = sum(isinstance(frame, FrameRef) for frame in frames)
     return FoundSequence(
-        sequence_id, listed.address, tuple(frames), other_names=other_names, planned=known
+        sequence_id, listed.address, planned=known, frames=tuple(frames), other_names=other_names
     )
 
 

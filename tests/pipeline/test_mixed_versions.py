@@ -9,10 +9,11 @@ from click.testing import CliRunner
 
 from flows.cli.main import cli
 from flows.params import LabelParams
-from flows.plan.shards import Piece, ShardParams
+from flows.plan.shards import ShardParams
 from flows.server.status import look_at_storage
 from tasks.evaluate.run_diff import Side, diff_runs, uncertified
 from tasks.frames.decoding import decoding_versions
+from tasks.frames.discover import FoundSequence
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -52,7 +53,7 @@ def test_labels_after_an_upgrade_are_marked_as_mixed_in_report_status_and_diff(t
     def found(sequence):
         (report,) = (out / "reports").rglob(f"{sequence}@*.json")
         params = LabelParams(sources=(str(tmp_path),), out=str(out))
-        piece = Piece(sequence, frames_uri="x", content_key="c" * 20, frames=4)
+        piece = FoundSequence(sequence, frames_uri="x", planned_key="c" * 20, planned=4)
         shard = ShardParams(label=params, run_key=before["run_key"], pieces=(piece,))
         _, facts = look_at_storage([(None, None, shard)], [])
         mixed = facts["sequences_of_mixed_versions"]

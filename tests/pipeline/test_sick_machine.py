@@ -7,10 +7,11 @@ import pytest
 
 from flows import shard
 from flows.params import LabelParams
-from flows.plan.shards import Piece, ShardParams
+from flows.plan.shards import ShardParams
 from flows.shard import note_failures
 from sam2_core.trust.certify import UncertifiedEngineError
 from sam2_core.types import AutolabelError, DeviceMemoryError, MachineError
+from tasks.frames.discover import FoundSequence
 from tasks.observe.progress import DETECT, LOAD, SEGMENT
 from tasks.pipeline.device_processes import ProcessDiedError
 from tasks.pipeline.outcome import SequenceOutcome, with_error
@@ -53,7 +54,7 @@ def test_only_a_sequence_is_given_up(tmp_path, error, alone):
     works = [] if alone else [SequenceOutcome("other", frames=3)]
     label = LabelParams(sources=(str(tmp_path),), out=str(tmp_path / "out"))
     pieces = [
-        Piece(sequence_id=one.sequence_id, frames_uri="x", content_key="c" * 20, frames=3)
+        FoundSequence(sequence_id=one.sequence_id, frames_uri="x", planned_key="c" * 20, planned=3)
         for one in (outcome, *works)
     ]
     # As many shards of one long sequence, or as many nights.
@@ -77,7 +78,7 @@ def test_a_failure_that_cannot_be_noted_fails_no_shard(tmp_path, monkeypatch, ca
     monkeypatch.setattr(quarantine, "note_failure", note)
     monkeypatch.setattr(shard, "get_run_logger", lambda: logging.getLogger("shard"))
     label = LabelParams(sources=(str(tmp_path),), out=str(tmp_path / "out"))
-    piece = Piece(sequence_id="drive", frames_uri="x", content_key="c" * 20, frames=3)
+    piece = FoundSequence(sequence_id="drive", frames_uri="x", planned_key="c" * 20, planned=3)
     failed = with_error(SequenceOutcome("drive"), SEGMENT, AutolabelError("drive: another table"))
     assert note_failures(ShardParams(label=label, run_key="k", pieces=(piece,)), [failed], "1") == 0
     assert "drive: not counted: cannot read" in caplog.text

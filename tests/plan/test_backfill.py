@@ -63,7 +63,7 @@ def test_frames_of_videos_are_not_told_as_if_somebody_had_counted_them(params, t
     assert dict(plan_rows(plan))["frames"].startswith("about 9  (until opened, those of videos")
     halved = plan.params.label.model_copy(update={"frames": "::2"})
     assert plan_backfill(BackfillParams(label=halved)).frames == 3 + 2, "of what is asked for"
-    (video,) = [(one.sequence_id, one.content_key) for one in plan.works if not one.splittable]
+    (video,) = [(one.sequence_id, one.content_key) for one in plan.works if one.is_estimated]
     plan = plan_backfill(params(), lambda _: {video})
     assert (plan.as_json()["frames"], plan.in_flight) == (6, 1)
 

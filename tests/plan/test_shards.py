@@ -4,15 +4,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.plan.rates import Rate, rate_of
-from flows.plan.shards import Piece, pack, shard_lengths
+from flows.plan.shards import pack, shard_lengths
+from tasks.frames.discover import FoundSequence
 
 
-def works(*frames: int) -> list[Piece]:
-    return [Piece(f"s{i}", f"in/s{i}", f"k{i}", n) for i, n in enumerate(frames)]
+def works(*frames: int) -> list[FoundSequence]:
+    return [FoundSequence(f"s{i}", f"in/s{i}", f"k{i}", n) for i, n in enumerate(frames)]
 
 
 def frames_of(shards):
-    return [sum(piece.frames for piece in shard) for shard in shards]
+    return [sum(piece.planned for piece in shard) for shard in shards]
 
 
 def test_shards_are_sized_by_time_and_not_by_count():
@@ -48,7 +49,7 @@ def test_shards_shrink_towards_the_end():
 
 
 def test_a_video_is_never_cut():
-    video = Piece("v", "in/v.mp4", "k", 10_000, splittable=False)
+    video = FoundSequence("v", "in/v.mp4", "k", 10_000, is_estimated=True)
     shards = list(pack([video], seconds_per_frame=1, lengths=[60], chunk_frames=64))
     assert [[piece.chunks for piece in shard] for shard in shards] == [[None]]
 
@@ -69,11 +70,11 @@ def test_every_chunk_is_in_exactly_one_shard(frames, seconds_per_frame, shard_se
     assert all(shards)
     covered: dict[str, list[int]] = {}
     for piece in (piece for shard in shards for piece in shard):
-        total = -(-todo[int(piece.sequence_id[1:])].frames // chunk)
+        total = -(-todo[int(piece.sequence_id[1:])].planned // chunk)
         covered.setdefault(piece.sequence_id, []).extend(range(*(piece.chunks or (0, total))))
-    assert covered == {work.sequence_id: list(range(-(-work.frames // chunk))) for work in todo}
+    assert covered == {work.sequence_id: list(range(-(-work.planned // chunk))) for work in todo}
     budget = max(shard_seconds / seconds_per_frame, 1)
-    largest = max((piece.frames for shard in shards for piece in shard), default=0)
+    largest = max((piece.planned for shard in shards for piece in shard), default=0)
     assert all(frames <= budget + largest for frames in frames_of(shards))
 
 

@@ -10,8 +10,9 @@ from prefect.states import Running
 
 from flows.params import LabelParams
 from flows.plan.plan import job_of
-from flows.plan.shards import Piece, ShardParams
+from flows.plan.shards import ShardParams
 from flows.server import runs
+from tasks.frames.discover import FoundSequence
 
 GPU = {"backend": "onnxruntime-cuda", "precision": "fp16"}
 
@@ -29,7 +30,7 @@ def cancelled(monkeypatch):
     def of(asked, *labels):
         found = [FlowRun(flow_id=uuid.uuid4(), parameters={"params": {}}, state=Running())]
         for label in labels:
-            piece = Piece("drive", "/in/drive", "k", 4)
+            piece = FoundSequence("drive", "/in/drive", "k", 4)
             shard = ShardParams(label=label, run_key=job_of(label).stamp.run_key, pieces=[piece])
             params = {"params": shard.model_dump(mode="json")}
             found.append(FlowRun(flow_id=uuid.uuid4(), parameters=params, state=Running()))

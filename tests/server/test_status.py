@@ -13,10 +13,11 @@ from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed
 
 from flows.cli import status as shown
 from flows.params import LabelParams
-from flows.plan.shards import Piece, ShardParams
+from flows.plan.shards import ShardParams
 from flows.server import status
 from flows.server.runs import MOST_STARTS, counted_states, ending
 from flows.server.status import group_runs, status_of
+from tasks.frames.discover import FoundSequence
 from tasks.observe.progress import CHECK, LOAD
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.store import manifests, quarantine
@@ -25,7 +26,7 @@ from tests.load.test_into_fiftyone import store
 from tests.review.labels import STAMP, labeled_frames
 
 LABEL = LabelParams(sources=["/frames"], out="/out")
-DRIVE = Piece("drive", "/frames/drive", "k", 1)
+DRIVE = FoundSequence("drive", "/frames/drive", "k", 1)
 
 
 def told_of(*states, label=LABEL, pieces=(DRIVE,), run_key="run", **facts):
@@ -124,13 +125,13 @@ def failed(label, *pieces):
 def test_what_has_labels_by_now_has_not_failed_and_is_not_given_up(
     label, version, after_s, partial, past
 ):
-    planned = replace(DRIVE, content_key="as planned")
+    planned = replace(DRIVE, planned_key="as planned")
     case = quarantine.Case(label.out, "run", "drive", "as planned")
     quarantine.note_failure(case, "a run", "no disk", final=True)
     labeled(label, replace(DRIVE, sequence_id="other"), 60)
     told = failed(label, planned)
     assert (told["quarantined"], told["sequences_complete"]) == (["drive"], 1)
-    labeled(label, replace(DRIVE, content_key=version), after_s, partial=partial)
+    labeled(label, replace(DRIVE, planned_key=version), after_s, partial=partial)
     told = failed(label, planned)
     assert bool(told["failures"]) == bool(told["quarantined"]) == bool(told["to_do"]) != past
     assert (told["sequences_complete"], told["sequences_partial"]) == (2 - partial, partial)
