@@ -3,11 +3,14 @@
 import base64
 import contextlib
 import functools
+import importlib
 import importlib.util
 import io
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sam2_core import devices
 from sam2_core.checkpoints import need_torch
@@ -18,20 +21,45 @@ from sam2_core.types import AutolabelError
 
 logger = logging.getLogger(__name__)
 
-BACKENDS = (
-    "auto",
-    "onnxruntime",
-    "onnxruntime-cpu",
-    "onnxruntime-cuda",
-    "tensorrt",
-    "torch",
-    "triton",
-)
-# What "auto" takes first: PyTorch was measured to be fastest, TensorRT has not run on a GPU yet;
-# see docs/BENCHMARKS.md.
-BEST_FIRST = ("torch", "onnxruntime-cuda", "tensorrt", "onnxruntime-cpu")
-# The extra of this package that brings what a backend needs.
-EXTRAS = {"torch": "torch", "tensorrt": "tensorrt", "onnxruntime-cuda": "gpu"}
+
+@dataclass(frozen=True)
+class BackendKind:
+    """What there is to know of a backend before anything of it is imported.
+
+    Attributes:
+        loader: what loads a model, as MODULE:NAME in `sam2_core.backends`.
+        follower: what runs a model's memory of video; "" where nothing does.
+        extra: of this package, that brings what it needs.
+        on_gpu: what it needs beside a GPU, in words; "" where it needs no GPU.
+
+    """
+
+    loader: str
+    follower: str = ""
+    extra: str = ""
+    on_gpu: str = ""
+
+
+# What "auto" takes first comes first: PyTorch was measured to be fastest, TensorRT has not run on a
+# GPU yet; see docs/BENCHMARKS.md.
+KINDS = {
+    "torch": BackendKind(
+        "torch_backend:load_torch", "torch_follow:TorchFollowBackend", "torch", "PyTorch with CUDA"
+    ),
+    "onnxruntime-cuda": BackendKind(
+        "onnxruntime_cuda:OnnxRuntimeCudaBackend", extra="gpu", on_gpu="the CUDA provider"
+    ),
+    "tensorrt": BackendKind("tensorrt_backend:load_tensorrt", extra="tensorrt", on_gpu="TensorRT"),
+    "onnxruntime-cpu": BackendKind(
+        "onnxruntime_backend:OnnxRuntimeBackend", "follow_backends:OnnxFollowBackend"
+    ),
+    "triton": BackendKind("triton_backend:load_triton"),
+}
+BACKENDS = ("auto", "onnxruntime", *sorted(KINDS))
+BEST_FIRST = tuple(name for name in KINDS if name != "triton")  # that run on this machine
+EXTRAS = {name: kind.extra for name, kind in KINDS.items() if kind.extra}
+ON_GPU = {name: kind.on_gpu for name, kind in KINDS.items() if kind.on_gpu}
+FOLLOWING = tuple(name for name, kind in KINDS.items() if kind.follower)
 PRECISIONS = ("auto", "fp32", "fp16")
 # An ONNX graph of one Relu, to see whether a provider works.
 _PROBE = base64.b64decode(
@@ -58,6 +86,12 @@ def preload_cuda() -> None:
     # It prints what it does not find, to the stream that `--json` is written to.
     with contextlib.redirect_stdout(io.StringIO()):
         onnxruntime.preload_dlls()
+
+
+def imported(reference: str) -> Any:
+    """Return what a `BackendKind` names; this alone imports a backend."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(f"sam2_core.backends.{module}"), name)
 
 
 def _has(module: str) -> bool:
@@ -94,13 +128,6 @@ def _passed_over(taken: str, asked: str) -> str:
     if (taken, asked) != ("onnxruntime-cuda", "auto") or not has_tensorrt():
         return ""
     return f"; not tensorrt: {tensorrt_problem() or 'it is taken where --backend names it'}"
-
-
-ON_GPU = {
-    "torch": "PyTorch with CUDA",
-    "onnxruntime-cuda": "the CUDA provider",
-    "tensorrt": "TensorRT",
-}
 
 
 def fits(name: str, asked: str) -> bool:

@@ -6,9 +6,17 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from sam2_core.backend_choice import ON_GPU, choose_backend, precision_for, require_tensorrt
+from sam2_core.backend_choice import (
+    FOLLOWING,
+    KINDS,
+    ON_GPU,
+    choose_backend,
+    imported,
+    precision_for,
+    require_tensorrt,
+)
 from sam2_core.backends.model_folder import (
     ModelFolder,
     exported_folder,
@@ -33,8 +41,6 @@ if TYPE_CHECKING:
     from sam2_core.backends.protocol import Backend
 
 logger = logging.getLogger(__name__)
-# Backends that run a model's memory.
-FOLLOWING = ("torch", "onnxruntime-cpu")
 
 
 def resolve_model(model: str | Path, wanted: Wanted | None = None) -> ModelFolder:
@@ -144,33 +150,22 @@ def load_backend(
 
     """
     chosen, reason = choose_backend(backend)
-    if chosen == "triton":
-        from sam2_core.backends.triton_backend import load_triton
-
-        return load_triton(model, precision, triton_urls)
     if chosen in ON_GPU:
         refuse_if_gone()  # PyTorch would go on on the CPU
+    if chosen == "torch":
+        need_torch("the torch backend")
+    if chosen == "tensorrt":
+        require_tensorrt()
+    load: Callable[..., Backend] = imported(KINDS[chosen].loader)
+    if chosen == "triton":
+        return load(model, precision, triton_urls)
     exact = precision_for(chosen, precision, model, close_ups)
     logger.info("backend %s (%s), precision %s", chosen, reason, exact)
     wanted = Wanted(exact, graph, cache_folder(cache), progress)
     if chosen == "torch":
-        need_torch("the torch backend")
-        from sam2_core.backends.torch_backend import load_torch
-
-        return load_torch(resolve_weights(model, wanted), wanted, close_ups)
+        return load(resolve_weights(model, wanted), wanted, close_ups)
     folder = resolve_model(model, wanted).for_close_ups(close_ups)
-    if chosen == "onnxruntime-cpu":
-        from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
-
-        return OnnxRuntimeBackend(folder, threads)
-    if chosen == "tensorrt":
-        require_tensorrt()
-        from sam2_core.backends.tensorrt_backend import load_tensorrt
-
-        return load_tensorrt(folder)
-    from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
-
-    return OnnxRuntimeCudaBackend(folder)
+    return load(folder, threads) if chosen == "onnxruntime-cpu" else load(folder)
 
 
 def memory_sha256(model: str | Path, backend: str, precision: str) -> str:
@@ -226,24 +221,22 @@ def load_follow_backend(model: str | Path, backend: str, precision: str) -> Foll
     wanted = Wanted(precision)
     if backend == "torch":
         need_torch("the torch backend")
-        from sam2_core.backends.torch_follow import TorchFollowBackend
-
         weights = resolve_weights(model, wanted)
         memory = weights.load_memory()
         if memory is None:
             raise _without_memory(str(model))
         device = "cuda" if cuda_devices() else "cpu"
-        in_torch = TorchFollowBackend(weights.load(), memory, device, precision)
+        follower = imported(KINDS[backend].follower)
+        in_torch: FollowBackend = follower(weights.load(), memory, device, precision)
         in_torch.memory_sha256 = weights.memory_sha256
         return in_torch
-    from sam2_core.backends.follow_backends import OnnxFollowBackend
-
     # Refuses other backends, and models without one.
     sha256 = memory_sha256(model, backend, precision)
     folder = resolve_model(model, wanted)
     sizes = {"image_size": folder.image_size, "width": folder.facts.get("width")}
-    in_graphs = OnnxFollowBackend(folder.path, preset_named(folder.facts["preset"]).sized(**sizes))
+    preset = preset_named(folder.facts["preset"]).sized(**sizes)
+    in_graphs = imported(KINDS[backend].follower)(folder.path, preset)
     for name, session in in_graphs.sessions.items():
         folder.hold_against(session.get_modelmeta().custom_metadata_map, name)
     in_graphs.memory_sha256 = sha256
-    return in_graphs
+    return cast("FollowBackend", in_graphs)

@@ -67,6 +67,10 @@ class MachineError(AutolabelError):
     explains_itself = False
 
 
+class ServerAbsentError(MachineError):
+    """A server does not answer, or not yet, or no more; another one, or a later one, may."""
+
+
 class DeviceMemoryError(MachineError):
     """The device has too little memory for this call; a smaller chunk may fit."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from sam2_core.preprocess import PreparedFrame, StagedFrame
 from sam2_core.types import (
@@ -75,6 +75,15 @@ class Backend(Protocol):
         """
         decoded = self.decode(features, prompts)
         return lambda: decoded
+
+    def certified(self) -> dict[str, Any] | None:
+        """Return, in short, the certificate that it brings; None: it is held against PyTorch here.
+
+        Raises:
+            UncertifiedEngineError: it should bring one, and has none.
+
+        """
+        return None
 
     def stage(self, image: ImageArray) -> StagedFrame | None:
         """Copy a frame, uint8 (H, W, 3) RGB, to where the device fetches, cuts and resizes it.

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from sam2_core.backends.protocol import Backend, BackendInfo
 from sam2_core.labels_version import LABELS_VERSION
@@ -131,6 +132,10 @@ class TritonBackend(Backend):
             device=f"triton/{served.device}",
             close_ups=served.close_ups,
         )
+
+    def certified(self) -> dict[str, Any]:
+        """Return the certificate that the model has on its server."""
+        return self.served.certified()
 
     def stage(self, image: ImageArray) -> StagedFrame:
         """Keep a frame as it is: the server cuts and resizes."""

@@ -29,7 +29,7 @@ from sam2_core.serving.contract import (
     ServedModel,
     text_in,
 )
-from sam2_core.types import AutolabelError, MachineError
+from sam2_core.types import AutolabelError, ServerAbsentError
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 # Triton's words for a model whose process was killed: it never comes back by itself.
@@ -48,10 +48,6 @@ class CancelledOnWayError(ServerError):
 
 class ExpiredOnServerError(ServerError):
     """What a request refers to is no longer on the server: send it anew."""
-
-
-class ServerAbsentError(MachineError):
-    """The server does not answer, or not yet, or no more; another one, or a later one, may."""
 
 
 class DeadlineError(ServerError):

@@ -16,6 +16,7 @@ from sam2_core.trust.certify import (
     Certificate,
     UncertifiedEngineError,
     certificates,
+    ensure_certified,
     versions_of,
 )
 from sam2_core.trust.following import ensure_memory_certified
@@ -224,19 +225,15 @@ class Segmenters:
         segmenter = load_segmenter(choice)
         if not self._certified:
             return segmenter
-        from sam2_core.backends.triton_backend import TritonBackend
-        from sam2_core.trust.certify import ensure_certified
-
         if choice.allow_uncertified:
             allowed = {"verdict": verdict_on(choice), "allow_uncertified": True}
             self._certificates[choice] = allowed
             return segmenter
 
         try:
-            if isinstance(segmenter.backend, TritonBackend):
-                self._certificates[choice] = segmenter.backend.served.certified()
-            else:
-                self._certificates[choice] = ensure_certified(segmenter, choice.source).short
+            self._certificates[choice] = (
+                segmenter.backend.certified() or ensure_certified(segmenter, choice.source).short
+            )
         except UncertifiedEngineError as error:
             self._refused[choice] = str(error)
             segmenter.close()

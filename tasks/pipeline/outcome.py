@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sam2_core.machine_errors import causes, is_host_full, is_machine_error
-from sam2_core.serving.transport import ServerAbsentError
 from sam2_core.trust.certify import UncertifiedEngineError
-from sam2_core.types import AutolabelError
+from sam2_core.types import AutolabelError, ServerAbsentError
 from tasks.errors import error_text
 from tasks.frames.discover import FoundSequence
 from tasks.observe.progress import LOAD, SEGMENT, TRACK, summed

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from sam2_core.load import FOLLOWING
+from sam2_core.backend_choice import FOLLOWING
 from sam2_core.types import AutolabelError
 from tasks.boxes.detector_files import (
     ALL_CLASSES,

@@ -16,8 +16,7 @@ from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
 from sam2_core import devices
-from sam2_core.serving.transport import ServerAbsentError
-from sam2_core.types import DeviceLostError
+from sam2_core.types import DeviceLostError, ServerAbsentError
 from tasks.pipeline import sequence as steps
 from tasks.pipeline.device_processes import ProcessDiedError, ProcessKilledError
 from tasks.processes import WORKER_VARIABLE, handling

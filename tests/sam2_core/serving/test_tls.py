@@ -12,12 +12,11 @@ from sam2_core.serving.client import Sam2Client
 from sam2_core.serving.contract import DESCRIBE
 from sam2_core.serving.transport import (
     Call,
-    ServerAbsentError,
     ServerError,
     Transport,
     UntrustedError,
 )
-from sam2_core.types import AutolabelError
+from sam2_core.types import AutolabelError, ServerAbsentError
 from tests.sam2_core.serving.conftest import serving
 from tests.sam2_core.serving.private_ca import PrivateCa
 from tests.sam2_core.serving.test_triton_server import BOXES, street

@@ -21,12 +21,11 @@ from sam2_core.serving.transport import (
     Call,
     DeadlineError,
     ModelReplacedError,
-    ServerAbsentError,
     Servers,
     Transport,
     refused,
 )
-from sam2_core.types import AutolabelError, ModelStamp
+from sam2_core.types import AutolabelError, ModelStamp, ServerAbsentError
 
 MICRO = Path(__file__).resolve().parents[2] / "data" / "micro"
 STAMP = ModelStamp("micro/restructured", "ab", "cd", "onnxruntime-cpu", "fp32", "1")
