@@ -12,8 +12,6 @@ from tasks.risk.geometry import Numbers
 
 SHARE = 0.1  # of all labels that a reviewer has time for
 GOAL = 0.6  # of the bad ones, to be found in it
-# Upper limits of a box's area by size, as COCO has them.
-SIZES_PX = {"small": 32.0**2, "medium": 96.0**2, "large": np.inf}
 _DRAWS = 500
 
 
@@ -69,18 +67,6 @@ def figures(risk: Numbers, alone: Numbers, bad: Numbers, drives: IntArray) -> di
         [round(mean, 3), round(share, 3), count] for mean, share, count in reliability(risk, bad)
     ]
     return {"instances": len(bad), **_rounded(values), "risk_share_bad_count": rows}
-
-
-def figures_by_size(risk: Numbers, bad: Numbers, area_px: Numbers) -> dict[str, Any]:
-    """Say what a review finds among boxes of one size; `area_px` float (N,) is the boxes' area."""
-    size = np.searchsorted(list(SIZES_PX.values()), area_px, "right")
-    result = {}
-    for index, name in enumerate(SIZES_PX):
-        rows = size == index
-        if rows.any():
-            found = _rounded(_found(risk[rows], bad[rows]))
-            result[name] = {"instances": int(rows.sum()), **found}
-    return result
 
 
 def _found(risk: Numbers, bad: Numbers) -> dict[str, float]:

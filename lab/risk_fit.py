@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lab.risk_drives import PHOTOGRAPHS
-from lab.risk_figures import auroc, figures, figures_by_size
+from lab.risk_figures import auroc, figures
 from sam2_core.types import IntArray
 from tasks.risk.compute_risk import (
     BAD_IOU,
@@ -32,7 +32,7 @@ from tasks.risk.compute_risk import (
     reliability_picture,
     sigmoid,
 )
-from tasks.risk.geometry import Numbers, box_areas
+from tasks.risk.geometry import Numbers
 
 if TYPE_CHECKING:
     from lab.risk_drives import Drive
@@ -96,17 +96,14 @@ def collect(drives: Sequence[Drive]) -> tuple[Numbers, Numbers, IntArray]:
 def report(
     drives: Sequence[Drive], features: Numbers, bad: Numbers, of: IntArray
 ) -> dict[str, Any]:
-    """Figures on unseen drives, by what prompted the model, and of each by the boxes' size."""
+    """Figures on unseen drives, by what prompted the model."""
     risk = unseen_risk(features, bad, of)
-    boxes = [labeled.boxes.xyxy_px for one in drives for labeled in one.frames]
-    area = box_areas(np.concatenate(boxes).astype(np.float64))
     prompt = np.concatenate([[one.prompt] * sum(map(len, one.true_ious)) for one in drives])
     alone = features[:, COLUMN["low_predicted_iou"]]
     result = {}
     for name in dict.fromkeys(one.prompt for one in drives):
         rows = prompt == name
         result[name] = figures(risk[rows], alone[rows], bad[rows], of[rows])
-        result[name]["by_size"] = figures_by_size(risk[rows], bad[rows], area[rows])
     return result
 
 

@@ -1,9 +1,9 @@
-"""Decoder and encoder measurements: ways to decode one frame's boxes."""
+"""One frame encoded, and a way to decode its boxes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sam2_core.backends.protocol import Backend
@@ -18,26 +18,11 @@ class Decoder:
     features: Features
     chunk: int
 
-    def decode(self, prompts: Prompts, chunk: int | None = None) -> None:
+    def decode(self, prompts: Prompts) -> None:
         """Decode all prompts in chunks; results are on the host when this returns."""
-        size = chunk or self.chunk
-        for start in range(0, len(prompts), size):
-            self.backend.decode(self.features, prompts.chosen(slice(start, start + size)))
-
-
-def decoder_cases(
-    decoders: Mapping[str, Decoder], prompts: Prompts
-) -> dict[str, Callable[[], None]]:
-    """Return each decoder over the whole frame, and the prototype's way: one box per call.
-
-    The prototype uses the published graph where it is there.
-    """
-    cases: dict[str, Callable[[], None]] = {}
-    first = decoders.get("published") or next(iter(decoders.values()))
-    cases["prototype"] = lambda: first.decode(prompts, 1)
-    for name, decoder in decoders.items():
-        cases[name] = lambda decoder=decoder: decoder.decode(prompts)  # type: ignore[misc]
-    return cases
+        for start in range(0, len(prompts), self.chunk):
+            chunk = prompts.chosen(slice(start, start + self.chunk))
+            self.backend.decode(self.features, chunk)
 
 
 def encode_and_wait(backend: Backend, images: Sequence[ImageArray]) -> Features:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lab.bench.frame import BenchFrame
 from lab.bench.outlines import outlined
 from sam2_core.presets import Preset
-from sam2_core.types import AutolabelError, ImageArray
+from sam2_core.types import AutolabelError
 from tests.transformers_model import transformers_config
 
 
@@ -74,20 +74,11 @@ class TorchPeer:
         scale = np.array([self.size / width, self.size / height] * 2, np.float32)
         return self.torch.from_numpy(frame.boxes.xyxy_px * scale).to(self.device)
 
-    def masks(
-        self, frame: BenchFrame, square: ImageArray | None = None
-    ) -> Iterator[npt.NDArray[np.bool_]]:
-        """Do one frame; yields its masks (M, H, W) at full resolution on the host, in order.
-
-        Args:
-            frame: the image and its boxes.
-            square: the image as another resized it, uint8 (S, S, 3); the peer resizes when None.
-
-        """
+    def masks(self, frame: BenchFrame) -> Iterator[npt.NDArray[np.bool_]]:
+        """Do one frame; yields its masks (M, H, W) at full resolution on the host, in order."""
         torch = self.torch
-        image = frame.read()
-        size_hw = image.shape[:2]
-        given = np.array(image if square is None else square)
+        given = np.array(frame.read())
+        size_hw = given.shape[:2]
         with torch.inference_mode():
             features = self.encode(torch.from_numpy(given).to(self.device))
             for boxes in self.boxes_model(frame, size_hw).split(self.chunk):
@@ -100,12 +91,12 @@ class TorchPeer:
                     )
                     yield (full[:, 0] > 0).cpu().numpy()
 
-    def frame(self, frame: BenchFrame, square: ImageArray | None = None) -> list[bytes]:
-        """Do one frame and return its masks as COCO counts; `square` as in `masks`."""
+    def frame(self, frame: BenchFrame) -> list[bytes]:
+        """Do one frame and return its masks as COCO counts."""
         from pycocotools import mask as coco_mask
 
         counts: list[bytes] = []
-        for masks in self.masks(frame, square):
+        for masks in self.masks(frame):
             columns = np.asfortranarray(masks.astype(np.uint8).transpose(1, 2, 0))
             counts += [mask["counts"] for mask in coco_mask.encode(columns)]
         return counts

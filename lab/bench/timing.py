@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,6 @@ class Timing:
         """Summarise runs."""
         low, median, high = (float(q) for q in np.quantile(seconds, (0.1, 0.5, 0.9)) * 1e3)
         return Timing(round(median, 4), round(low, 4), round(high, 4), len(seconds))
-
-    def as_dict(self) -> dict[str, float | int]:
-        """Return plain numbers for JSON."""
-        return {
-            "median_ms": self.median_ms,
-            "low_ms": self.low_ms,
-            "high_ms": self.high_ms,
-            "runs": self.runs,
-        }
 
 
 def interleaved(
@@ -84,4 +75,4 @@ def ratio(slow: Timing | None, fast: Timing | None) -> float | None:
 
 def timings_as_dict(timings: Mapping[str, Timing]) -> dict[str, Any]:
     """Return plain numbers for JSON."""
-    return {name: timing.as_dict() for name, timing in timings.items()}
+    return {name: asdict(timing) for name, timing in timings.items()}

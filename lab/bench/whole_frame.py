@@ -1,8 +1,7 @@
-"""Whole frames: from the image file's bytes to COCO masks, stage by stage."""
+"""Whole frames, from the image file's bytes to COCO masks, and the memory that they take."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
@@ -10,12 +9,8 @@ from pathlib import Path
 
 from lab.bench.decoding import encode_and_wait
 from lab.bench.frame import BenchFrame
-from lab.bench.timing import Timing
-from sam2_core.postprocess import finish
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Masks
-
-STAGES = ("read", "preprocess", "encode", "decode", "postprocess")
 
 
 def segment_frame(segmenter: Segmenter, frame: BenchFrame) -> Masks:
@@ -24,29 +19,6 @@ def segment_frame(segmenter: Segmenter, frame: BenchFrame) -> Masks:
     prepared = segmenter.prepare(image, frame.boxes)
     low_res = segmenter.run([prepared])[0]
     return segmenter.finish(prepared, low_res)
-
-
-def stage_times(segmenter: Segmenter, frame: BenchFrame, repeats: int) -> dict[str, Timing]:
-    """Time each stage of single frames, waiting for the device between them."""
-    seconds: dict[str, list[float]] = {stage: [] for stage in STAGES}
-    for _ in range(repeats):
-        marks = [time.perf_counter()]
-        image = frame.read()
-        marks.append(time.perf_counter())
-        prepared = segmenter.prepare(image, frame.boxes)
-        marks.append(time.perf_counter())
-        encode_and_wait(segmenter.backend, prepared.images_model)
-        marks.append(time.perf_counter())
-        # The segmenter encodes again; the time of that is taken off below.
-        low_res = segmenter.run([prepared])[0]
-        marks.append(time.perf_counter())
-        finish(low_res, prepared.size_hw, prepared.rows, prepared.reasons)
-        marks.append(time.perf_counter())
-        spans = [b - a for a, b in itertools.pairwise(marks)]
-        spans[3] = max(spans[3] - spans[2], 0.0)
-        for stage, span in zip(STAGES, spans, strict=True):
-            seconds[stage].append(span)
-    return {stage: Timing.of(spans) for stage, spans in seconds.items()}
 
 
 def memory_of_a_frame(segmenter: Segmenter, frame: BenchFrame) -> dict[str, float | str]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
-import cv2
 import numpy as np
 import pytest
 
@@ -113,16 +110,3 @@ def test_random_shapes_reach_from_tiny_to_huge() -> None:
         sizes += [float(np.sqrt(i.area_px)) for i in scene.instances]
     assert min(sizes) < 12
     assert max(sizes) > 120
-
-
-def test_speed() -> None:
-    """Reported, not asserted: a machine that does other things is no measure."""
-    cv2.setNumThreads(1)
-    for size in ((512, 512), (720, 1280)):
-        render_scene(0, size)
-        start = time.process_time()
-        for seed in range(4):
-            render_scene(seed, size)
-        spent = (time.process_time() - start) / 4 * 1e3
-        print(f"render_scene {size[1]}x{size[0]}: {spent:.0f} ms of one core")
-    cv2.setNumThreads(-1)

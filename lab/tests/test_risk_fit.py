@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lab.risk_drives import PROMPTS, TRUE_BOXES, Drive, Models, labeled_drives
-from lab.risk_figures import auroc, figures_by_size, found_within, share_to_find
+from lab.risk_figures import auroc, found_within, share_to_find
 from lab.risk_fit import calibrate, collect, fit, fit_calibration, report
 from lab.tests.scene_labels import scene_sequence
 from tasks.boxes.detectors import load_detector
@@ -42,11 +42,6 @@ def test_a_fit_on_drives_finds_the_bad_masks_of_others(tmp_path: Path) -> None:
     unseen = report(drives, *collect(drives))[TRUE_BOXES]
     assert unseen["auroc"] > 0.9
     assert unseen["instances"] == len(bad) + len(truth)
-    sizes = unseen["by_size"].values()
-    assert sum(one["instances"] for one in sizes) == unseen["instances"]
-    assert sum(one["share_bad"] * one["instances"] for one in sizes) == pytest.approx(
-        unseen["share_bad"] * unseen["instances"], abs=0.5
-    )
 
 
 def test_figures_of_a_risk_that_knows_everything_and_of_one_that_knows_nothing() -> None:
@@ -60,20 +55,6 @@ def test_figures_of_a_risk_that_knows_everything_and_of_one_that_knows_nothing()
     assert calibration_error(np.full(200, 0.1), bad) == pytest.approx(0)
     assert calibration_error(np.full(200, 0.9), bad) == pytest.approx(0.8)
     assert reliability(bad, bad) == [(0.0, 0.0, 180), (1.0, 1.0, 20)]
-
-
-def test_figures_by_size_say_what_the_best_order_would_find() -> None:
-    bad = np.array([1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0] * 2 + [1.0] * 10 + [0.0] * 10)
-    area = np.repeat([100.0, 32.0**2, 200.0**2], [10, 10, 20])
-    found = figures_by_size(bad, bad, area)
-    assert list(found) == ["small", "medium", "large"]
-    assert [one["instances"] for one in found.values()] == [10, 10, 20]
-    assert [one["most_that_10_percent_can_find"] for one in found.values()] == [1, 1, 0.2]
-    assert [one["found_of_what_can_be_found"] for one in found.values()] == [1, 1, 1]
-    assert figures_by_size(-bad, bad, area)["large"]["found_of_what_can_be_found"] == 0
-    good = figures_by_size(bad[:10], np.zeros(10), area[:10])
-    assert list(good) == ["small"]
-    assert "auroc" not in good["small"]
 
 
 def test_drives_are_rendered_and_labeled_once(tmp_path: Path) -> None:

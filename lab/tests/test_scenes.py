@@ -122,13 +122,6 @@ def test_motion_streaks_what_moves_and_no_mask(move: Callable[..., None]) -> Non
         assert edge[0] > edge[1] + 20  # the object is a streak over the background
 
 
-def test_rle_is_the_mask() -> None:
-    scene = render_scene(5, SMALL)
-    instance = scene.instances[0]
-    decoded = coco_mask.decode(instance.rle(SMALL)).astype(bool)
-    np.testing.assert_array_equal(decoded, instance.full_mask(SMALL))
-
-
 def test_tracks_are_stable_between_frames_and_cameras() -> None:
     frames = list(render_sequence(7, 3, SMALL, cameras=("front", "front_left")))
     assert [(f.index, f.camera) for f in frames][:3] == [

@@ -3,10 +3,48 @@
 import json
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from pycocotools import mask as coco_mask
 
-from lab.training.config import load_config
+from lab.scenes import LABELS, render_scene
+from lab.scenes.types import RIDER_LABEL
+from lab.training.close_ups import cut_close_ups, draw_close_ups, regions_px
+from lab.training.config import MaskPhase, PictureConfig, load_config
+from lab.training.data import (
+    CELL_PX,
+    HIDDEN,
+    IGNORED,
+    RIDER,
+    UNUSED,
+    Photographs,
+    Picture,
+    as_asked,
+    domain_of,
+    draw_scene,
+)
+from lab.training.detector_loss import TrueBoxes, detector_loss
+from lab.training.detector_model import cells
+from lab.training.flat import FlatWeights
+from lab.training.held_out import FIRST_HELD_OUT_SEED
+from lab.training.mask_job import fresh_model
+from lab.training.mask_loss import draw_points
+from lab.training.optimizers import Optimizers
+from lab.training.pool import PictureBatch
+from lab.training.prompts import PromptSampler, choice_weights
+from lab.training.train import load_weights, start_weights, steeper, train
+from lab.training.view_decoder import decode_views
+from lab.training.views import Crops
+from sam2_core.architecture import random_weights
+from sam2_core.find_weights import bundled_checkpoint
+from sam2_core.load import load_backend
+from sam2_core.mask_geometry import mask_iou
+from sam2_core.preprocess import regions_xyxy_px
+from sam2_core.presets import preset_named
+from sam2_core.segmenter import Segmenter
 from sam2_core.types import AutolabelError, Boxes
 
 CONFIGS = Path(__file__).parents[1] / "training" / "configs"
@@ -30,11 +68,6 @@ def test_the_configurations_of_the_package_load():
 
 
 def test_riders_are_one_object_for_the_mask_model_alone_in_their_share_of_the_pictures():
-    from lab.scenes import render_scene
-    from lab.scenes.types import RIDER_LABEL
-    from lab.training.config import PictureConfig
-    from lab.training.data import RIDER, Picture, as_asked, domain_of, draw_scene
-
     mixed = PictureConfig(
         photographs="there", photograph_share=0.2, random_share=0.25, close_share=0.35
     )
@@ -58,8 +91,6 @@ def test_riders_are_one_object_for_the_mask_model_alone_in_their_share_of_the_pi
 
 def write_photographs(folder):
     """One photograph with a mask and a box, of which persons may be unlabeled."""
-    import cv2
-    from pycocotools import mask as coco_mask
 
     pixels = np.full((60, 100, 3), 200, np.uint8)
     mask = np.zeros((60, 100), np.uint8, order="F")
@@ -82,9 +113,6 @@ def write_photographs(folder):
 
 
 def test_photographs_are_drawn_with_their_masks_boxes_and_what_they_do_not_label(tmp_path):
-    from lab.scenes import LABELS
-    from lab.training.data import CELL_PX, IGNORED, UNUSED, Photographs, Picture
-
     write_photographs(tmp_path)
     car, person = LABELS.index("car"), LABELS.index("person")
     photographs = Photographs(tmp_path, {"here": 1.0}, with_masks=False)
@@ -112,10 +140,6 @@ def test_photographs_are_drawn_with_their_masks_boxes_and_what_they_do_not_label
 
 
 def test_what_has_no_labels_is_not_taught_as_background():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from lab.training.detector_loss import TrueBoxes, detector_loss
-    from lab.training.detector_model import cells
-
     grid, strides = cells((64, 64), torch.device("cpu"))
     truth = TrueBoxes(
         torch.tensor([[[8.0, 8, 40, 40]]]), torch.tensor([[1]]), torch.tensor([[True]])
@@ -133,11 +157,10 @@ def test_what_has_no_labels_is_not_taught_as_background():
     assert (logits.grad[0, ~taught, 0] > 0).all()
 
 
-def test_training_writes_weights_and_goes_on_from_its_checkpoint(tmp_path):
-    pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from lab.training.train import load_weights, train
-
-    config = load_config(CONFIGS / "smoke_detector.toml").model_copy(update={"steps": 2})
+@pytest.mark.parametrize("job", ["detector", "mask"])
+def test_training_writes_weights_and_goes_on_from_its_checkpoint(job, tmp_path):
+    name = {"detector": "smoke_detector.toml", "mask": "smoke_masks.toml"}[job]
+    config = load_config(CONFIGS / name).model_copy(update={"steps": 2})
     first = train(config, tmp_path)
     assert first.trained.steps == 2
     more = config.model_copy(update={"steps": 3})
@@ -149,17 +172,12 @@ def test_training_writes_weights_and_goes_on_from_its_checkpoint(tmp_path):
     assert steps == sorted(steps)
     assert steps[-1] == 3
     assert 2 in steps
-    assert load_weights(tmp_path / "detector.safetensors").keys() == second.trained.kept().keys()
+    assert load_weights(tmp_path / f"{job}.safetensors").keys() == second.trained.kept().keys()
     with pytest.raises(AutolabelError, match="own configuration"):
         train(config.model_copy(update={"name": "other"}), tmp_path)
 
 
 def test_decoding_a_view_is_decoding_its_prompts_one_by_one():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from lab.training.view_decoder import decode_views
-    from sam2_core.architecture import random_weights
-    from sam2_core.presets import preset_named
-
     model = random_weights(preset_named("micro"), 0)
     generator = torch.Generator().manual_seed(0)
     points = torch.rand(6, 3, 2, generator=generator) * 128
@@ -174,9 +192,6 @@ def test_decoding_a_view_is_decoding_its_prompts_one_by_one():
 
 
 def test_the_optimizer_sees_what_the_model_computes_with():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from lab.training.flat import FlatWeights
-
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).bfloat16()
     flat = FlatWeights(model)
     assert flat.decayed == 12
@@ -192,11 +207,6 @@ def test_the_optimizer_sees_what_the_model_computes_with():
 
 
 def test_muon_steps_every_matrix_on_its_own_and_queries_keys_and_values_apart():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-
-    from lab.training.flat import FlatWeights
-    from lab.training.optimizers import Optimizers
-
     torch.manual_seed(0)
     model = torch.nn.Module()
     model.qkv = torch.nn.Linear(4, 12)
@@ -228,12 +238,6 @@ def test_muon_steps_every_matrix_on_its_own_and_queries_keys_and_values_apart():
 
 
 def test_a_steeper_model_draws_the_same_outlines_with_larger_logits():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-
-    from lab.training.mask_job import fresh_model
-    from lab.training.train import steeper
-    from sam2_core.presets import preset_named
-
     preset = preset_named("micro")
     plain, steep = fresh_model(preset, 1).eval(), fresh_model(preset, 1).eval()
     steep.load_state_dict(steeper(plain.state_dict(), 4.0))
@@ -252,12 +256,6 @@ def test_a_steeper_model_draws_the_same_outlines_with_larger_logits():
 
 
 def test_bundled_models_fit_unseen_scenes_better_than_the_box():
-    from lab.scenes import render_scene
-    from lab.training.held_out import FIRST_HELD_OUT_SEED
-    from sam2_core.load import load_backend
-    from sam2_core.mask_geometry import mask_iou
-    from sam2_core.segmenter import Segmenter
-
     scene = render_scene(FIRST_HELD_OUT_SEED + 1)
     size_hw = scene.size_hw
     boxes = Boxes(
@@ -284,12 +282,6 @@ def test_the_bundle_is_small_enough():
 
 
 def test_close_ups_show_what_resizing_the_crop_shows():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from PIL import Image
-
-    from lab.training.close_ups import cut_close_ups
-    from lab.training.views import Crops
-
     smooth = np.random.default_rng(0).integers(0, 256, (2, 12, 20, 3), np.uint8)
     pictures = np.stack([np.asarray(Image.fromarray(p).resize((200, 120), 3)) for p in smooth])
     boxes = torch.tensor([[0, 0, 20, 30], [50, 20, 150, 120], [3, 5, 200, 119]])
@@ -305,10 +297,6 @@ def test_close_ups_show_what_resizing_the_crop_shows():
 
 
 def test_training_and_labeling_cut_the_same_close_ups():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from lab.training.close_ups import regions_px
-    from sam2_core.preprocess import regions_xyxy_px
-
     corners = np.random.default_rng(0).uniform(0, (160, 90), (200, 2, 2)).astype(np.float32)
     boxes = np.concatenate([corners.min(1), corners.max(1)], 1)
     expected = regions_xyxy_px(boxes, (90, 160))
@@ -317,18 +305,11 @@ def test_training_and_labeling_cut_the_same_close_ups():
 
 def picture_batch(images, ids, classes, boxes, area):
     """A batch whose objects all have masks."""
-    from lab.training.pool import PictureBatch
 
     return PictureBatch(images, ids, classes, boxes, area, area < 0, ids, boxes, area)
 
 
 def test_a_close_up_holds_its_box_and_its_truth():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from lab.training.close_ups import draw_close_ups
-    from lab.training.config import MaskPhase
-    from lab.training.mask_loss import draw_points
-    from lab.training.prompts import PromptSampler
-
     ids = torch.zeros((2, 90, 160), dtype=torch.uint8)
     ids[0, 10:40, 20:30], ids[0, 60:64, 100:104], ids[1, 50:90, 0:70] = 1, 2, 1
     classes = torch.full((2, 256), -1)
@@ -354,10 +335,6 @@ def test_a_close_up_holds_its_box_and_its_truth():
 
 
 def test_emphasis_chooses_some_kinds_more_often_and_only_what_may_be_asked_for():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from lab.training.data import HIDDEN, RIDER
-    from lab.training.prompts import PromptSampler, choice_weights
-
     kinds = (0, 1, HIDDEN, RIDER)  # rows 1 to 4; the other rows are unused
     classes = torch.full((4000, 256), -1)
     classes[:, 1:5] = torch.tensor(kinds)
@@ -378,11 +355,6 @@ def test_emphasis_chooses_some_kinds_more_often_and_only_what_may_be_asked_for()
 
 
 def test_training_goes_on_from_the_bundled_weights_with_the_logits_they_were_trained_with():
-    torch = pytest.importorskip("torch", reason="training needs PyTorch: make dev")
-    from lab.training.train import load_weights, start_weights, steeper
-    from sam2_core.find_weights import bundled_checkpoint
-    from sam2_core.presets import preset_named
-
     section = load_config(CONFIGS / "masks.toml").mask
     start = start_weights(section)
     bundled = load_weights(bundled_checkpoint(preset_named("compact")))

@@ -1,13 +1,12 @@
 """Compare this product's masks with Meta's own predictor, on the same frames and the same weights.
 
     python lab/tools/compare_with_meta.py CHECKOUT IMAGE BOXES.txt [IMAGE BOXES.txt ...]
-        [--model compact|tiny|...|CHECKPOINT] [--engine BACKEND:PRECISION ...] [--square]
+        [--model compact|tiny|...|CHECKPOINT]
 
 CHECKOUT is a checkout of github.com/facebookresearch/sam2 (it needs hydra-core, iopath and
 torchvision; nothing of it is fetched or kept here). A line of a BOXES file is `label score x1 y1 x2
 y2`. Weights load into Meta's modules with nothing missing of the image path and nothing left over,
-or it says so. Both see whole frames as they are read; with --square both see the frame resized to
-the model's square.
+or it says so. Both see whole frames as they are read; ours runs on ONNX Runtime's CPU provider.
 """
 
 from __future__ import annotations
@@ -100,78 +99,56 @@ def metas_model(checkout: Path, weights: Any, preset: Preset) -> Any:
     return model.eval()
 
 
-def metas_masks(model: Any, image: np.ndarray, xyxy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Masks (N, H, W) and predicted IoU (N,), 16 boxes at a time."""
+def metas_masks(model: Any, image: np.ndarray, xyxy: np.ndarray) -> np.ndarray:
+    """Bool masks (N, H, W), 16 boxes at a time."""
     import torch
     from sam2.sam2_image_predictor import SAM2ImagePredictor
 
     predictor = SAM2ImagePredictor(model)
     grid = model.image_size // 4
     predictor._bb_feat_sizes = [(grid // 2**n,) * 2 for n in range(3)]
-    masks, scores = [], []
+    masks = []
     with torch.inference_mode():
         predictor.set_image(image)
         for start in range(0, len(xyxy), 16):
             found = predictor.predict(box=xyxy[start : start + 16], multimask_output=False)
             count = len(xyxy[start : start + 16])
             masks.append(found[0].reshape(count, *image.shape[:2]) > 0)
-            scores.append(found[1].reshape(count))
-    return np.concatenate(masks), np.concatenate(scores)
+    return np.concatenate(masks)
 
 
-def ours(segmenter: Segmenter, image: np.ndarray, boxes: Boxes) -> tuple[np.ndarray, np.ndarray]:
+def ours(segmenter: Segmenter, image: np.ndarray, boxes: Boxes) -> np.ndarray:
     """As `metas_masks`."""
     from pycocotools import mask as coco_mask
 
     (found,) = segmenter.segment([image], [boxes])
     size = list(found.size_hw)
     masks = [coco_mask.decode({"size": size, "counts": rle}) > 0 for rle in found.rle]
-    return np.stack(masks), found.predicted_iou
+    return np.stack(masks)
 
 
 def read_boxes(path: Path) -> Boxes:
     """Read `label score x1 y1 x2 y2` lines."""
     rows = [line.split() for line in path.read_text().splitlines() if line.strip()]
-    numbers = np.array([[float(one) for one in row[1:]] for row in rows], np.float32)
+    numbers = np.array([[float(number) for number in row[1:]] for row in rows], np.float32)
     return Boxes(numbers[:, 1:], np.clip(numbers[:, 0], 0, 1), tuple(row[0] for row in rows))
 
 
-def told(iou: np.ndarray, area: np.ndarray, scores: np.ndarray) -> dict[str, Any]:
-    """Mean, first percentile and least IoU, by size, and how far predicted IoU is apart."""
-    found: dict[str, Any] = {"masks": len(iou), "predicted_iou_apart": float(scores.max())}
-    for name, some in (("all", iou), ("over_32x32", iou[area > 1024])):
-        if len(some):
-            values = some.mean(), np.percentile(some, 1), some.min()
-            found[name] = dict(zip(("mean", "p1", "min"), map(float, values), strict=True))
-    return found
-
-
-def frame_of(image_path: Path, boxes_path: Path, square: int) -> tuple[np.ndarray, Boxes]:
-    """Read a frame and its boxes, resized to a square of so many pixels unless that is 0."""
+def frame_of(image_path: Path, boxes_path: Path) -> tuple[np.ndarray, Boxes]:
+    """Read a frame and its boxes."""
     from tasks.frames.images import decode_image
 
-    image, boxes = decode_image(image_path.read_bytes()), read_boxes(boxes_path)
-    if not square:
-        return image, boxes
-    from PIL import Image
-
-    scale = np.array([square / image.shape[1], square / image.shape[0]] * 2)
-    image = np.asarray(Image.fromarray(image).resize((square,) * 2, Image.Resampling.BILINEAR))
-    return image, Boxes(boxes.xyxy_px * scale, boxes.scores, boxes.labels)
+    return decode_image(image_path.read_bytes()), read_boxes(boxes_path)
 
 
-Masks = tuple[np.ndarray, np.ndarray]
-
-
-def compared(expected: Sequence[Masks], found: Sequence[Masks]) -> dict[str, Any]:
-    """Compare masks and predicted IoU of every frame."""
-    columns: tuple[list[np.ndarray], ...] = ([], [], [])
-    for (theirs, scores), (mine, predicted) in zip(expected, found, strict=True):
+def compared(expected: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Compare the masks of every frame: how many, mean and least IoU."""
+    ious = []
+    for theirs, mine in zip(expected, found, strict=True):
         union, both = (theirs | mine).sum((1, 2)), (theirs & mine).sum((1, 2))
-        columns[0].append(np.where(union > 0, both / np.maximum(union, 1), 1.0))
-        columns[1].append(theirs.sum((1, 2)))
-        columns[2].append(np.abs(scores - predicted))
-    return told(*(np.concatenate(column) for column in columns))
+        ious.append(np.where(union > 0, both / np.maximum(union, 1), 1.0))
+    iou = np.concatenate(ious)
+    return {"masks": len(iou), "mean": float(iou.mean()), "least": float(iou.min())}
 
 
 def main() -> None:
@@ -179,25 +156,18 @@ def main() -> None:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("frames", nargs="+", type=Path, metavar="IMAGE BOXES")
     parser.add_argument("--model", default="compact")
-    parser.add_argument("--engine", action="append", metavar="BACKEND:PRECISION",
-                        help="ours, one after another; onnxruntime-cpu:fp32")  # fmt: skip
-    parser.add_argument("--square", action="store_true")
     given = parser.parse_args()
     weights = resolve_weights(given.model, Wanted())
     preset = PRESETS[given.model] if given.model in PRESETS else weights.load().preset
     theirs = metas_model(given.checkout, weights, preset)
     frames = [
-        frame_of(image, boxes, preset.image_size if given.square else 0)
+        frame_of(image, boxes)
         for image, boxes in zip(given.frames[::2], given.frames[1::2], strict=True)
     ]
     expected = [metas_masks(theirs, image, boxes.xyxy_px) for image, boxes in frames]
-    for engine in given.engine or ["onnxruntime-cpu:fp32"]:
-        name, precision = engine.split(":")
-        with Segmenter(load_backend(given.model, name, precision, close_ups=False)) as segmenter:
-            found = [ours(segmenter, image, boxes) for image, boxes in frames]
-        result = compared(expected, found)
-        print(json.dumps({"model": given.model, "backend": name, "precision": precision,
-                          "square": given.square, **result}), flush=True)  # fmt: skip
+    with Segmenter(load_backend(given.model, "onnxruntime-cpu", close_ups=False)) as segmenter:
+        found = [ours(segmenter, image, boxes) for image, boxes in frames]
+    print(json.dumps({"model": given.model, **compared(expected, found)}))
 
 
 if __name__ == "__main__":

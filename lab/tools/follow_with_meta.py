@@ -1,8 +1,7 @@
 """Follow objects through frames beside Meta's own video predictor, with the same weights.
 
     python -m lab.tools.follow_with_meta [PACKAGE ...] [--model micro|tiny|...] [--size PIXELS]
-        [--frames N] [--seed N] [--score-bias LOGIT] [--trained] [--clip VIDEO] [--device cuda]
-        [--onnx] [--record FILE]
+        [--frames N] [--seed N] [--score-bias LOGIT] [--trained] [--onnx] [--record FILE]
 
 PACKAGE are folders with Meta's `sam2` 1.1.0 from PyPI and what it imports: `pip install --target
 PACKAGE --no-deps --no-build-isolation sam2==1.1.0 hydra-core iopath portalocker omegaconf`. Nothing
@@ -18,7 +17,6 @@ import argparse
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from sam2_core.backends.follow_backends import OnnxFollowBackend
 from sam2_core.backends.torch_follow import TorchFollowBackend
 from sam2_core.export import export_memory, export_model
 from sam2_core.find_weights import resolve_weights
-from sam2_core.presets import Preset, preset_named
+from sam2_core.presets import preset_named
 from tests.followed_objects import (
     Masks,
     Prompt,
@@ -42,20 +40,6 @@ from tests.followed_objects import (
     video,
     weights,
 )
-
-
-def clip(file: str, preset: Preset, frames: int) -> torch.Tensor:
-    """Return the first frames of a video as squares, uint8 (T, S, S, 3)."""
-    import cv2
-
-    reader, shown = cv2.VideoCapture(file), []
-    while len(shown) < frames:
-        there, frame = reader.read()
-        if not there:
-            raise SystemExit(f"{file} has {len(shown)} frames only")
-        square = cv2.resize(frame, (preset.image_size, preset.image_size))
-        shown.append(torch.from_numpy(square[:, :, ::-1].copy()))
-    return torch.stack(shown)
 
 
 def metas_predictor(model: Sam2, memory: Memory) -> Any:
@@ -116,13 +100,11 @@ def metas_predictor(model: Sam2, memory: Memory) -> Any:
     return predictor.eval()
 
 
-def metas_masks(
-    model: Sam2, memory: Memory, frames: torch.Tensor, asked: list[Prompt], device: str = "cpu"
-) -> Masks:
+def metas_masks(model: Sam2, memory: Memory, frames: torch.Tensor, asked: list[Prompt]) -> Masks:
     """Meta's logits (G, G) by frame and object; corrected ones are corrected."""
     import sam2.sam2_video_predictor as module
 
-    predictor = metas_predictor(model, memory).to(device)
+    predictor = metas_predictor(model, memory)
     size = model.preset.image_size
     planes = (frames.permute(0, 3, 1, 2).float() - model.pixel_mean) / model.pixel_std
     module.load_video_frames = lambda *_, **__: (planes, size, size)
@@ -165,37 +147,28 @@ def main() -> None:
     parser.add_argument("--score-bias", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trained", action="store_true", help="the checkpoint's own weights")
-    parser.add_argument("--clip", help="a video instead of a random scene")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu", help="of Meta's predictor and of PyTorch")
     parser.add_argument("--onnx", action="store_true", help="on ONNX Runtime's CPU provider too")
     parser.add_argument("--record", help="write Meta's logits into this file")
     options = parser.parse_args()
     sys.path[:0] = options.package
     preset = preset_named(options.model).sized(image_size=options.size)
-    torch.set_num_threads(options.threads)
     model, memory = weights(preset, options.score_bias, options.seed)
     if options.trained:
         found = resolve_weights(options.model)
         model, memory = found.load(), found.load_memory() or memory
-    shown = partial(clip, options.clip) if options.clip else video
-    frames, asked = shown(preset, options.frames), prompts(options.frames)
+    frames, asked = video(preset, options.frames), prompts(options.frames)
     started = time.perf_counter()
-    torch.backends.cudnn.allow_tf32 = False
-    theirs = metas_masks(model, memory, frames, asked, options.device)
+    theirs = metas_masks(model, memory, frames, asked)
     print(f"Meta's: {time.perf_counter() - started:.0f} s")
     if options.record:
         keys, logits = list(theirs), np.stack(list(theirs.values())).astype(np.float16)
         np.savez_compressed(options.record, keys=np.array(keys), logits=logits)
-    backends: dict[str, Any] = {"PyTorch": TorchFollowBackend(model, memory, options.device)}
-    if options.device == "cuda":
-        half = TorchFollowBackend(model, memory, options.device, "fp16")
-        backends["PyTorch in fp16"] = half
+    backends: dict[str, Any] = {"PyTorch": TorchFollowBackend(model, memory)}
     if options.onnx:
         folder = Path(tempfile.mkdtemp())
         export_model(model, folder / "model", checkpoint_sha256="", weights="", only=["encoder"])
         export_memory(model, memory, folder / "model")
-        backends["ONNX Runtime"] = OnnxFollowBackend(folder / "model", preset, options.threads)
+        backends["ONNX Runtime"] = OnnxFollowBackend(folder / "model", preset)
     for name, backend in backends.items():
         started = time.perf_counter()
         ours = our_masks(backend, frames, asked)

@@ -32,8 +32,7 @@ CONFIGS = Path(__file__).parent / "configs"
     type=FOLDER,
     help="Folder of the run; one that holds a run of this configuration goes on from it.",
 )
-@click.option("--no-export", is_flag=True, help="Leave the weights; write no ONNX files.")
-def command(config_path: Path, out: Path, no_export: bool) -> None:
+def command(config_path: Path, out: Path) -> None:
     """Train the compact mask model or detector, from rendered scenes and photographs to ONNX.
 
     Needs the extra `export`, and the photographs that the configuration names.
@@ -50,8 +49,7 @@ def command(config_path: Path, out: Path, no_export: bool) -> None:
         config_path = CONFIGS / f"{config_path}.toml"
     config = load_config(config_path)
     train(config, out, _tell)
-    if not no_export:
-        click.echo(str(finish(config, out)))
+    click.echo(str(finish(config, out)))
 
 
 def _tell(run: Run) -> None:

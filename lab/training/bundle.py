@@ -34,7 +34,6 @@ HALF = "_fp16"
 SMALLEST_SHARED_BYTES = 256
 # What a GPU runs.
 ON_GPU = ("encoder", "decoder", "decoder_mask", "encoder_close_up", "decoder_close_up")
-PUBLISHED_DECODER = "decoder_published.onnx"  # for `autolabel bench`, which compares with it
 
 
 def safetensors_places(path: Path) -> dict[str, tuple[str, list[int], int, int]]:
@@ -175,22 +174,15 @@ def bundle_mask_model(weights: Path, preset: Preset, folder: Path) -> None:
     model.load_state_dict(load_weights(target))
     with tempfile.TemporaryDirectory() as temporary:
         exports = {
-            (form, precision): export_model(
-                copy.deepcopy(model).eval(), Path(temporary) / f"{form}-{precision}",
+            precision: export_model(
+                copy.deepcopy(model).eval(), Path(temporary) / precision,
                 checkpoint_sha256=file_sha256(target),
                 weights="bundled: trained by this project on rendered scenes and photographs",
-                graph=form, precision=precision, only=only,
+                graph=GRAPH_FOLDER, precision=precision, only=only,
             )
-            for form, precision, only in (
-                ("restructured", "fp32", ()),
-                ("restructured", "fp16", ON_GPU),
-                ("published", "fp32", ()),
-            )
+            for precision, only in (("fp32", ()), ("fp16", ON_GPU))
         }  # fmt: skip
-        published = exports["published", "fp32"] / "decoder.onnx"
-        write_shared(
-            exports["restructured", "fp32"], exports["restructured", "fp16"], published, graphs
-        )
+        write_shared(exports["fp32"], exports["fp16"], graphs)
 
 
 def bundle_memory(memory: Path, graphs: Path) -> None:
@@ -232,13 +224,12 @@ def bundle_memory(memory: Path, graphs: Path) -> None:
     torch_follows(model, learned, file_sha256(weights)).write(graphs / MEMORY_ANSWERS)
 
 
-def write_shared(restructured: Path, half: Path, published_decoder: Path, graphs: Path) -> None:
+def write_shared(restructured: Path, half: Path, graphs: Path) -> None:
     """Write exported graphs so that they share one copy of their weights.
 
     Args:
         restructured: folder of the restructured fp32 export, with its model.json.
         half: folder of the restructured fp16 export.
-        published_decoder: decoder.onnx of the published fp32 export.
         graphs: folder that holds the weights file; gets everything else.
 
     """
@@ -249,7 +240,7 @@ def write_shared(restructured: Path, half: Path, published_decoder: Path, graphs
     sources = {path.name: path for path in sorted(restructured.glob("*.onnx"))}
     sources |= {f"{path.stem}{HALF}.onnx": path for path in sorted(half.glob("*.onnx"))}
     facts["also"] = {"fp16": HALF}
-    for name, path in (sources | {PUBLISHED_DECODER: published_decoder}).items():
+    for name, path in sources.items():
         graph = onnx.load(str(path))
         store_in_half(graph)
         point_into(graph, shared)
@@ -257,7 +248,7 @@ def write_shared(restructured: Path, half: Path, published_decoder: Path, graphs
         written = graphs / name
         written.write_bytes(graph.SerializeToString())
     (graphs / FOLDED_FILE).write_bytes(shared.folded)
-    for name in (*sources, PUBLISHED_DECODER, WEIGHTS_FILE, FOLDED_FILE):
+    for name in (*sources, WEIGHTS_FILE, FOLDED_FILE):
         written = graphs / name
         size = written.stat().st_size
         facts["files"][name] = {"sha256": file_sha256(written), "bytes": size}

@@ -57,10 +57,9 @@ class PictureConfig(_Section):
 
 
 class MaskPhase(_Section):
-    """A stretch of the mask model's training, up to the share `until` of the budget.
+    """What steps of the mask model's training learn from.
 
     Attributes:
-        until: share of the budget.
         image_size: of the model's input.
         batch: views a device.
         boxes: prompts per view that are boxes.
@@ -75,7 +74,6 @@ class MaskPhase(_Section):
 
     """
 
-    until: float = Field(1.0, gt=0, le=1)
     image_size: int = 512
     batch: int = Field(32, ge=1)
     boxes: int = Field(10, ge=1)
@@ -92,9 +90,9 @@ class MaskConfig(_Section):
 
     Attributes:
         preset: of `sam2_core.presets`.
-        phases: one after the other; `until` of the last is 1.
-        between: what every `between_every`-th step learns from instead of its phase's, so that
-            nothing is forgotten.
+        phase: what steps learn from.
+        between: what every `between_every`-th step learns from instead, so that nothing is
+            forgotten.
         between_every: 0 for never.
         learning_rate: peak.
         optimizer: "muon" for the matrices, with AdamW for the rest, or "adamw" for all.
@@ -109,7 +107,7 @@ class MaskConfig(_Section):
     """
 
     preset: str = "compact"
-    phases: tuple[MaskPhase, ...] = (MaskPhase(),)
+    phase: MaskPhase = MaskPhase()
     between: MaskPhase | None = None
     between_every: int = Field(0, ge=0)
     learning_rate: float = 1e-3
@@ -123,10 +121,9 @@ class MaskConfig(_Section):
 
     @property
     def frame_size(self) -> int | None:
-        """Input size of the last views of many objects that were trained on, None without any."""
-        phases = [*self.phases, *([self.between] if self.between else [])]
-        sizes = [phase.image_size for phase in phases if not phase.close_ups]
-        return sizes[-1] if sizes else None
+        """Input size of the views of many objects that are trained on, None without any."""
+        phase = self.between or self.phase
+        return None if phase.close_ups else phase.image_size
 
 
 class DetectorConfig(_Section):
@@ -163,7 +160,6 @@ class TrainingConfig(_Section):
             rate follows a cosine over it.
         steps: in place of minutes; 0 goes by time.
         device: "auto" takes CUDA when it is there.
-        compiled: let PyTorch compile the models: minutes at the start, several times the speed.
         ema: decay a step of the weights' moving average, which is what is kept.
 
     """
@@ -173,7 +169,6 @@ class TrainingConfig(_Section):
     minutes: float = Field(gt=0)
     steps: int = Field(0, ge=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    compiled: bool = False
     ema: float = 0.999
     checkpoint_every_s: float = 60.0
     pictures: PictureConfig = PictureConfig()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -152,9 +150,8 @@ class DetectorJob:
     name = "detector"
 
     def __init__(
-        self, config: DetectorConfig, names: tuple[str, ...], pool: PicturePool, seed: int,
-        *, compiled: bool = False,
-    ) -> None:  # fmt: skip
+        self, config: DetectorConfig, names: tuple[str, ...], pool: PicturePool, seed: int
+    ) -> None:
         self.config, self.names, self.pool = config, names, pool
         self.device = pool.device
         self.learning_rate, self.weight_decay = config.learning_rate, config.weight_decay
@@ -166,28 +163,14 @@ class DetectorJob:
         self.host = torch.Generator().manual_seed(draw)
         self.appearance = Appearance(torch.Generator(self.device).manual_seed(draw))
         self.grid, self.strides = cells(config.input_hw, self.device)
-        self._forward: Callable[..., Any] = self.model
-        self._judge: Callable[..., Any] = detector_loss
-        if compiled:
-            self._forward = torch.compile(self._forward, dynamic=False)
-            self._judge = torch.compile(self._judge, dynamic=False)
-
-    def warm_up(self, progress: float) -> None:
-        """Compile."""
-        self.pool.wait_for(2 * self.config.batch)
-        statistics = {name: value.clone() for name, value in self.model.named_buffers()}
-        self.step(progress)
-        for name, value in self.model.named_buffers():
-            value.copy_(statistics[name])
-        self.model.zero_grad()
 
     def step(self, progress: float) -> dict[str, Tensor]:
         """Draw a batch, leave its gradients in the model; return what to plot."""
         pixels, truth, unlabeled = self.draw(plain=progress > 1 - self.config.closing)
         half = self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            boxes, logits = self._forward(pixels)
-        loss, numbers = self._judge(
+            boxes, logits = self.model(pixels)
+        loss, numbers = detector_loss(
             boxes, logits, truth, unlabeled, grid=self.grid, strides=self.strides
         )
         loss.backward()

@@ -50,12 +50,6 @@ class FlatWeights:
         torch._foreach_copy_(self.parameters, self._split(self.values))
 
     @torch.no_grad()
-    def read(self) -> None:
-        """Take the module's weights over, for the average as well."""
-        self.values.copy_(_flatten(self.parameters))
-        self.average.copy_(self.values)
-
-    @torch.no_grad()
     def follow(self, decay: float) -> None:
         """Move the average towards the weights."""
         self.average.lerp_(self.values, 1 - decay)

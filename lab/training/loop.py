@@ -36,10 +36,6 @@ class Job(Protocol):
         """Draw a batch, leave its gradients in the model; return numbers to plot."""
         ...
 
-    def warm_up(self, progress: float) -> None:
-        """Compile what the steps from here on need, so that no step waits for it."""
-        ...
-
     def load(self, weights: dict[str, Tensor]) -> None:
         """Take weights over."""
         ...
@@ -151,7 +147,6 @@ class Run:
 
         """
         trained = self.trained
-        trained.job.warm_up(self.progress)
         saved = noted = last = time.monotonic()
         numbers: list[dict[str, Tensor]] = []
         while self.progress < 1.0 and not (self.folder / "stop").exists():

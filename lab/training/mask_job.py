@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +34,6 @@ POSITION_STD = 0.02
 # of the model's input: five cells of the mask grid. Less teaches nothing.
 SMALLEST_AREA_MODEL = 80.0
 REFINED_WEIGHT = 0.2
-# What may differ between phases that are compiled once.
-_SAME_SHAPE = {"until", "whole_share", "strength", "exact_boxes"}
 
 
 def fresh_model(preset: Preset, seed: int) -> Sam2:
@@ -87,9 +84,7 @@ class MaskJob:
 
     name = "mask"
 
-    def __init__(
-        self, config: MaskConfig, pool: PicturePool, seed: int, *, compiled: bool = False
-    ) -> None:  # fmt: skip
+    def __init__(self, config: MaskConfig, pool: PicturePool, seed: int) -> None:
         self.config, self.pool = config, pool
         self.device = pool.device
         self.learning_rate, self.weight_decay = config.learning_rate, config.weight_decay
@@ -101,21 +96,7 @@ class MaskJob:
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.appearance = Appearance(self.generator)
         self.prompts = PromptSampler(self.generator, choice_weights(LABELS, config.emphasis))
-        self._encode: Callable[..., Any] = self.model.encode
-        self._judge: Callable[..., Any] = self._decode_and_judge
-        self._plain = (self._encode, self._judge)
-        self._cut: Callable[..., Tensor] = cut_close_ups
         self._steps = 0
-        if compiled:
-            self._cut = torch.compile(self._cut, dynamic=False)
-            self._encode = torch.compile(self._encode, dynamic=False)
-            self._judge = torch.compile(self._judge, dynamic=False)
-        self._resize(self.phase(0.0))
-
-    def phase(self, progress: float) -> MaskPhase:
-        """Return the phase at a share of the budget."""
-        phases = self.config.phases
-        return next((p for p in phases if progress < p.until), phases[-1])
 
     def _resize(self, phase: MaskPhase) -> None:
         """Set the model to a phase's input size."""
@@ -125,34 +106,19 @@ class MaskJob:
             encoder = self.model.sam_prompt_encoder
             encoder.image_size, encoder.embedding_grid = preset.image_size, preset.embedding_grid
 
-    def warm_up(self, progress: float) -> None:
-        """Compile for every phase from here on, but not for what comes in between: too seldom."""
-        left = [phase for phase in self.config.phases if phase.until > progress]
-        shapes = set()
-        for phase in left:
-            shape = phase.model_dump(exclude=_SAME_SHAPE)
-            if (key := tuple(shape.values())) not in shapes:
-                shapes.add(key)
-                self.pool.wait_for(2 * phase.batch)
-                self._learn_from(phase, self._encode, self._judge)
-        self.model.zero_grad()
-
     def step(self, progress: float) -> dict[str, Tensor]:
         """Draw a batch, leave its gradients in the model; return what to plot."""
         self._steps += 1
         between, every = self.config.between, self.config.between_every
         if not between or not every or self._steps % every:
-            return self._learn_from(self.phase(progress), self._encode, self._judge)
-        numbers = self._learn_from(between, *self._plain)
-        return {f"between_{name}": value for name, value in numbers.items()}
+            return self._learn_from(self.config.phase)
+        return {f"between_{name}": value for name, value in self._learn_from(between).items()}
 
-    def _learn_from(
-        self, phase: MaskPhase, encode: Callable[..., Any], judge: Callable[..., Any]
-    ) -> dict[str, Tensor]:
+    def _learn_from(self, phase: MaskPhase) -> dict[str, Tensor]:
         """Forward and backward."""
         self._resize(phase)
         batch = self._draw_close_ups(phase) if phase.close_ups else self._draw_views(phase)
-        return self._learn(batch, phase, encode(batch.images), judge)
+        return self._learn(batch, phase, self.model.encode(batch.images))
 
     @torch.no_grad()
     def _draw_close_ups(self, phase: MaskPhase) -> MaskBatch:
@@ -160,7 +126,7 @@ class MaskJob:
         size = phase.image_size
         batch = self.pool.sample(phase.batch, self.host)
         drawn = draw_close_ups(batch, self.prompts, phase)
-        images = self._cut(batch.images, drawn.picture, drawn.crops, size)
+        images = cut_close_ups(batch.images, drawn.picture, drawn.crops, size)
         owners = _owners(batch.ids, drawn.crops, size, drawn.picture)
         images = images.half() if images.is_cuda else images
         images = self.appearance(images, owners, phase.strength).to(self.model.no_mem_embed.dtype)
@@ -199,11 +165,10 @@ class MaskJob:
         return MaskBatch(images.permute(0, 2, 3, 1), (prompt[0], prompt[1]), targets, points)
 
     def _learn(
-        self, batch: MaskBatch, phase: MaskPhase, features: tuple[Tensor, ...],
-        judge: Callable[..., Judged],
-    ) -> dict[str, Tensor]:  # fmt: skip
+        self, batch: MaskBatch, phase: MaskPhase, features: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
         views = len(batch.images)
-        found = judge(features, batch.prompt, None, batch.targets, batch.points)
+        found = self._judge(features, batch.prompt, None, batch.targets, batch.points)
         iou, has = (x.unflatten(0, (views, -1)) for x in (found.iou, found.has))
         if not phase.refined:
             found.loss.backward()
@@ -215,7 +180,7 @@ class MaskJob:
         )
         judged = batch.points.columns(some, views)
         prompt = self._correction((points, labels), previous, judged, phase.image_size)
-        refined = judge(features, prompt, previous, batch.targets.columns(some), judged)
+        refined = self._judge(features, prompt, previous, batch.targets.columns(some), judged)
         loss = (found.loss + REFINED_WEIGHT * refined.loss) / (1 + REFINED_WEIGHT)
         loss.backward()
         boxes, clicks = slice(None, phase.boxes), slice(phase.boxes, None)
@@ -225,7 +190,7 @@ class MaskJob:
             "refined_iou": _mean(refined.iou, refined.has),
         }  # fmt: skip
 
-    def _decode_and_judge(
+    def _judge(
         self, features: tuple[Tensor, ...], prompt: tuple[Tensor, Tensor],
         previous: Tensor | None, targets: Targets, judged: LossPoints,
     ) -> Judged:  # fmt: skip

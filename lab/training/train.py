@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -39,9 +40,9 @@ def choose_device(name: str) -> torch.device:
 def make_job(config: TrainingConfig, pool: PicturePool) -> Job:
     """Build the model that the configuration trains, and how it learns."""
     if config.mask:
-        return MaskJob(config.mask, pool, config.seed, compiled=config.compiled)
+        return MaskJob(config.mask, pool, config.seed)
     assert config.detector  # noqa: S101 - `config` has one of the two
-    return DetectorJob(config.detector, LABELS, pool, config.seed, compiled=config.compiled)
+    return DetectorJob(config.detector, LABELS, pool, config.seed)
 
 
 def start_weights(section: MaskConfig | DetectorConfig | None) -> dict[str, Tensor] | None:
@@ -75,7 +76,7 @@ def train(
     state = read_checkpoint(folder, config.name, config.job)
     rendered = state["rendered"] if state else 0
     source = Source(config.pictures, with_masks=config.job == "mask")
-    with PictureWorkers(source.draw, config.pictures, rendered) as workers:
+    with closing(PictureWorkers(source.draw, config.pictures, rendered)) as workers:
         pool = PicturePool(workers, choose_device(config.device), config.pictures.pool)
         try:
             run = Run(config, Trained(make_job(config, pool), config.ema), folder)

@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.shared_memory import SharedMemory
-from types import TracebackType
 from typing import Any
 
 from lab.training.config import PictureConfig
@@ -118,14 +117,3 @@ class PictureWorkers:
             line.close()
         self._memory.close()
         self._memory.unlink()
-
-    def __enter__(self) -> PictureWorkers:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
