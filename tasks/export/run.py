@@ -62,6 +62,7 @@ from tasks.store.manifests import (
     read_reports,
     withdrawn_if_damaged,
 )
+from tasks.store.roots import read_root
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
 from tasks.types import FrameRef, NothingFoundError
@@ -539,6 +540,14 @@ FORMATS: dict[str, Callable[[Sink, Classes, ExportNotes], Writer]] = {
 NEED_PICTURES, NEED_MOMENTS = frozenset({"overlay"}), frozenset({"t4"})
 
 
+def _read_later(out_uri: str) -> Iterator[str]:
+    """Yield the labels, and the folder that was labeled: the next run labels what is in it."""
+    yield out_uri
+    root = read_root(out_uri)
+    if root and root.source:
+        yield root.source
+
+
 def export(
     source: str,
     format_: str,
@@ -581,12 +590,12 @@ def export(
             "decisions are in a dataset: name it instead of the run's folder (NAME is a dataset, "
             "./NAME a folder)"
         )
+    refuse_output_inside(checked(target), _read_later(out_uri), "--to")
     notes, classes = ExportNotes(), Classes(choice.classes)
     pictures = images != "none" or format_ in NEED_PICTURES
     frames = Frames(
         out_uri, choice, dataset, pictures=pictures, notes=notes, moments=format_ in NEED_MOMENTS
     )
-    refuse_output_inside(checked(target), [out_uri], "--to")
     counts, states = Counter[str](), Counter[str]()
     splits: Counter[str] = Counter(dict.fromkeys(choice.splits, 0))
     sequences: set[str] = set()

@@ -194,7 +194,7 @@ def _found(
     root, of_folder = by_sequence(picked.values()) if picked else ("", {})
     for way, cameras in sorted(of_folder.items()):
         folder = storage.join(root, *way)
-        names.check_source(folder, FOLDERS.name, folders, name)
+        names.check_source(folder, FOLDERS.name, folders, name, is_walked=False)
         listed = ListedSequence((), folder, by_camera(cameras))
         sequence = _found_sequence(names.name_of(folder, listed, name), listed, selection)
         yield folder, replace(sequence, picked=True)

@@ -99,7 +99,13 @@ class Names:
             self.root = replace(known, address=storage.canonical(asked))
 
     def check_source(
-        self, source: str, format_: str, folders: Sequence[str] = (), name: str = ""
+        self,
+        source: str,
+        format_: str,
+        folders: Sequence[str] = (),
+        name: str = "",
+        *,
+        is_walked: bool = True,
     ) -> None:
         """Look at a source before it is listed.
 
@@ -108,6 +114,7 @@ class Names:
             format_: name of its reader.
             folders: those that all sources of the plan are named from.
             name: that the user asks for, of the only sequence; "" for none.
+            is_walked: all that is in a folder is labeled, not some pictures.
 
         Raises:
             NamedOtherwiseError: its sequences have names that this source cannot give, or may have.
@@ -127,6 +134,9 @@ class Names:
         if format_ != root.format:
             why = f"is read as --format {format_}, and {root.address} as {root.format}"
             raise _refused(f"source {source}", why, f"give --format {root.format}")
+        is_wider = not root.source or _way_below(root.source, source) is not None
+        if is_walked and is_wider and suffix_of(source) not in {*_MEDIA, *BY_SUFFIX}:
+            self.root = replace(root, source=storage.canonical(source))
 
     def name_of(
         self, source: str, listed: ListedSequence, asked: str = ""

@@ -26,12 +26,14 @@ class Root:
             the one source.
         format: name of the reader of the sources; "folders" for all that a walk finds, too.
         name: of the only sequence; "" where sequences are named by their paths.
+        source: the widest folder that was labeled; what is put into it is labeled next.
 
     """
 
     address: str
     format: str = "folders"
     name: str = ""
+    source: str = ""
 
 
 _ROOT = TypeAdapter(Root)

@@ -9,6 +9,8 @@ from flows.cli.nightly import refuse_other_names
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import begin, check_writable, make_plan
+from sam2_core.types import AutolabelError
+from tasks.export.run import Choice, export
 from tasks.frames.naming import NamedOtherwiseError
 from tasks.store import roots, storage
 from tasks.store.manifests import Manifest, write_manifest
@@ -108,3 +110,30 @@ def test_drives_that_have_moved_are_labeled_anew_under_their_names(label, monkey
     moved = plan_backfill(BackfillParams(label=label("/archive", root=there)))
     assert (submitted(moved, monkeypatch), moved.stale) == ({"a", "b"}, 2)
     assert {one.sequence_id for one in make_plan(label("/archive")).sequences} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "refused"),
+    [
+        ("", "export", True), ("/05-01", "05-01/a/export", True), ("/05-01/a", "05-01/a/x", True),
+        ("/05-01/a", "05-01/export", False), ("/05-01", "export", False),
+        ("/05-01/a/0000.jpg", "05-01/a/export", False),
+    ],
+)  # fmt: skip
+def test_an_export_does_not_become_drives_of_the_next_run(label, tmp_path, source, target, refused):
+    params = label(source)
+    plan = make_plan(params)
+    begin(params, plan.names, ())
+    for one in plan.sequences:
+        key = one.sequence_id, one.frames_uri, one.content_key
+        write_manifest(params.out, Manifest(*key, plan.job.stamp, ()))
+    told = rf"--to .*{target} is inside the source .*in{source}, which later runs .* beside it"
+    with pytest.raises(AutolabelError, match=told) if refused else nullcontext():
+        export(params.out, "coco", f"{tmp_path}/in/{target}", Choice())
+
+
+def test_what_was_labeled_grows_with_a_wider_source(label, tmp_path):
+    for source, widest in (("/05-01/a", "/05-01/a"), ("", ""), ("/05-01", "")):
+        params = label(source, root=f"{tmp_path}/in")
+        begin(params, make_plan(params).names, ())
+        assert roots.read_root(params.out).source == f"{tmp_path}/in{widest}"
