@@ -104,7 +104,9 @@ class Rows(Arrays):
 
     def chosen(self, rows: slice | Sequence[int] | npt.NDArray[np.int64]) -> Self:
         """Return some rows, in this order; arrays are views where rows are a slice."""
-        return replace(self, **{name: _rows_of(one, rows) for name, one in self._filled().items()})
+        return replace(
+            self, **{name: _rows_of(value, rows) for name, value in self._filled().items()}
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
@@ -128,7 +130,7 @@ def _rows_of(value: Any, rows: Any) -> Any:
 
 def _concatenated(values: list[Any]) -> Any:
     if isinstance(values[0], tuple):
-        return tuple(one for value in values for one in value)
+        return tuple(part for value in values for part in value)
     return np.concatenate(values)
 
 

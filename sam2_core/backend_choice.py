@@ -214,7 +214,9 @@ def _usable(name: str) -> bool:
 
 def has_tensorrt() -> bool:
     """Whether one of the two libraries is installed."""
-    return any(importlib.util.find_spec(one) for one in ("tensorrt", "tensorrt_rtx_bindings"))
+    return any(
+        importlib.util.find_spec(package) for package in ("tensorrt", "tensorrt_rtx_bindings")
+    )
 
 
 def require_tensorrt() -> None:

@@ -50,7 +50,9 @@ def refuse_unusable_places() -> None:
     }
     for variable, place in places.items():
         path = str(Path(place).absolute())
-        if wrong := {one for one in path if one in _MISREAD or not one.isprintable()}:
+        if wrong := {
+            character for character in path if character in _MISREAD or not character.isprintable()
+        }:
             raise AutolabelError(
                 f"{path!r} is no folder for the servers that work in it, for the "
                 f"{' '.join(map(repr, sorted(wrong)))} in its path: set {variable} to another one"
@@ -88,7 +90,7 @@ def make_folder(path: Path) -> Path:
             mode = 0o700
         elif path.is_relative_to(cache):
             mode = around.stat().st_mode & 0o777
-        if path.exists():  # "File exists" would tell nobody what is wrong with that
+        if path.exists():  # "File exists" would not tell what is wrong with that
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         path.mkdir(mode=mode, exist_ok=True)
     return path

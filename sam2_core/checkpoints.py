@@ -127,7 +127,7 @@ def need_torch(what: str, instead: str = "", also: Sequence[str] = ()) -> None:
         AutolabelError: one is not installed.
 
     """
-    missing = [one for one in ("torch", *also) if importlib.util.find_spec(one) is None]
+    missing = [package for package in ("torch", *also) if importlib.util.find_spec(package) is None]
     if missing:
         named = "PyTorch" if missing[0] == "torch" else f"the package {missing[0]}"
         raise AutolabelError(f"{what} needs {named}: {PYTORCH}{instead}")
@@ -218,7 +218,7 @@ def load_checkpoint(path: Path, preset: Preset | None = None) -> Sam2:
     from sam2_core.architecture import build_model
 
     state, _ = read_weights(path)
-    return _filled(build_model(preset or preset_of(state, path)), state, path)
+    return _with_weights(build_model(preset or preset_of(state, path)), state, path)
 
 
 def load_memory(path: Path, preset: Preset | None = None) -> Memory | None:
@@ -237,10 +237,10 @@ def load_memory(path: Path, preset: Preset | None = None) -> Memory | None:
     images, state = read_weights(path)
     if not state:
         return None
-    return _filled(build_memory(preset or preset_of(images, path)), state, path)
+    return _with_weights(build_memory(preset or preset_of(images, path)), state, path)
 
 
-def _filled(model: Model, state: dict[str, Any], path: Path) -> Model:
+def _with_weights(model: Model, state: dict[str, Any], path: Path) -> Model:
     wanted = model.state_dict()
     missing = sorted(set(wanted) - set(state))
     unknown = sorted(set(state) - set(wanted))
@@ -251,7 +251,7 @@ def _filled(model: Model, state: dict[str, Any], path: Path) -> Model:
     ]  # fmt: skip
     for text, keys in (
         ("lacks", missing), ("has unknown", unknown), ("has misshapen", misshapen),
-        ("has values that are no finite real numbers in", odd),
+        ("has values other than finite real numbers in", odd),
     ):  # fmt: skip
         if keys:
             raise AutolabelError(

@@ -128,7 +128,7 @@ def _around(agreeing: Grid, colours: Grid, click: Grid) -> npt.NDArray[np.bool_]
 
     """
     wrong = np.pad((agreeing < 0).astype(np.uint8), 1)  # the region's border is a change, too
-    x, y = (int(one) for one in click.clip(0, SIDE - 1))
+    x, y = (int(value) for value in click.clip(0, SIDE - 1))
     reach = float(cv2.distanceTransform(wrong, cv2.DIST_L2, 3)[y + 1, x + 1]) * _REACH
     rows, columns = np.mgrid[:SIDE, :SIDE] + 0.5
     near = np.hypot(columns - click[0], rows - click[1]) <= reach

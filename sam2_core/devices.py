@@ -5,7 +5,7 @@ import os
 
 from sam2_core.types import DeviceLostError
 
-# Backends that whoever started this process has seen working on its device, with commas between.
+# Backends that the parent process has seen working on its device, with commas between.
 TESTED_VARIABLE = "AUTOLABEL_TESTED_BACKENDS"
 
 
@@ -22,7 +22,7 @@ def cuda_devices() -> int:
 
 
 def refuse_if_gone(devices: int | None = None) -> None:
-    """Refuse to go on without the GPU that worked when whoever started this process tested it.
+    """Refuse to go on without the GPU that worked when the parent process tested it.
 
     Args:
         devices: how many can be used now; None: the driver is asked.
@@ -43,7 +43,7 @@ def refuse_if_gone(devices: int | None = None) -> None:
 def no_gpu() -> str:
     """Say that CUDA_VISIBLE_DEVICES names no GPU of this machine; "" where that is not so.
 
-    Empty and -1 hide every GPU, which is what whoever writes them wants.
+    Empty and -1 hide every GPU on purpose.
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if not named.strip() or named.strip() == "-1" or cuda_devices():

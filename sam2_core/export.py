@@ -307,9 +307,9 @@ def export_model(
         AutolabelError: the folder cannot be written.
 
     """
-    for what, one, known in (("graph", graph, GRAPHS), ("precision", precision, PRECISIONS)):
-        if one not in known:
-            raise AutolabelError(f"unknown {what} {one!r}: one of {', '.join(known)}")
+    for what, value, known in (("graph", graph, GRAPHS), ("precision", precision, PRECISIONS)):
+        if value not in known:
+            raise AutolabelError(f"unknown {what} {value!r}: one of {', '.join(known)}")
     preset = model.preset
     partly = only and f"encoder{CLOSE_UP}" not in only
     facts: dict[str, Any] = {

@@ -262,7 +262,7 @@ class Follower:
         padded = np.pad(labels, ((0, 0), (0, 1)), constant_values=POINT_PADDING)
         tracked = [self.tracks[name].was_tracked for name in known]
         for corrected in (False, True):
-            rows = [row for row, one in enumerate(tracked) if one is corrected]
+            rows = [row for row, track in enumerate(tracked) if track is corrected]
             some = [known[row] for row in rows]
             tracks = [self.tracks[name] for name in some]
             decoded, _ = self._decode(points[rows], padded[rows], tracks, recalled=corrected)
@@ -307,8 +307,8 @@ class Follower:
             }
         )
         shown = [
-            Shown(one, 1.0, 10.0, pointer, tracked=self.tracks[name].was_tracked)
-            for name, one, pointer in zip(known, logits, pointers, strict=True)
+            Shown(mask, 1.0, 10.0, pointer, tracked=self.tracks[name].was_tracked)
+            for name, mask, pointer in zip(known, logits, pointers, strict=True)
         ]
         self._remember(dict(zip(known, shown, strict=True)), [True] * len(known))
         return known
@@ -319,11 +319,11 @@ class Follower:
         tracks = [self.tracks[name] for name in masks]
         return Followed(
             np.array(list(masks), np.int64),
-            np.array([one.predicted_iou for one in masks.values()], np.float32),
-            np.array([one.object_score for one in masks.values()], np.float32),
+            np.array([shown.predicted_iou for shown in masks.values()], np.float32),
+            np.array([shown.object_score for shown in masks.values()], np.float32),
             np.array([track.detection for track in tracks], np.int64),
             np.array([self.frame - track.last_detected for track in tracks], np.int64),
-            [one.logits for one in masks.values()],
+            [shown.logits for shown in masks.values()],
             self.backend,
         )
 
@@ -381,9 +381,9 @@ class Follower:
                 # All at once: processes that share a device wait for their turn each time.
                 iou, score, compared[rows] = self.backend.fetched([iou, score, found])
                 for row, *decoded in zip(rows, logits, iou, score, pointers, strict=True):
-                    one, predicted_iou, object_score, pointer = decoded
+                    mask, predicted_iou, object_score, pointer = decoded
                     numbers = float(predicted_iou), float(object_score)
-                    result[row] = Shown(one, *numbers, pointer, recalled)
+                    result[row] = Shown(mask, *numbers, pointer, recalled)
         return [result[row] for row in range(len(tracks))], compared
 
     def _run_decoder(self, inputs: dict[str, Any]) -> Sequence[Any]:
@@ -459,21 +459,23 @@ class Follower:
 
     def _detect(self, prompts: Prompts, rows: IntArray) -> None:
         """Join detections, `rows` of the detector, with objects, and track the others."""
-        nobody = [Track() for _ in rows]
-        before = {name: one.before for name, one in self.tracks.items() if one.before is not None}
+        fresh = [Track() for _ in rows]
+        before = {
+            name: track.before for name, track in self.tracks.items() if track.before is not None
+        }
         detected, compared = self._decode(
-            prompts.points_model, prompts.labels, nobody, list(before.values()), recalled=False
+            prompts.points_model, prompts.labels, fresh, list(before.values()), recalled=False
         )
-        still = _joined(compared[:, :-1], list(before), self.rules.still_iou)
+        still = _pairs_of(compared[:, :-1], list(before), self.rules.still_iou)
         there = compared[:, -1] > 0
         shown: dict[int, Shown] = {}
         for row, (name, _) in still.items():
             self.tracks[name].shown = shown[name] = detected[row]
         left = [row for row in range(len(detected)) if row not in still]
         tracked, compared = self._tracked([detected[row].logits for row in left])
-        moved = _joined(compared[:, :-1].T.copy(), list(tracked), self.rules.joins_iou)
+        moved = _pairs_of(compared[:, :-1].T.copy(), list(tracked), self.rules.joins_iou)
         joined = still | {left[row]: found for row, found in moved.items()}
-        for row, one in enumerate(detected):
+        for row, mask in enumerate(detected):
             if row not in joined and not there[row]:
                 continue
             name, agreement = joined[row] if row in joined else (self._begin(), 0.0)
@@ -482,9 +484,9 @@ class Follower:
             late = self.frame - max(track.conditioning, default=self.frame)
             again = late >= self.rules.refresh_frames
             if row in still:
-                shown[name] = replace(one, tracked=not again)
+                shown[name] = replace(mask, tracked=not again)
             elif again or agreement < self.rules.agrees_iou:
-                shown[name] = one
+                shown[name] = mask
         masks = tracked | shown
         self._remember(masks, [name in shown for name in masks])
 
@@ -500,7 +502,7 @@ class Follower:
             del self.tracks[name]
 
 
-def _joined(
+def _pairs_of(
     iou: FloatArray, names: Sequence[int], least_iou: float
 ) -> dict[int, tuple[int, float]]:
     """Join detections with objects, the most alike first: object and IoU by detection.

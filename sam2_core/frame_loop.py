@@ -197,7 +197,7 @@ class FrameLoop:
         """Blame a frame only where the device still segments one that nothing is wrong with."""
         try:
             self.segmenter.probe()
-        except Exception:  # noqa: BLE001 - whatever it is, it is no frame's
+        except Exception:  # noqa: BLE001 - no frame is to blame for it
             raise as_machine_error(error, "segmenting") from error
 
     def _result(self, key: Hashable, frame: PreparedFrame, outcome: _Outcome) -> FrameResult:

@@ -57,9 +57,9 @@ def is_host_full(error: BaseException) -> bool:
     the machine's.
     """
     return any(
-        isinstance(one, (MachineError, MemoryError))
-        or (isinstance(one, OSError) and one.errno in _FULL)
-        for one in causes(error)
+        isinstance(cause, (MachineError, MemoryError))
+        or (isinstance(cause, OSError) and cause.errno in _FULL)
+        for cause in causes(error)
     )
 
 

@@ -31,8 +31,8 @@ def mask_of(rle: bytes, size_hw: Sequence[int]) -> RLEMask:
 
 def mask_iou(first: bytes, second: bytes, size_hw: tuple[int, int]) -> float:
     """IoU of two compressed run-length masks of one image; two empty masks give 1."""
-    one, other = mask_of(first, size_hw), mask_of(second, size_hw)
-    return float(one.iou(other)) if one.any() or other.any() else 1.0
+    mask, other = mask_of(first, size_hw), mask_of(second, size_hw)
+    return float(mask.iou(other)) if mask.any() or other.any() else 1.0
 
 
 def boundary_tolerance_px(size_hw: tuple[int, int]) -> int:
@@ -50,7 +50,7 @@ def boundary_f(first: bytes, second: bytes, size_hw: tuple[int, int], tolerance_
     """
     import cv2
 
-    masks = [mask_of(one, size_hw) for one in (first, second)]
+    masks = [mask_of(rle, size_hw) for rle in (first, second)]
     if not masks[0].any() or not masks[1].any():
         return float(masks[0].any() == masks[1].any())
     boxes = np.array([mask.bbox() for mask in masks], np.int64)

@@ -234,7 +234,7 @@ def _refuse_unless_weights(path: Path, *, fetched: bool) -> None:
 
     Args:
         path: the file.
-        fetched: just now (from a login page, say): nobody needs it.
+        fetched: just now (from a login page, say), so it may be removed.
 
     """
     try:

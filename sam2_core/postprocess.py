@@ -144,9 +144,9 @@ def encode_toggles(
     starts = ends - per_mask + np.arange(len(per_mask))
     counts[starts] = edges[starts]
     runs = np.split(counts.astype(np.uint32), starts[1:])
-    masks = [RLEMask.from_counts(one, size_hw, validate_sum=False) for one in runs]
-    area = np.array([one.area() for one in masks], np.int64)
-    return [one.to_dict()["counts"] for one in masks], area
+    masks = [RLEMask.from_counts(counts, size_hw, validate_sum=False) for counts in runs]
+    area = np.array([mask.area() for mask in masks], np.int64)
+    return [mask.to_dict()["counts"] for mask in masks], area
 
 
 class _Axis(NamedTuple):

@@ -45,7 +45,7 @@ class StagedFrame(Arrays):
 
     Attributes:
         pixels: uint8 (H, W, 3) RGB; keeps its memory alive.
-        gpu: whose memory that is; None: nobody's.
+        gpu: whose page-locked memory that is; None: ordinary memory.
         on_device: the device's copy, made by the device's thread when it is first needed.
 
     """

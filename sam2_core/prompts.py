@@ -95,7 +95,7 @@ class PointPrompts(Rows):
         """
         if (points_px is None) != (labels is None):
             raise ValueError("points and labels go together")
-        given = [one for one in (xyxy_px, labels, mask_logits) if one is not None]
+        given = [array for array in (xyxy_px, labels, mask_logits) if array is not None]
         if not given:
             raise ValueError("no prompt: give boxes_xyxy_px, points and labels, or masks")
         if labels is None:

@@ -75,8 +75,10 @@ def one_line(text: str) -> str:
     around it; all that is shown as Python would write it, such as \x1b.
     """
     return "".join(
-        one if one.isprintable() or unicodedata.category(one) == "Zs" else repr(one)[1:-1]
-        for one in text
+        character
+        if character.isprintable() or unicodedata.category(character) == "Zs"
+        else repr(character)[1:-1]
+        for character in text
     )
 
 
@@ -113,7 +115,7 @@ def _is_no_host(scheme: str, authority: str) -> bool:
         return False
     if scheme in BUCKETS:
         return not authority.startswith("arn:")
-    return not all(_HOST_AND_PORT.fullmatch(one) for one in authority.split(","))
+    return not all(_HOST_AND_PORT.fullmatch(host) for host in authority.split(","))
 
 
 def _link_redacted(start: str, rest: str) -> str:
@@ -150,7 +152,7 @@ def _known_secrets() -> list[str]:
             found |= {value, value.partition(":")[2]}
         elif _ADDRESS.match(value):
             found |= set(_credentials_of(value))
-    return sorted((form for one in found for form in _forms(one)), key=len, reverse=True)
+    return sorted((form for secret in found for form in _forms(secret)), key=len, reverse=True)
 
 
 def _credentials_of(address: str) -> Iterator[str]:
@@ -169,19 +171,19 @@ def _forms(secret: str) -> set[str]:
     if len(secret) < _SHORTEST or set(secret) <= {"*"}:
         return set()
     plain = {secret, unquote(secret)}
-    encoded = {base64.b64encode(one.encode()).decode() for one in plain}
+    encoded = {base64.b64encode(secret.encode()).decode() for secret in plain}
     return (
         plain
         | encoded
-        | {quote(one, safe="") for one in plain | encoded}
-        | {json.dumps(one)[1:-1] for one in plain}
+        | {quote(secret, safe="") for secret in plain | encoded}
+        | {json.dumps(secret)[1:-1] for secret in plain}
     )
 
 
 class RedactedRecord(logging.LogRecord):
     """A log record without secrets, also in its traceback, whichever handler gets it.
 
-    Errors that say what was wrong and what to do have a traceback only for whoever logs DEBUG.
+    Errors that say what was wrong and what to do have a traceback only at level DEBUG.
     """
 
     def __init__(self, *args: Any, **values: Any) -> None:

@@ -52,7 +52,7 @@ _PROBE_PX = 64
 _Part = tuple[Later, slice]
 
 
-def _joined(parts: Sequence[_Part]) -> LowResMasks:
+def _rows_of_frame(parts: Sequence[_Part]) -> LowResMasks:
     """Wait for a frame's rows and put them together."""
     return LowResMasks.joined([later().chosen(rows) for later, rows in parts])
 
@@ -121,9 +121,9 @@ class Segmenter(AbstractContextManager["Segmenter"]):
         )
         regions = [(0, 0, width, height)]
         if frame.regions_xyxy_px is not None:
-            regions = [tuple(one) for one in frame.regions_xyxy_px.tolist()]
+            regions = [tuple(region) for region in frame.regions_xyxy_px.tolist()]
         if staged is not None:  # the device itself cuts and resizes
-            views = [View(staged, one) for one in regions]
+            views = [View(staged, region) for region in regions]
             return replace(frame, images_model=views, boxes_xyxy_px=boxes.xyxy_px)
         squares = [
             resize_square(image[top:bottom, left:right], self.image_size)
@@ -146,7 +146,7 @@ class Segmenter(AbstractContextManager["Segmenter"]):
 
         """
         found = [later() for later in self.start(frames)]
-        low_res = [one for one in found if isinstance(one, LowResMasks)]
+        low_res = [answer for answer in found if isinstance(answer, LowResMasks)]
         if len(low_res) < len(found):
             raise AutolabelError("a server gives whole masks only: name another --backend")
         return low_res
@@ -186,7 +186,7 @@ class Segmenter(AbstractContextManager["Segmenter"]):
                     found.append((decoded, slice(first, first + len(some))))
                 first += len(some)
             start = stop
-        return [partial(_joined, found) for found in parts]
+        return [partial(_rows_of_frame, found) for found in parts]
 
     def decode(self, features: Features, frames: Sequence[Prompts]) -> Later:
         """Queue the prompts of several frames on encoded images, in chunks of what fits.
@@ -266,7 +266,7 @@ class Segmenter(AbstractContextManager["Segmenter"]):
         pending = []
         for start in range(0, len(images), self.frame_batch):
             some = slice(start, start + self.frame_batch)
-            frames = [self.prepare(*one) for one in zip(images[some], boxes[some], strict=True)]
+            frames = [self.prepare(*pair) for pair in zip(images[some], boxes[some], strict=True)]
             for frame, later in zip(frames, self.start(frames), strict=True):
                 pending.append(self._pool.submit(self.finish, frame, later))
         return [future.result() for future in pending]

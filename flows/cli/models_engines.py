@@ -18,7 +18,7 @@ from flows.cli.common_options import (
 )
 from flows.cli.display import print_table, results_console, say, spinning, stderr_console
 from sam2_core.backend_choice import require_tensorrt
-from sam2_core.backends.gpu import CudaDevice
+from sam2_core.backends.cuda_device import CudaDevice
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.checkpoints import NoMemoryError
 from sam2_core.devices import cuda_devices

@@ -163,7 +163,7 @@ class LeanDecoder(nn.Module):
 
         """
         prompt = self.tokens.prompt(points, labels)
-        # Depends on no input: computed once by whoever loads the graph, and not a part of the file.
+        # Depends on no input: computed once where the graph is loaded, and not a part of the file.
         position = self._position() if self.baked is None else self.baked
         position = position.to(embedding.dtype)
         if self.masked:

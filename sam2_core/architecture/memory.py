@@ -95,10 +95,10 @@ def has_kernels(weight: Tensor) -> bool:
 def turned(projection: nn.Linear, x: Tensor, turns: Turns, cells: Tensor | None = None) -> Tensor:
     """Project (..., N, w) and turn by the angles of N cells, of all in order if None."""
     if has_kernels(projection.weight):
-        from sam2_core.architecture.memory_kernels import turned as turned_by_kernel
+        from sam2_core.architecture.memory_kernels import turned_by_kernel
 
         return turned_by_kernel(projection, x, *turns, cells)
-    return rotated(projection(x), *(turns if cells is None else (one[cells] for one in turns)))
+    return rotated(projection(x), *(turns if cells is None else (turn[cells] for turn in turns)))
 
 
 class RotaryAttention(nn.Module):
@@ -199,8 +199,8 @@ def attend_packed(q: Tensor, k: Tensor, remembered: Packed) -> Tensor:
     parts = q.expand(len(lengths), -1, -1), k.split(lengths), values.split(lengths)
     return torch.stack(
         [
-            F.scaled_dot_product_attention(*(x[None] for x in one))[0]
-            for one in zip(*parts, strict=True)
+            F.scaled_dot_product_attention(*(x[None] for x in part))[0]
+            for part in zip(*parts, strict=True)
         ]
     )
 

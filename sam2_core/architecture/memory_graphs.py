@@ -147,12 +147,12 @@ class Recall(nn.Module):
 
         """
         device = embedding.device
-        cells = torch.stack([one for some in memories for one in some])
-        places = sent([one for some in memory_places for one in some], device)
+        cells = torch.stack([memory for some in memories for memory in some])
+        places = sent([place for some in memory_places for place in some], device)
         placed = cells + self.position + self.times[places][:, None]
-        flat = torch.stack([one for some in pointers for one in some])
+        flat = torch.stack([pointer for some in pointers for pointer in some])
         tokens = flat.to(cells.dtype).reshape(-1, cells.shape[-1])
-        ages = sent([one for some in pointer_ages for one in some], device)
+        ages = sent([age for some in pointer_ages for age in some], device)
         encoded = age_encoding(ages / POINTER_FRAMES, flat.shape[-1])
         age = self.age_projection(encoded).to(cells.dtype).repeat_interleave(POINTER_TOKENS, 0)
         memories_each, cells_each = [len(some) for some in memories], cells.shape[1]

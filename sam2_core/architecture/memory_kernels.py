@@ -40,7 +40,7 @@ def _turned(  # type: ignore[no-untyped-def]
     tl.store(to + pairs, (first * s + second * c).to(out.dtype.element_ty), there)
 
 
-def turned(
+def turned_by_kernel(
     projection: nn.Linear, x: Tensor, cosine: Tensor, sine: Tensor, cells: Tensor | None
 ) -> Tensor:
     """Project rows (..., N, w) and turn each by its cell's angles: (..., N, d).
@@ -72,12 +72,12 @@ def _attended(  # type: ignore[no-untyped-def]
     wide: tl.constexpr, narrow: tl.constexpr, rows_each: tl.constexpr, keys_each: tl.constexpr,
     described: tl.constexpr,
 ):  # fmt: skip
-    one = tl.program_id(1)
-    first, last = tl.load(ends + one), tl.load(ends + one + 1)
+    item = tl.program_id(1)
+    first, last = tl.load(ends + item), tl.load(ends + item + 1)
     row = tl.program_id(0) * rows_each + tl.arange(0, rows_each)
     there = row[:, None] < queries
     channel, value = tl.arange(0, wide), tl.arange(0, narrow)
-    mine = tl.load(q + one * q_stride + row[:, None] * wide + channel[None, :], there, 0.0)
+    mine = tl.load(q + item * q_stride + row[:, None] * wide + channel[None, :], there, 0.0)
     most = tl.full((rows_each,), float("-inf"), tl.float32)
     total = tl.zeros((rows_each,), tl.float32)
     sums = tl.zeros((rows_each, narrow), tl.float32)
@@ -100,7 +100,7 @@ def _attended(  # type: ignore[no-untyped-def]
             values = tl.load(v + key[:, None] * narrow + value[None, :], inside[:, None], 0.0)
         scores = tl.where(inside[None, :], tl.dot(mine, keys), float("-inf"))
         most, total, sums = _summed(scores, values, scale, most, total, sums)
-    to = out + (one * queries + row[:, None]) * narrow + value[None, :]
+    to = out + (item * queries + row[:, None]) * narrow + value[None, :]
     tl.store(to, (sums / total[:, None]).to(out.dtype.element_ty), there)
 
 
@@ -137,7 +137,7 @@ def attended(q: Tensor, k: Tensor, v: Tensor, ends: Tensor) -> Tensor:
         described = q.is_cuda and torch.cuda.get_device_capability(q.device) == (9, 0)
         rows_each, keys_each, warps, stages = (128, 64, 8, 3) if described else (64, 32, 4, 2)
     if described:
-        k, v = (TensorDescriptor.from_tensor(one, [keys_each, one.shape[1]]) for one in (k, v))
+        k, v = (TensorDescriptor.from_tensor(x, [keys_each, x.shape[1]]) for x in (k, v))
     _attended[(triton.cdiv(cells, rows_each), count)](
         q, k, v, ends, out, scale, cells, q.stride(0) if len(q) > 1 else 0,
         wide=wide, narrow=v.shape[1], rows_each=rows_each, keys_each=keys_each,
@@ -186,12 +186,12 @@ def _downsampled(  # type: ignore[no-untyped-def]
     x, weight, bias, scale, shift, out, size, eps,
     narrow: tl.constexpr, wide: tl.constexpr, places: tl.constexpr, cells_each: tl.constexpr,
 ):  # fmt: skip
-    one, half = tl.program_id(1), size // 2
+    item, half = tl.program_id(1), size // 2
     cell = tl.program_id(0) * cells_each + tl.arange(0, cells_each)
     there, channel = cell < half * half, tl.arange(0, wide)
     total = tl.zeros((cells_each, wide), tl.float32)
     total += tl.load(bias + channel).to(tl.float32)[None, :]
-    first = one * size * size
+    first = item * size * size
     if wide >= 16:  # a product of matrices: rows of cells, columns of the 3x3 places' channels
         place = tl.arange(0, places)
         row = (cell // half * 2 - 1)[:, None] + (place // narrow // 3)[None, :]
@@ -216,7 +216,7 @@ def _downsampled(  # type: ignore[no-untyped-def]
     y = normal * tl.load(scale + channel).to(tl.float32)[None, :]
     y += tl.load(shift + channel).to(tl.float32)[None, :]
     y = 0.5 * y * (1 + tl.erf(y * 0.7071067811865476))
-    to = out + (one * half * half + cell)[:, None] * wide + channel[None, :]
+    to = out + (item * half * half + cell)[:, None] * wide + channel[None, :]
     tl.store(to, y.to(out.dtype.element_ty), there[:, None])
 
 

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.backends.gpu import Bound, Gpu, Graph, Slot
+from sam2_core.backends.cuda_graphs import Bound, Graph
+from sam2_core.backends.gpu import Gpu, Slot
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.protocol import Backend, BackendInfo, Later
 from sam2_core.batching import bucket_for, gather
@@ -67,7 +68,7 @@ def graphs_of(folder: ModelFolder) -> tuple[str, ...]:
     return ("encoder", "decoder", *(name for name in optional if folder.has(name)))
 
 
-# Most prompts in a call that are no boxes alone: clicked points, any number of them, and masks.
+# Most prompts in a call that are more than boxes: clicked points, any number of them, and masks.
 FREE_PROMPTS = 8
 
 
@@ -118,8 +119,8 @@ class CudaBackend(Backend):
         single = [(self._single, 1, boxes) for boxes in self._box_buckets]
         if self.folder.close_ups:
             single = [("decoder", count, count) for count in self._image_buckets]
-        for one in [*(("encoder", count, count) for count in self._image_buckets), *single]:
-            bound = self._on_device(partial(self._bound, *one))
+        for bucket in [*(("encoder", count, count) for count in self._image_buckets), *single]:
+            bound = self._on_device(partial(self._bound, *bucket))
             self._on_device(bound.run)
 
     def _bound(self, name: str, images: int, boxes: int, points: int = BOX_POINTS) -> Bound:
@@ -127,12 +128,14 @@ class CudaBackend(Backend):
         graph = self._graphs[name]
         of_images = (*FEATURES, "image")
         return graph.bound(
-            {one: images if one in of_images else boxes for one in graph.declared}, points
+            {tensor: images if tensor in of_images else boxes for tensor in graph.declared}, points
         )
 
     def encode(self, images: Sequence[EncoderImage]) -> Features:
         """Encode B images: views of staged frames, or uint8 (H, W, 3) of any size."""
-        views = [one if isinstance(one, View) else self.stage(one).whole() for one in images]
+        views = [
+            image if isinstance(image, View) else self.stage(image).whole() for image in images
+        ]
         most = self._most_images
         calls = [views[start : start + most] for start in range(0, len(views), most)]
         return Features(self._on_device(lambda: list(map(self._encode, calls))), len(images))
@@ -155,7 +158,7 @@ class CudaBackend(Backend):
         return kept_features
 
     def decode_later(self, features: Features, prompts: Prompts) -> Later:
-        """Queue P prompts; whoever needs the result waits for it."""
+        """Queue P prompts; the result is waited for where it is needed."""
         parts = self._on_device(lambda: list(self._parts(features, prompts)))
         return lambda: gather([(rows, part()) for rows, part in parts])
 
@@ -206,8 +209,8 @@ class CudaBackend(Backend):
         bound.run()
         tensors = {part: bound.tensors[part] for part in DECODED}
         outputs = {
-            part: self.gpu.download(one.address, one.dtype, (len(rows), *one.row))
-            for part, one in tensors.items()
+            part: self.gpu.download(tensor.address, tensor.dtype, (len(rows), *tensor.row))
+            for part, tensor in tensors.items()
         }
         wait = self.gpu.queued(kept, outputs)
 

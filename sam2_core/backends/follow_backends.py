@@ -18,11 +18,11 @@ Result = TypeVar("Result")
 CONDITIONING_FRAMES, RECENT_MEMORIES, RECENT_POINTERS = 8, 6, 15
 
 
-def overlaps(one: Sequence[FloatArray], other: Sequence[FloatArray]) -> FloatArray:
+def overlaps(masks: Sequence[FloatArray], other: Sequence[FloatArray]) -> FloatArray:
     """IoU of N and M masks by their logits (G, G), float32 (N, M); 0 where both are empty."""
-    if not len(one) or not len(other):
-        return np.zeros((len(one), len(other)), np.float32)
-    flat, other_flat = ((np.stack(some) > 0).reshape(len(some), -1) for some in (one, other))
+    if not len(masks) or not len(other):
+        return np.zeros((len(masks), len(other)), np.float32)
+    flat, other_flat = ((np.stack(some) > 0).reshape(len(some), -1) for some in (masks, other))
     shared = flat.astype(np.float32) @ other_flat.T.astype(np.float32)
     union = flat.sum(1)[:, None] + other_flat.sum(1) - shared
     return np.asarray(shared / np.maximum(union, 1), np.float32)
@@ -56,7 +56,7 @@ class FollowBackend(ABC):
         objects_at_once: in one batch; four at 1024 pixels with all memories take about 1 GB.
         unequal: whether objects of one batch may have unequal numbers of memories and pointers.
         device: "cpu", or the GPU's name.
-        memory_sha256: of the checkpoint or the graphs; "" where nobody asked.
+        memory_sha256: of the checkpoint or the graphs; "" where it is not needed.
 
     """
 
@@ -97,9 +97,9 @@ class FollowBackend(ABC):
     def remember(self, masks: Sequence[RememberedMask]) -> Sequence[Any]:
         """Encode masks, of a frame at a time: memories (E*E, w / 4), own arrays."""
         made: dict[int, Any] = {}
-        frames = {id(one.embedding): one.embedding for one in masks}
+        frames = {id(mask.embedding): mask.embedding for mask in masks}
         for embedding in frames.values():
-            rows = [row for row, one in enumerate(masks) if one.embedding is embedding]
+            rows = [row for row, mask in enumerate(masks) if mask.embedding is embedding]
             (memories,) = self._encoded(embedding, [masks[row] for row in rows])
             made |= dict(zip(rows, memories, strict=True))
         return [made[row] for row in range(len(masks))]

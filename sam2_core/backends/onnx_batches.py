@@ -24,7 +24,7 @@ def in_batches(data: bytes) -> bytes:
         if node.op_type == "Reshape":
             shapes.add(node.input[1])
             # A zero is to mean "as it was", which this attribute would turn off.
-            kept = [one for one in node.attribute if one.name != "allowzero"]
+            kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
             del node.attribute[:]
             node.attribute.extend(kept)
     values = [tensor for tensor in graph.initializer if tensor.name in shapes]
@@ -86,7 +86,9 @@ def _repeat_constants(graph: Any) -> None:
             *(make("Add", [name, zero], [f"{name}_each"]) for name in constant),
         ]
         given = [f"{name}_each" if name in constant else name for name in node.input]
-        at = next(i for i, one in enumerate(graph.node) if one.output[0] == node.output[0])
+        at = next(
+            i for i, candidate in enumerate(graph.node) if candidate.output[0] == node.output[0]
+        )
         graph.node[at].input[:] = given
-        for offset, one in enumerate(made):
-            graph.node.insert(at + offset, one)
+        for offset, new_node in enumerate(made):
+            graph.node.insert(at + offset, new_node)

@@ -9,18 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sam2_core.backends.cuda_backend import Buckets, CudaBackend, buckets_for, graphs_of
+from sam2_core.backends.cuda_network import BUCKETS, CudaNetwork
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnx_batches import in_batches
-from sam2_core.backends.onnxruntime_cuda import BUCKETS, CudaNetwork
-from sam2_core.backends.tensorrt_engines import (
-    NAME_AND_VERSION,
-    NETWORK,
-    LoadedEngine,
-    build_engine,
-    load_engines,
-    target_of,
-)
+from sam2_core.backends.tensorrt_engines import NAME_AND_VERSION, NETWORK, build_engine, target_of
+from sam2_core.backends.tensorrt_runtime import LoadedEngine, load_engines
 from sam2_core.cache import cache_folder, write_whole
 
 logger = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 On a GPU the modules are compiled for fixed sizes (numbers of images and prompts in buckets) and
 each size is captured once as a CUDA graph. Work is only queued: frames are uploaded as uint8 from
-pinned memory, cut and resized there, and results copied back, on streams of their own; whoever
-needs them waits for an event, so the device goes on with the next frame meanwhile.
+pinned memory, cut and resized there, and results copied back, on streams of their own; an
+event tells when they are there, so the device goes on with the next frame meanwhile.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from sam2_core.backends.torch_compiled import (
     BOX_LABELS,
     CLOSE_UP_BUCKETS,
     IMAGE_BUCKETS,
-    Buckets,
+    CompiledBuckets,
     Tensors,
     build_modules,
     modules_for,
@@ -119,11 +119,11 @@ class TorchPixels:
 
         """
         try:
-            return torch.cat([self._square(one, size) for one in given])
+            return torch.cat([self._square(image, size) for image in given])
         except torch.OutOfMemoryError:
-            for one in given:
-                if isinstance(one, View):
-                    one.frame.on_device = None
+            for image in given:
+                if isinstance(image, View):
+                    image.frame.on_device = None
             raise
 
     def _square(self, given: View | torch.Tensor, size: int) -> torch.Tensor:
@@ -172,7 +172,7 @@ class TorchBackend(Backend):
         preset = model.preset
         self._device = torch.device(device)
         self._owner = DEVICE_OWNER
-        self._graphs: Buckets | None = None
+        self._graphs: CompiledBuckets | None = None
         on_gpu = device.startswith("cuda")
         build = partial(build_modules, model, wanted.graph, dtype, device)
         if on_gpu:
@@ -182,7 +182,7 @@ class TorchBackend(Backend):
             folder = cache_folder(wanted.cache) / "torch"
             about = {"preset": repr(preset), "graph": wanted.graph, "precision": wanted.precision}
             sizes = (preset.image_size, CLOSE_UP_BUCKETS if close_ups else IMAGE_BUCKETS)
-            self._graphs = Buckets(self._modules, folder, about, sizes, self._stream)
+            self._graphs = CompiledBuckets(self._modules, folder, about, sizes, self._stream)
         self._pixels = TorchPixels(self._device)
         # Whether the device cuts and resizes; a CPU's frames are resized by Pillow.
         self._cuts = on_gpu
@@ -276,7 +276,7 @@ class TorchBackend(Backend):
 
     @torch.no_grad()
     def decode_later(self, features: Features, prompts: Prompts) -> Later:
-        """Queue P prompts; the result is waited for by whoever needs it."""
+        """Queue P prompts; the result is waited for where it is needed."""
         if self._device.type == "cpu":
             outputs = self._run(features, prompts, self._prompt_tensors(prompts))
             logits, scores = (output.numpy() for output in outputs)

@@ -276,9 +276,9 @@ class Graphs:
 
         """
         if bucket.any_rows:
-            for one in examples:
-                if len(one) > 1:
-                    torch._dynamo.mark_dynamic(one, 0)
+            for example in examples:
+                if len(example) > 1:
+                    torch._dynamo.mark_dynamic(example, 0)
         compiled, name = self._file(bucket), bucket.name
         known = name in self._functions  # a compiled module has no truth: `len` of it raises
         if known:
@@ -336,7 +336,7 @@ class Graphs:
             ) from error
 
 
-class Buckets(Graphs):
+class CompiledBuckets(Graphs):
     """A model's captured modules.
 
     Args:

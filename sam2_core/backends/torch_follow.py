@@ -71,7 +71,7 @@ class TorchFollowBackend(FollowBackend):
         # Copies: they share modules with the model, which a cast would change for others, too.
         modules = {name: copy.deepcopy(module).eval() for name, module in modules.items()}
         self._modules = self.together(
-            lambda: {name: cast(one, dtype).to(device) for name, one in modules.items()}
+            lambda: {name: cast(module, dtype).to(device) for name, module in modules.items()}
         )
         self._pixels = TorchPixels(torch.device(device))
         if device == "cuda":
@@ -117,7 +117,7 @@ class TorchFollowBackend(FollowBackend):
             if self._graphs and bucket:
                 count = len(inputs["object_score" if graph == "memory_encoder" else "points"])
                 made = self._repeated(bucket, inputs)
-                return tuple(one[:count].clone() for one in made)
+                return tuple(output[:count].clone() for output in made)
             tensors = {
                 name: None if value is None else torch.as_tensor(value, device=self._device)
                 for name, value in inputs.items()
@@ -146,11 +146,12 @@ class TorchFollowBackend(FollowBackend):
             given = {name: torch.as_tensor(inputs[name]) for name in RECORDED[graph]}
             rows = {"conditioned": maps}
             return tuple(
-                one if name in FINE
+                tensor if name in FINE
                 else torch.zeros(
-                    rows.get(name, objects), *one.shape[1:], dtype=one.dtype, device=self._device
+                    rows.get(name, objects), *tensor.shape[1:],
+                    dtype=tensor.dtype, device=self._device,
                 )
-                for name, one in given.items()
+                for name, tensor in given.items()
             )  # fmt: skip
 
         module = self._modules[graph]
@@ -173,9 +174,9 @@ class TorchFollowBackend(FollowBackend):
         """Encode masks of several frames at once, each with its frame's embedding."""
 
         def work() -> Sequence[Any]:
-            embeddings = torch.cat([one.embedding for one in masks])
+            embeddings = torch.cat([mask.embedding for mask in masks])
             (memories,) = self._encoded(embeddings, masks)
-            return [one.clone() for one in memories]  # some are kept longer than the others
+            return [memory.clone() for memory in memories]  # some are kept longer than the others
 
         return self.together(work)
 
@@ -214,8 +215,10 @@ class TorchFollowBackend(FollowBackend):
         """Copy to the host, in one piece."""
 
         def work() -> Any:
-            sizes = [one.numel() for one in arrays]
-            flat = torch.cat([one.float().flatten() for one in arrays]).cpu().split(sizes)
-            return [part.view(one.shape).numpy() for part, one in zip(flat, arrays, strict=True)]
+            sizes = [array.numel() for array in arrays]
+            flat = torch.cat([array.float().flatten() for array in arrays]).cpu().split(sizes)
+            return [
+                part.view(array.shape).numpy() for part, array in zip(flat, arrays, strict=True)
+            ]
 
         return self.together(work)

@@ -52,7 +52,7 @@ class AsyncSam2Client(AbstractAsyncContextManager["AsyncSam2Client"]):
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
 
     async def _run(self, work: Callable[[Cancellation], Result]) -> Result:
-        """Run on a thread; what nobody waits for any more is cancelled, on the server, too."""
+        """Run on a thread; when the caller stops waiting it is cancelled, on the server, too."""
         cancellation = Cancellation()
         loop = asyncio.get_running_loop()
         try:

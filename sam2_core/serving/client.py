@@ -73,7 +73,7 @@ def _prompt_tensors(prompts: PointPrompts) -> Tensors:
         "boxes_xyxy_px": prompts.xyxy_px, "points": prompts.points_px, "labels": prompts.labels,
         "mask_logits": prompts.mask_logits,
     }  # fmt: skip
-    return {name: one[None] for name, one in given.items() if one is not None and one.size}
+    return {name: array[None] for name, array in given.items() if array is not None and array.size}
 
 
 def masks_in(found: Tensors) -> Masks:

@@ -1,7 +1,7 @@
 """Triton's HTTP and metrics as far as they are open to clients, in front of its own sockets.
 
 Triton runs code that a request brings (model control), reads and writes shared memory, and changes
-its logs and traces for whoever reaches it. So it listens on sockets in a folder of this user alone,
+its logs and traces for any client. So it listens on sockets in a folder of this user alone,
 and only what is listed here can be read.
 
 `demo_page` is a page to try a served model: boxes and clicks on one picture.
@@ -133,7 +133,7 @@ _SMALL = 1 / 8  # of the picture's shorter side
 def demo_page(
     client: Sam2Client, picture: Path, boxes_xyxy_px: FloatArray | None = None
 ) -> Starlette:
-    """Return the application of the page, which whoever reaches it may use.
+    """Return the application of the page, which every client may use.
 
     Args:
         client: of the model.
@@ -153,7 +153,7 @@ def demo_page(
         started = time.perf_counter()
         points = [[float(x), float(y)] for x, y, _ in asked["points"]]
         labels = [int(bool(yes)) for *_, yes in asked["points"]]
-        box = None if asked["box"] is None else [float(one) for one in asked["box"]]
+        box = None if asked["box"] is None else [float(side) for side in asked["box"]]
 
         def predicted() -> Masks:
             return client.predict(
@@ -198,7 +198,7 @@ def _box_around(click_px: FloatArray, boxes: FloatArray, size_hw: tuple[int, int
     inside = boxes[((boxes[:, :2] <= click_px) & (click_px <= boxes[:, 2:])).all(1)]
     if len(inside):
         sides = inside[:, 2:] - inside[:, :2]
-        return [float(one) for one in inside[sides.prod(1).argmin()]]
+        return [float(side) for side in inside[sides.prod(1).argmin()]]
     half, (height, width) = _SMALL * min(size_hw) / 2, size_hw
     corners = np.concatenate([click_px - half, click_px + half])
-    return [float(one) for one in corners.clip(0, [width, height, width, height])]
+    return [float(side) for side in corners.clip(0, [width, height, width, height])]

@@ -127,8 +127,8 @@ def config_of(name: str, settings: ModelSettings, options: RepositoryOptions) ->
     )
     return (
         f"name: {json.dumps(name)}\nbackend: \"python\"\nmax_batch_size: {_MOST_BATCHED}\n"
-        + "".join(_tensor("input", *one) for one in _INPUTS.items())
-        + "".join(_tensor("output", *one) for one in _OUTPUTS.items())
+        + "".join(_tensor("input", *tensor) for tensor in _INPUTS.items())
+        + "".join(_tensor("output", *tensor) for tensor in _OUTPUTS.items())
         + _instances(options)
         # The one before goes on: runs keep it.
         + "version_policy { latest { num_versions: 2 } }\n"

@@ -42,7 +42,7 @@ from sam2_core.serving.contract import (
 from sam2_core.trust.certify import ensure_certified
 from sam2_core.types import AutolabelError, Boxes, ImageArray, Masks
 
-# To write a file takes milliseconds; whoever holds the lock for longer does not work any more.
+# To write a file takes milliseconds; a process that holds the lock for longer hangs.
 _LOCK_S, _LOCK_POLL_S = 20.0, 0.002
 # Of a file of NumPy's, before the pixels.
 _HEADER_BYTES = 128
@@ -186,11 +186,11 @@ class ModelSettings:
     def of(args: Mapping[str, str]) -> ModelSettings:
         """Read them from what Triton says of a model and its place."""
         parameters = json.loads(args["model_config"])["parameters"]
-        given = {name: one["string_value"] for name, one in parameters.items()}
+        given = {name: parameter["string_value"] for name, parameter in parameters.items()}
         values: dict[str, Any] = {
-            one.name: int(given[one.name]) if one.type == "int" else given[one.name]
-            for one in fields(ModelSettings)
-            if one.name in given
+            setting.name: int(given[setting.name]) if setting.type == "int" else given[setting.name]
+            for setting in fields(ModelSettings)
+            if setting.name in given
         }
         if STORE_VARIABLE in os.environ:
             values["store"] = os.environ[STORE_VARIABLE]
@@ -215,7 +215,7 @@ class ModelSettings:
         return Segmenter(backend)
 
 
-# A request for the boxes of a frame that nobody keeps open, its image and its boxes.
+# A request for the boxes of a frame that no client keeps open, its image and its boxes.
 _Frame = tuple["Asked", ImageArray, Boxes]
 
 
@@ -258,10 +258,10 @@ class ServerModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a batch of Triton's; whatever is wrong with a request is its own answer."""
-        asked = [Asked(one) for one in requests]
-        frames = [one.attempt(partial(self._answer, one)) for one in asked]
-        self._segment([one for one in frames if one is not None])
-        return [one.response for one in asked]
+        asked = [Asked(request) for request in requests]
+        frames = [request.attempt(partial(self._answer, request)) for request in asked]
+        self._segment([frame for frame in frames if frame is not None])
+        return [request.response for request in asked]
 
     def _answer(self, asked: Asked) -> _Frame | None:
         """Answer a request, or return its frame, to be segmented with others."""
@@ -321,8 +321,8 @@ class ServerModel:
             if len(frames) == 1:
                 frames[0][0].refuse(error)
                 return
-            for one in frames:
-                self._segment([one])
+            for frame in frames:
+                self._segment([frame])
             return
         for (asked, image, _), masks in zip(frames, found, strict=True):
             outputs = _mask_tensors(masks, asked.wanted)
@@ -333,7 +333,7 @@ class ServerModel:
 def _mask_tensors(masks: Masks, wanted: frozenset[str]) -> dict[str, np.ndarray[Any, Any]]:
     found: dict[str, np.ndarray[Any, Any]] = {
         "rle": text_tensor(b"".join(masks.rle)),
-        "rle_bytes": np.array([len(one) for one in masks.rle], np.int32),
+        "rle_bytes": np.array([len(rle) for rle in masks.rle], np.int32),
         "reasons": text_tensor(json.dumps(masks.reasons)),
         "predicted_iou": masks.predicted_iou, "stability": masks.stability,
         "object_score": masks.object_score, "area_px": masks.area_px,
@@ -405,7 +405,7 @@ class Asked:
         return None if found is None else np.from_dlpack(found)
 
     def refuse_unwanted(self) -> None:
-        """Raise `UnwantedError` where nobody waits for the answer any more."""
+        """Raise `UnwantedError` where the client no longer waits for the answer."""
         late = self._until is not None and time.monotonic() > self._until
         if late or self._request.is_cancelled():
             raise UnwantedError("cancelled by its client, or its deadline has passed")

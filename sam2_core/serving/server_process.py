@@ -126,7 +126,7 @@ def _own_library() -> Sequence[Path]:
     folder = Path(sysconfig.get_config_var("LIBDIR") or sys.base_prefix)
     if (folder / name).is_file():
         return (folder,)
-    if any((Path(one) / name).is_file() for one in _SYSTEM):
+    if any((Path(folder) / name).is_file() for folder in _SYSTEM):
         return ()
     raise AutolabelError(
         f"Triton's Python backend needs {name}, which this Python ({sys.base_prefix}) has not: "
@@ -148,7 +148,7 @@ def new_prefix() -> str:
     """Return a prefix for the shared memory of one server, whose folder there is made.
 
     The folder stays until `remove_shared_memory`, however often the server starts anew: in its
-    place nobody else can make one.
+    place no other user can make one.
     """
     prefix = f"{_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:6]}"
     _folder_of(prefix).mkdir(mode=0o700)

@@ -309,7 +309,7 @@ class Servers:
         """
         if self._expected is None:
             self._reach(self._first_patience_s)
-        assert self._expected is not None  # noqa: S101 - of whoever was reached
+        assert self._expected is not None  # noqa: S101 - `_reach` sets it
         return self._expected
 
     def infer(self, call: Call) -> Tensors:
@@ -333,7 +333,7 @@ class Servers:
                     raise
             except (ServerError, ServerAbsentError) as error:
                 # The model is not there yet, or no more, in the version asked for.
-                loading = any(one in str(error) for one in _LOADING)
+                loading = any(phrase in str(error) for phrase in _LOADING)
                 if isinstance(error, ServerError) and not loading:
                     raise
                 self._give_up(reached, error)
@@ -347,8 +347,8 @@ class Servers:
         with self._lock:
             if self._current is reached:
                 self._current = None
-                # It may hang, and would hold up whoever asks: the others come first.
-                self._transports.sort(key=lambda one: one is reached)
+                # It may hang and hold up the next request: the others come first.
+                self._transports.sort(key=lambda transport: transport is reached)
 
     def _reach(self, patience_s: float) -> Transport:
         """Return the server in use, or the first that answers now."""
@@ -376,7 +376,7 @@ class Servers:
                 return transport
             except (ServerAbsentError, ServerError) as error:
                 problems.append(error)
-        refusals = [one for one in problems if not isinstance(one, ServerAbsentError)]
+        refusals = [problem for problem in problems if not isinstance(problem, ServerAbsentError)]
         raise (refusals or problems)[0]
 
     def _ask(self, transport: Transport) -> None:
@@ -384,7 +384,7 @@ class Servers:
         try:
             told = transport.infer(Call(self.model, DESCRIBE, ["info"], 10.0))
         except ServerError as error:
-            starting = any(one in str(error) for one in _STARTING)
+            starting = any(phrase in str(error) for phrase in _STARTING)
             if self._expected is not None or starting:  # it has just started again
                 raise ServerAbsentError(str(error)) from error
             raise

@@ -86,12 +86,12 @@ class Calibration:
     @property
     def digest(self) -> str:
         """What tells this set from any other."""
-        return hashlib.sha256("\n".join(one.digest for one in self.images).encode()).hexdigest()
+        return hashlib.sha256("\n".join(image.digest for image in self.images).encode()).hexdigest()
 
     @property
     def boxes(self) -> int:
         """How many boxes there are."""
-        return sum(len(one.boxes_xyxy_px) for one in self.images)
+        return sum(len(image.boxes_xyxy_px) for image in self.images)
 
 
 def bundled_calibration() -> Calibration:
@@ -159,7 +159,7 @@ class ImageAnswers(Arrays):
 
 def sampled(logits: Sequence[Any] | npt.NDArray[Any]) -> FloatArray:
     """Return some of the logits of whole grids (N, G, G): float32 (N, 16, 16)."""
-    grids = np.stack([np.asarray(one, np.float32) for one in logits])
+    grids = np.stack([np.asarray(grid, np.float32) for grid in logits])
     step = max(grids.shape[-1] // SAMPLES, 1)
     return np.ascontiguousarray(grids[:, step // 2 :: step, step // 2 :: step])
 
@@ -193,7 +193,7 @@ class Answers:
         """Write them to a file, signed."""
         images = [
             {
-                "rle": [one.decode("ascii") for one in image.rle],
+                "rle": [counts.decode("ascii") for counts in image.rle],
                 "predicted_iou": [round(float(score), 6) for score in image.predicted_iou],
                 "samples": image.logits.shape[-1],
                 "logits": base64.b64encode(image.logits.astype("<f4").tobytes()).decode("ascii"),
@@ -216,13 +216,13 @@ class Answers:
         if values.pop("format", None) != FORMAT:
             raise AutolabelError(f"{path} is of another version: export the model again")
         images = []
-        for one in values["images"]:
-            logits = np.frombuffer(base64.b64decode(one["logits"]), "<f4").astype(np.float32)
+        for image in values["images"]:
+            logits = np.frombuffer(base64.b64decode(image["logits"]), "<f4").astype(np.float32)
             images.append(
                 ImageAnswers(
-                    tuple(rle.encode("ascii") for rle in one["rle"]),
-                    np.array(one["predicted_iou"], np.float32),
-                    logits.reshape(-1, one["samples"], one["samples"]),
+                    tuple(rle.encode("ascii") for rle in image["rle"]),
+                    np.array(image["predicted_iou"], np.float32),
+                    logits.reshape(-1, image["samples"], image["samples"]),
                 )
             )
         return Answers(**{**values, "images": tuple(images)})
@@ -255,7 +255,7 @@ def write_difference(
 
     """
     size = [pixels.shape[0], pixels.shape[1]]
-    own, true = (coco_mask.decode({"size": size, "counts": one}) > 0 for one in (first, second))
+    own, true = (coco_mask.decode({"size": size, "counts": rle}) > 0 for rle in (first, second))
     drawn = pixels.astype(np.float32)
     for where, colour in ((own & true, _BOTH), (own & ~true, _FIRST), (true & ~own, _SECOND)):
         drawn[where] = drawn[where] * (1 - _STRENGTH) + np.array(colour) * _STRENGTH
@@ -264,8 +264,8 @@ def write_difference(
     centre = corners.mean(0)
     crop = tuple(np.concatenate([centre - half, centre + half]).round().astype(int).tolist())
     tiles = [
-        Image.fromarray(one).crop(crop).resize((_TILE_PX, _TILE_PX), Image.Resampling.BICUBIC)
-        for one in (pixels, drawn.astype(np.uint8))
+        Image.fromarray(part).crop(crop).resize((_TILE_PX, _TILE_PX), Image.Resampling.BICUBIC)
+        for part in (pixels, drawn.astype(np.uint8))
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.hstack([np.asarray(one) for one in tiles])).save(path)
+    Image.fromarray(np.hstack([np.asarray(tile) for tile in tiles])).save(path)

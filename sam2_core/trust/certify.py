@@ -121,8 +121,8 @@ class Certificate:
     @property
     def title(self) -> str:
         """The engine in words."""
-        one = self.engine
-        return f"{one['name']} on {one['backend']}, {one['precision']}, {one['device']}"
+        engine = self.engine
+        return f"{engine['name']} on {engine['backend']}, {engine['precision']}, {engine['device']}"
 
     @property
     def short(self) -> dict[str, Any]:
@@ -219,7 +219,9 @@ def failures_of(measured: Mapping[str, Any], precision: str) -> tuple[str, ...]:
     if over["masks"]:
         least.append(("mean mask IoU over 32x32 px", over["iou"]["mean"], least_mean))
         least.append(("1st percentile of mask IoU over 32x32 px", over["iou"]["p1"], least_p1))
-    found = [f"{name} {value:g}, needed {one:g}" for name, value, one in least if value < one]
+    found = [
+        f"{name} {value:g}, needed {needed:g}" for name, value, needed in least if value < needed
+    ]
     apart = measured["logits_apart"]["median"]
     if apart > most_logits:
         found.append(f"logits {apart:g} deviations apart, at most {most_logits:g}")
@@ -234,13 +236,13 @@ def failures_of(measured: Mapping[str, Any], precision: str) -> tuple[str, ...]:
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return means, percentiles and worst values, of all masks and by size."""
-    sizes = {size: [one for one in rows if size_class(one["area_px"]) == size] for size in SIZES}
+    sizes = {size: [row for row in rows if size_class(row["area_px"]) == size] for size in SIZES}
     return {
         **_agreement(rows),
-        "over_32x32": _agreement([one for one in rows if one["area_px"] >= SMALL_AREA_PX]),
+        "over_32x32": _agreement([row for row in rows if row["area_px"] >= SMALL_AREA_PX]),
         "by_size": {size: _agreement(some) for size, some in sizes.items()},
-        "predicted_iou_apart": _most([one["predicted_apart"] for one in rows]),
-        "logits_apart": _most([one["logits_apart"] for one in rows]),
+        "predicted_iou_apart": _most([row["predicted_apart"] for row in rows]),
+        "logits_apart": _most([row["logits_apart"] for row in rows]),
     }
 
 
@@ -257,7 +259,7 @@ def _rounded(value: float | np.floating[Any]) -> float:
 def _agreement(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if not rows:
         return {"masks": 0}
-    iou: npt.NDArray[np.float64] = np.array([one["iou"] for one in rows])
+    iou: npt.NDArray[np.float64] = np.array([row["iou"] for row in rows])
     low = np.percentile(iou, [1, 5, 10])
     return {
         "masks": len(rows),
@@ -265,7 +267,7 @@ def _agreement(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "mean": _rounded(iou.mean()), "p1": _rounded(low[0]), "p5": _rounded(low[1]),
             "p10": _rounded(low[2]), "min": _rounded(iou.min()),
         },
-        "boundary_f": _rounded(np.mean([one["boundary_f"] for one in rows])),
+        "boundary_f": _rounded(np.mean([row["boundary_f"] for row in rows])),
     }  # fmt: skip
 
 
@@ -289,8 +291,8 @@ def engine_answers(
         started = time.perf_counter()
         some = images[start : start + together]
         prepared = [segmenter.prepare(image.pixels, image.boxes) for image in some]
-        for one, low_res in zip(prepared, segmenter.run(prepared), strict=True):
-            found.append(answers_of(segmenter.finish(one, low_res).rle, low_res))
+        for frame, low_res in zip(prepared, segmenter.run(prepared), strict=True):
+            found.append(answers_of(segmenter.finish(frame, low_res).rle, low_res))
         seconds.append(time.perf_counter() - started)
     return found, float(np.median(seconds[1:] or seconds)) * 1e3
 
@@ -441,10 +443,10 @@ def weights_of(source: str | Path, stamp: ModelStamp) -> Weights:
     elif exported:
         files = [bundled_checkpoint(preset)]
         if preset.checkpoint:
-            files += [checkpoint_path(preset, one) for one in SOURCES]
+            files += [checkpoint_path(preset, source) for source in SOURCES]
         candidates = [path for path in files if path is not None and path.is_file()]
-    every = (resolve_weights(one) for one in candidates)
-    weights = next((one for one in every if not exported or one.sha256 == sha256), None)
+    every = (resolve_weights(candidate) for candidate in candidates)
+    weights = next((weights for weights in every if not exported or weights.sha256 == sha256), None)
     if importlib.util.find_spec("torch") is None or weights is None:
         lacking = "PyTorch" if weights is not None else "the checkpoint that it was exported from"
         raise UncertifiedEngineError(
@@ -490,7 +492,7 @@ def certify(
     batched = engine_answers(segmenter, calibration.images, batch)[0] if batch > 1 else []
     found, latency_ms = engine_answers(segmenter, calibration.images)
     for index, (other, expected) in enumerate(zip(batched, answers.images, strict=False)):
-        alone, together = (_logits_apart(one, expected) for one in (found[index], other))
+        alone, together = (_logits_apart(answer, expected) for answer in (found[index], other))
         if together.max(initial=0) > alone.max(initial=0):
             found[index] = other
     rows = beside_reference(calibration, found, answers)
@@ -530,15 +532,15 @@ def certificate_of(
         "latency_ms": round(latency_ms, 1), "coordinates_kept": coordinates_kept,
     }  # fmt: skip
     path = Path(source).expanduser()
-    worst = sorted(rows, key=lambda one: float(one["iou"]))[:WORST]
+    worst = sorted(rows, key=lambda row: float(row["iou"]))[:WORST]
     return Certificate(
         engine,
         {"kind": kind, "digest": calibration.digest, "pictures": len(calibration.images),
          "boxes": calibration.boxes, "bundled": bundled_calibration().digest},
         answers.made_by, measured, failures_of(measured, engine["precision"]),
-        tuple({"picture": calibration.images[one["image"]].name, "image": one["image"],
-               "row": one["row"], "iou": round(one["iou"], 5), "area_px": one["area_px"]}
-              for one in worst),
+        tuple({"picture": calibration.images[row["image"]].name, "image": row["image"],
+               "row": row["row"], "iou": round(row["iou"], 5), "area_px": row["area_px"]}
+              for row in worst),
         # Found from any folder.
         str(path.resolve()) if str(source) and path.exists() else str(source),
         datetime.now(UTC).isoformat(timespec="seconds"),
@@ -597,10 +599,10 @@ def with_pictures(
     for earlier in folder.glob("*-iou-*.png"):
         earlier.unlink(missing_ok=True)
     shown = []
-    for number, one in enumerate(certificate.worst):
-        image, row = calibration.images[one["image"]], one["row"]
-        path = folder / f"{number + 1}-iou-{one['iou']:.4f}.png"
-        masks = found[one["image"]].rle[row], answers.images[one["image"]].rle[row]
+    for number, worst in enumerate(certificate.worst):
+        image, row = calibration.images[worst["image"]], worst["row"]
+        path = folder / f"{number + 1}-iou-{worst['iou']:.4f}.png"
+        masks = found[worst["image"]].rle[row], answers.images[worst["image"]].rle[row]
         write_difference(path, image.pixels, *masks, image.boxes_xyxy_px[row])
-        shown.append({**one, "file": str(path)})
+        shown.append({**worst, "file": str(path)})
     return replace(certificate, worst=tuple(shown))

@@ -45,7 +45,7 @@ def torch_answers(
     size = model.preset.close_up_size if close_ups else model.preset.image_size
     judge = at_size(model, size).float().eval() if close_ups else model.eval()
     with torch.inference_mode():
-        images = [_judged(judge, one, size, close_ups=close_ups) for one in calibration.images]
+        images = [_judged(judge, image, size, close_ups=close_ups) for image in calibration.images]
     return Answers(
         checkpoint_sha256, close_ups, calibration.digest,
         f"PyTorch {torch.__version__}, float32, plain modules", tuple(images),
@@ -106,8 +106,8 @@ def _placed(
         align_corners=False,
     )  # fmt: skip
     found = []
-    for one in (large[:, 0] > 0).numpy():
+    for drawn in (large[:, 0] > 0).numpy():
         mask = np.zeros(size_hw, np.uint8, order="F")
-        mask[top:bottom, left:right] = one
+        mask[top:bottom, left:right] = drawn
         found.append(bytes(coco_mask.encode(mask)["counts"]))
     return found

@@ -18,9 +18,9 @@ import cv2
 import numpy as np
 
 from sam2_core.arrays import freeze_arrays
+from sam2_core.backends.cuda_network import BUCKETS, CudaNetwork, LikelyRows
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.onnxruntime_backend import MOST_CALLS, open_session, run_session
-from sam2_core.backends.onnxruntime_cuda import BUCKETS, CudaNetwork, LikelyRows
 from sam2_core.machine import usable_cores
 from sam2_core.preprocess import StagedFrame
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.backends.device_owner import DEVICE_OWNER
-from sam2_core.backends.gpu import KeptFrames
+from sam2_core.backends.kept_frames import KeptFrames
 from sam2_core.devices import cuda_devices
 from sam2_core.machine import MANY_CORES, usable_cores
 from sam2_core.types import AutolabelError, DeviceLostError

@@ -4,8 +4,8 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from sam2_core.backends.cuda_network import CudaNetwork
 from sam2_core.backends.onnx_batches import in_batches
-from sam2_core.backends.onnxruntime_cuda import CudaNetwork
 from tasks.boxes import yolox
 from tasks.boxes.detector_files import resolve_detector
 from tasks.boxes.yolox import Detector

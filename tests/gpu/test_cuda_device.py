@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sam2_core.backends.gpu import CudaDevice, Slot
+from sam2_core.backends.cuda_device import CudaDevice
+from sam2_core.backends.gpu import Slot
 from sam2_core.types import DeviceMemoryError
 
 pytestmark = pytest.mark.gpu

@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 from sam2_core.backends import gpu as process
-from sam2_core.backends.gpu import FORGOTTEN_S, KeptFrames
+from sam2_core.backends.cuda_network import CudaNetwork
+from sam2_core.backends.kept_frames import FORGOTTEN_S, KeptFrames
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.onnxruntime_cuda import CudaNetwork, OnnxRuntimeCudaBackend
+from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
 from sam2_core.preprocess import StagedFrame
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import DeviceMemoryError

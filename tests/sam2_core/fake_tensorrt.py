@@ -25,7 +25,9 @@ DTYPES = {
     "tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8,
     "tensor(int32)": np.int32, "tensor(int64)": np.int64,
 }  # fmt: skip
-MODULES = {name: f"sam2_core.backends.tensorrt_{name}" for name in ("engines", "backend")}
+MODULES = {
+    name: f"sam2_core.backends.tensorrt_{name}" for name in ("engines", "runtime", "backend")
+}
 
 
 class RuntimeCache:

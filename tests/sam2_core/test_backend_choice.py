@@ -8,7 +8,7 @@ import pytest
 
 from sam2_core import backend_choice, devices
 from sam2_core.backend_choice import choose_backend, precision_for, runtime_problem
-from sam2_core.backends.gpu import CudaDevice
+from sam2_core.backends.cuda_device import CudaDevice
 from sam2_core.load import load_backend
 from sam2_core.types import AutolabelError, DeviceLostError
 from tasks.masks.model import choose_model

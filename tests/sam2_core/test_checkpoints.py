@@ -171,9 +171,9 @@ def test_misfits_are_named(tmp_path):
     [
         (lambda state: state | {"extra.weight": torch.ones(2)}, "no SAM 2 has: extra.weight"),
         (lambda state: state | {"no_mem_embed": state["no_mem_embed"] * torch.nan},
-         "no finite real numbers in no_mem_embed"),
+         "other than finite real numbers in no_mem_embed"),
         (lambda state: state | {"no_mem_embed": state["no_mem_embed"] * 1j},
-         "no finite real numbers in no_mem_embed"),
+         "other than finite real numbers in no_mem_embed"),
         (lambda state: state | {"no_mem_embed": "text"}, "holds no SAM 2 weights"),
         (lambda state: state | {"sam_mask_decoder.conv_s0.weight": torch.zeros(1)},
          r"has misshapen sam_mask_decoder\.conv_s0\.weight"),

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
 
 from sam2_core.backends import torch_backend, torch_compiled  # noqa: E402
 from sam2_core.backends.device_owner import DEVICE_OWNER, DeviceOwner  # noqa: E402
-from sam2_core.backends.torch_compiled import IMAGE_BUCKETS, Buckets  # noqa: E402
+from sam2_core.backends.torch_compiled import IMAGE_BUCKETS, CompiledBuckets  # noqa: E402
 from sam2_core.load import load_backend  # noqa: E402
 from sam2_core.preprocess import StagedFrame  # noqa: E402
 from sam2_core.types import (  # noqa: E402
@@ -57,7 +57,7 @@ def backend(tmp_path, monkeypatch):
 def process(backend, folder, **about):
     """Give a backend what a new process would have; returns what it captures."""
     sizes = (backend.info.image_size, IMAGE_BUCKETS)
-    backend._graphs = Buckets(backend._modules, folder, ABOUT | about, sizes, None)
+    backend._graphs = CompiledBuckets(backend._modules, folder, ABOUT | about, sizes, None)
     return backend._graphs.captured
 
 
@@ -150,7 +150,8 @@ from tests.sam2_core.test_torch_compiled import HostGraph
 
 torch_compiled.Captured, torch.cuda.graph_pool_handle = HostGraph, lambda: None
 encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.ReLU()).eval()
-buckets = torch_compiled.Buckets(Modules(*[encoder] * 4), Path(sys.argv[1]), {}, (8, (1,)), None)
+modules, folder = Modules(*[encoder] * 4), Path(sys.argv[1])
+buckets = torch_compiled.CompiledBuckets(modules, folder, {}, (8, (1,)), None)
 with torch.no_grad():
     image = torch.rand(1, 3, 8, 8)
     graph = buckets.made(buckets.encoder(1))
