@@ -1,7 +1,7 @@
-"""`autolabel evaluate`: masks and boxes against ground truth."""
+"""`autolabel evaluate`: masks and boxes against ground truth, or against another run."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -57,7 +57,9 @@ from tasks.evaluate.metrics import (
     MARK,
     NUMBERS,
     PAGE,
+    FailedImage,
     Record,
+    changes,
     headline,
     matched,
     paired,
@@ -67,6 +69,8 @@ from tasks.evaluate.metrics import (
     write_report,
     write_run,
 )
+from tasks.evaluate.run_truth import SCHEME as RUN
+from tasks.frames.sources import remember_sources
 from tasks.wording import counted
 
 COLUMNS = (
@@ -77,6 +81,8 @@ miou: IoU of masks, on average over all true instances, 0 where none was found (
 found), with its 95% interval by bootstrap over pictures. boundary F: the same of their outlines,
 within 0.2% of the diagonal. recall: share that was found, by a box of its class with an IoU of 0.5.
 ap50: COCO's average precision at an IoU of 0.5, of the best 100 of each class in a picture."""
+# In a report: sequences in which something has changed, for `backfill --sequences @FILE`.
+CHANGED = "changed.txt"
 # What an evaluation records of its options, to compare it with others later.
 OF_A_RUN = ("truth", "first_frames", "limit")
 OF_PROMPT = {
@@ -93,7 +99,9 @@ OF_A_MODEL = (
 
 @click.command()
 @click.argument("truth", required=False)
-@click.option("--images", type=FOLDER, help="Images of the truth; not needed for a dataset.")
+@click.option(
+    "--images", type=FOLDER, help="Images of the truth; not needed for a dataset or a run."
+)
 @click.option(
     "--run",
     metavar="OUT",
@@ -147,9 +155,15 @@ OF_A_MODEL = (
 def command(**options: Any) -> None:
     """Measure masks and boxes against TRUTH.
 
-    TRUTH is a COCO instances json, a folder of indexed PNGs (DAVIS, MOSE, Cityscapes), or
-    `dataset:NAME.FIELD`, a field of a FiftyOne dataset. With --dataset it is that dataset's own
-    field ground_truth where none is given.
+    TRUTH is a COCO instances json, a folder of indexed PNGs (DAVIS, MOSE, Cityscapes),
+    `dataset:NAME.FIELD`, a field of a FiftyOne dataset, or `run:OUT`, the labels of a run (of
+    several in one --out `run:OUT#RUN_KEY`). With --dataset it is that dataset's own field
+    ground_truth where none is given.
+
+    Against a run, `evaluate` says what has changed: a mask with an IoU below 0.9 or none, and
+    labels that are new. With --report, changed.txt lists the sequences with a change, for
+    `autolabel backfill --sequences @changed.txt`. With --run it compares the labels of two runs,
+    else what another model makes of the run's boxes.
 
     `miou` and `boundary_f` are means over all true instances; one that was not found counts 0;
     boundary F allows 0.2% of the diagonal (3 px at 1280x720). Where the boxes are the truth's own,
@@ -164,6 +178,7 @@ def command(**options: Any) -> None:
     options["truth"] = options["truth"] or f"dataset:{options['dataset']}.{TRUTH_FIELD}"
     other = read_run(options["against"]) if options["against"] else None
     existing = options["run"] or options["dataset"]
+    remember_sources(options["sources"])
     truth = open_truth(
         options["truth"], options["images"], first_frames=options["first_frames"],
         unseen=bool(existing),
@@ -172,18 +187,13 @@ def command(**options: Any) -> None:
         raise AutolabelError(f"{options['truth']} has boxes alone, and clicks are put on masks")
     if options["limit"]:
         truth = Truth(truth.images[: options["limit"]], truth.categories)
-    folder = options["images"] or Path("/")  # a dataset's paths are absolute
+    folder = options["images"] or Path("/")  # paths of a dataset or a run are absolute
     measured = _stored(options, truth) if existing else _made(options, truth, folder)
     by_row = not existing and options["prompt"] != "detector"
     steps = evaluate(truth, None if existing else folder, measured.predict, by_row=by_row)
     for evaluation in tracked(stderr_console(), steps, "evaluating images", len(truth.images)):
         last = evaluation
-    if len(last.failed) == len(truth.images):
-        first = last.failed[0]
-        raise AutolabelError(
-            f"no picture could be measured ({counted(len(last.failed), 'picture')}). The first, "
-            f"{first.file_name}: {first.reason}"
-        )
+    _refuse_nothing(last.failed, truth)
     prompts = {"points": counted(options["clicks"], "click")}
     prompt = "the run's boxes" if existing else prompts.get(options["prompt"], options["prompt"])
     kept = [*OF_A_RUN, *([] if existing else OF_PROMPT[options["prompt"]])]
@@ -192,6 +202,8 @@ def command(**options: Any) -> None:
         **{name: options[name] for name in kept if options[name]}, **measured.facts,
     }  # fmt: skip
     result = {"model": measured.model, "prompt": prompt, "run": run, **last.result()}
+    if options["truth"].startswith(RUN):
+        result["changes"] = changes(truth.images, last)
     if other:
         facts, records = other
         if facts.get("boxes_alone", False) != result["boxes_alone"]:
@@ -205,8 +217,7 @@ def command(**options: Any) -> None:
         write_run(options["save"], result, last.records)
     if options["report"]:
         draw = partial(_draw, truth, measured, by_row)
-        page = write_report(options["report"], result, last.records, draw)
-        say(f"report: {page}", err=True)
+        _report(options["report"], result, last.records, draw)
     if not print_json(options["as_json"], result):
         _print(result)
     sys.exit(1 if last.failed else 0)
@@ -229,6 +240,9 @@ def _refuse_wrong_options(options: dict[str, Any]) -> None:
                 options["truth"] or options["dataset"]
             ),
             f"{made} says how masks are made; {scored} scores those that exist": made and scored,
+            "--run is the truth itself: name another run of this storage as OUT#RUN_KEY": (
+                options["truth"] == f"{RUN}{options['run']}"
+            ),
             **{
                 f"{option} applies only with --prompt {prompt}": option in given
                 for option, prompt in OF_ONE_PROMPT.items()
@@ -243,6 +257,14 @@ def _refuse_wrong_options(options: dict[str, Any]) -> None:
             read_run(options["save"])  # what is no evaluation is not overwritten
     if options["report"]:
         check_report(options["report"], PAGE, MARK)
+
+
+def _refuse_nothing(failed: Sequence[FailedImage], truth: Truth) -> None:
+    if len(failed) == len(truth.images):
+        raise AutolabelError(
+            f"no picture could be measured ({counted(len(failed), 'picture')}). The first, "
+            f"{failed[0].file_name}: {failed[0].reason}"
+        )
 
 
 @dataclass(frozen=True)
@@ -265,26 +287,22 @@ class Measured:
 
 def _stored(options: dict[str, Any], truth: Truth) -> Measured:
     """Find labels that exist."""
-    from tasks.evaluate.run_diff import Side
     from tasks.evaluate.stored_labels import StoredLabels
-    from tasks.export.run import dataset_source
-    from tasks.frames.sources import remember_sources
+    from tasks.export.run import dataset_source, run_named
 
     dataset = None
     if options["dataset"]:
-        out_uri, dataset = dataset_source(options["dataset"])
-        side = Side(out_uri)
+        (out_uri, dataset), run_key = dataset_source(options["dataset"]), ""
     else:
-        side = Side.parse(options["run"])
-    remember_sources(options["sources"])
+        out_uri, run_key = run_named(options["run"])
     with telling(stderr_console(), "reading labels") as tell:
         found = StoredLabels(
-            truth, side.out_uri, side.run_key, dataset, pictures=bool(options["report"]),
+            truth, out_uri, run_key, dataset, pictures=bool(options["report"]),
             on_frame=lambda count: tell(f"reading labels: {counted(count, 'frame')}"),
         )  # fmt: skip
     facts = {
-        "labels": redact(options["dataset"] or side.out_uri), "run_keys": found.run_keys,
-        "engine": {},
+        "labels": redact(options["dataset"] or out_uri), "run_keys": found.run_keys,
+        "engine": {}, **({"uncertified": found.uncertified} if found.uncertified else {}),
     }  # fmt: skip
     return Measured(found, found.model, facts, found.picture)
 
@@ -319,6 +337,20 @@ def _made(options: dict[str, Any], truth: Truth, folder: Path) -> Measured:
         predict, choice.stamp.name, {"engine": engine},
         lambda image: find_image(folder, image.file_name),
     )  # fmt: skip
+
+
+def _report(
+    folder: Path,
+    result: dict[str, Any],
+    records: list[Record],
+    draw: Callable[[Record, Path], None],
+) -> None:
+    """Write the page and, against a run, the list of sequences in which something has changed."""
+    page = write_report(folder, result, records, draw)
+    say(f"report: {page}", err=True)
+    if "changes" in result:
+        listed = "".join(f"{name}\n" for name in result["changes"]["sequences"])
+        (folder / CHANGED).write_text(listed, encoding="utf-8")
 
 
 def _draw(truth: Truth, measured: Measured, by_row: bool, record: Record, path: Path) -> None:

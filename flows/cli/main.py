@@ -51,8 +51,7 @@ COMMANDS = {
     "cache": "List and clear the cache.",
     "doctor": "Check what this machine has and lacks.",
     "docs": "Open the pages of this version in a browser.",
-    "evaluate": "Measure masks and boxes against ground truth.",
-    "diff": "Show what changes between two runs or engines.",
+    "evaluate": "Measure labels or a model against a truth or a run.",
 }
 
 

@@ -126,7 +126,7 @@ def backfill_params(options: dict[str, Any]) -> BackfillParams:
     """Return the parameters that those options and the ones of BackfillParams say."""
     _refuse_empty(options)
     own = {name: options[name] for name in options if name in BackfillParams.model_fields}
-    if (own.get("sequences") or "").startswith("@"):  # as `autolabel diff` writes them
+    if (own.get("sequences") or "").startswith("@"):  # as `autolabel evaluate` writes them
         own["sequences"] = "\n".join(_addresses([own["sequences"]], "--sequences"))
     label = label_params({name: options[name] for name in options if name not in own})
     return validated(BackfillParams, label=label.absolute(), **own)

@@ -56,7 +56,8 @@ class TruthImage(Arrays):
             nothing may be measured on the image; "" for none.
         boxes_alone: the truth has no masks: these are the boxes, filled, and only boxes may be
             measured.
-        uri: address of the labeled frame that it is; "" where nobody knows.
+        uri: address of the labeled frame that it is; "" where unknown.
+        etag: version of that frame's picture; "" where unknown.
 
     """
 
@@ -84,6 +85,7 @@ class TruthImage(Arrays):
     sequence: str = ""
     unreadable: str = ""
     uri: str = ""
+    etag: str = ""
     boxes_alone: bool = False
 
     def __len__(self) -> int:

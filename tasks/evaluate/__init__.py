@@ -1,1 +1,1 @@
-"""Labels and masks held against a truth; two runs compared."""
+"""Labels and masks held against a truth, or against another run."""

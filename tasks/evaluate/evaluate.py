@@ -1,7 +1,7 @@
 """Measure a model on images with ground truth: by boxes, jittered boxes or clicks.
 
-The truth is a COCO instances json, a field of a FiftyOne dataset, the examples of the package, or a
-folder of indexed PNGs with a number for each object. Known layouts of those:
+The truth is a COCO instances json, a field of a FiftyOne dataset, the labels of a run, the examples
+of the package, or a folder of indexed PNGs with a number for each object. Known layouts of those:
 
     <TRUTH>/<sequence>/00000.png         DAVIS, MOSE; pictures <images>/<sequence>/00000.jpg
                                          (DAVIS 2016: one object, grey and white)
@@ -54,6 +54,8 @@ from tasks.dataset.coco_truth import (
     to_rle,
 )
 from tasks.evaluate.metrics import FailedImage, Scores
+from tasks.evaluate.run_truth import SCHEME as RUN
+from tasks.evaluate.run_truth import read_run_truth
 from tasks.frames.identity import spellings
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
 from tasks.masks.segment import segment_frames
@@ -182,9 +184,10 @@ def open_truth(
     """Read ground truth.
 
     Args:
-        given: a COCO instances json, a folder of indexed PNGs, or `dataset:NAME[.FIELD]`.
-        images: where the pictures lie; not needed for a dataset.
-        unseen: nobody will read the pictures, so a COCO json does without `images`.
+        given: a COCO instances json, a folder of indexed PNGs, `dataset:NAME[.FIELD]`, or
+            `run:OUT[#RUN_KEY]`.
+        images: where the pictures lie; not needed for a dataset or a run.
+        unseen: the pictures are not read, so a COCO json does without `images`.
         first_frames: only the first frame of each sequence.
 
     Raises:
@@ -196,6 +199,9 @@ def open_truth(
         # At its last dot, as for boxes: names of datasets may have dots.
         name, _, field = whole.rpartition(".") if "." in whole else (whole, "", "")
         truth = _of_dataset(name, field)
+        return first_of_each(truth) if first_frames else truth
+    if given.startswith(RUN):
+        truth = read_run_truth(given.removeprefix(RUN), pictures=not unseen)
         return first_of_each(truth) if first_frames else truth
     if "://" in given:
         raise AutolabelError(f"{given}: the truth is read from this machine; fetch it first")

@@ -5,6 +5,7 @@ Every instance is a record: kept in a file, summed up, compared in pairs, shown 
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -273,8 +274,9 @@ class Scores:
 
     `miou` and `boundary_f` are means over all true instances; one that was not found counts 0.
     `miou_matched` and `boundary_f_matched` leave those out. `boxes_of_truth` says that every box
-    was the truth's own: then recall and box AP say nothing. `boxes_alone` says that the truth has
-    no masks: then IoU is that of boxes, and nothing else is said of masks.
+    was the truth's own: then recall and box AP say nothing. `unmatched` counts the predictions that
+    match no true instance, by picture. `boxes_alone` says that the truth has no masks: then IoU is
+    that of boxes, and nothing else is said of masks.
     """
 
     categories: Sequence[str]
@@ -283,6 +285,7 @@ class Scores:
     _found: list[dict[str, Any]] = field(default_factory=list)
     other_classes: int = 0
     other_boxes: int = 0
+    unmatched: Counter[str] = field(default_factory=Counter)
     boxes_alone: bool = False
     records: list[Record] = field(default_factory=list)
     failed: list[FailedImage] = field(default_factory=list)
@@ -314,6 +317,7 @@ class Scores:
         self.boxes_alone |= truth.boxes_alone
         self.records += [_record(truth, i, masks, pairs.get(i), ious[i]) for i in range(len(truth))]
         if not by_row:
+            self.unmatched[truth.file_name] += len(boxes) - len(pairs)
             crowds = [rle_box_xyxy_px(one, truth.size_hw) for one in truth.crowd_rle]
             true = np.array([*truth.boxes_xyxy_px, *crowds], np.float32).reshape(-1, 4)
             apart = np.abs(boxes.xyxy_px[:, None] - true[None]).max(-1)
@@ -410,6 +414,32 @@ class Scores:
         }
         return {name: (_mean_precision(part[:1]), _mean_precision(part))
                 for name, part in parts.items()}  # fmt: skip
+
+
+# A mask of a lower IoU has changed.
+SAME_IOU = 0.9
+
+
+def changes(images: Iterable[TruthImage], scores: Scores) -> dict[str, Any]:
+    """Count what differs from a run that is the truth.
+
+    Args:
+        images: of the truth, each with its sequence.
+        scores: of all of them.
+
+    Returns:
+        `changed` instances, whose mask has an IoU below `SAME_IOU` or is not there; `new` ones,
+        which the truth does not have; `frames` that only the truth has labels of; and the names of
+        the `sequences` in which any of these are.
+
+    """
+    changed = [record.image for record in scores.records if record.iou < SAME_IOU]
+    failed = [image.file_name for image in scores.failed]
+    names = {*changed, *failed, *+scores.unmatched}
+    return {
+        "changed": len(changed), "new": scores.unmatched.total(), "frames": len(failed),
+        "sequences": sorted({image.sequence for image in images if image.file_name in names}),
+    }  # fmt: skip
 
 
 def _mean_precision(values: npt.NDArray[np.float64]) -> float | None:
@@ -602,6 +632,14 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
                 f"{counted(other['only_in_one'], 'instance')} of only one of the two runs (another "
                 "truth, or pictures that were not measured) not compared"
             )
+    for run_key, verdict in ((result.get("run") or {}).get("uncertified") or {}).items():
+        lines.append(f"run {run_key} is of --allow-uncertified; its certificate said: {verdict}")
+    if found := result.get("changes"):
+        lines.append(
+            f"changed: {counted(found['changed'], 'mask')} with an IoU below {SAME_IOU:g} or none, "
+            f"{found['new']:,} new, {counted(found['frames'], 'frame')} without labels, in "
+            f"{counted(len(found['sequences']), 'sequence')}"
+        )
     if others := result["detections_of_other_classes"]:
         told = counted(others, "detection")
         lines.append(f"{told} of classes that the truth does not have: not counted")

@@ -16,7 +16,7 @@ import numpy as np
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import Truth, TruthImage, images_of
 from tasks.evaluate.evaluate import OBJECT, Picture, Prediction
-from tasks.export.run import Choice, Frames
+from tasks.export.run import Choice, Frames, uncertified_runs
 from tasks.export.types import ExportFrame, ExportNotes
 from tasks.store import storage
 from tasks.types import FrameRef
@@ -51,6 +51,7 @@ class StoredLabels:
         self._images: dict[str, list[int]] = {}  # of the truth, by a frame's address
         notes = ExportNotes()
         frames = Frames(out_uri, Choice(run_key=run_key), dataset, pictures=pictures, notes=notes)
+        self.uncertified = uncertified_runs(out_uri, frames.manifests)
         self.run_keys = sorted({one.stamp.run_key for one in frames.manifests})
         models = {one.stamp.model.name for one in frames.manifests if one.stamp.model}
         self.model = ", ".join(sorted(models)) or "unknown model"
@@ -75,6 +76,8 @@ class StoredLabels:
         for number, frame in enumerate(frames, 1):
             ref = FrameRef(frame.sequence_id, frame.camera, frame.index, None, frame.uri)
             for image in by_name(ref):
+                if image.etag not in {"", frame.moment.etag}:
+                    continue  # labels of another version of the picture
                 self._found[image.image_id].append(frame)
                 self._images.setdefault(frame.uri, []).append(image.image_id)
             if number <= _NAMES_SHOWN:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,6 +59,7 @@ from tasks.store.manifests import (
     ChunkRecord,
     Manifest,
     list_manifests,
+    list_runs,
     newest_manifests,
     read_reports,
     withdrawn_if_damaged,
@@ -257,7 +259,11 @@ def chosen_manifests(
         notes.unreadable[name] = str(error)
     if not found:
         of_run = f" of run {run_key}" if run_key else ""
-        raise AutolabelError(f"{storage.redact(out_uri)} holds no labeled sequence{of_run}")
+        known = ", ".join(list_runs(out_uri.partition("#")[0]))
+        raise AutolabelError(
+            f"{storage.redact(out_uri)} holds no labeled sequence{of_run}"
+            + (f"; name one of its runs as OUT#RUN_KEY: {known}" if known else "")
+        )
     return found
 
 
@@ -442,6 +448,13 @@ class Frames:
         if choice.risk_below is not None and instance.risk >= choice.risk_below:
             return "risk too high"
         return ""
+
+
+def run_named(text: str) -> tuple[str, str]:
+    """Return storage and key of a run, named as `OUT` or `OUT#RUN_KEY`; without a key it is ""."""
+    out_uri, _, run_key = text.rpartition("#")
+    named = out_uri and re.fullmatch(r"[0-9a-f]{20}", run_key)
+    return (checked(out_uri), run_key) if named else (checked(text), "")
 
 
 def source_of(name: str) -> tuple[str, Any]:

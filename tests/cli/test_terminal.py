@@ -46,8 +46,7 @@ ARGUMENTS = {
     "cache": ["clear", EVIL],
     "doctor": [],
     "docs": [EVIL],
-    "evaluate": ["{}/in", "--prompt", EVIL],
-    "diff": ["{}/out", "{}/out", "--threshold", EVIL],
+    "evaluate": ["{}/in", "--clicks", EVIL],
 }
 
 
@@ -71,7 +70,7 @@ def test_no_command_lets_a_name_be_obeyed(name, evil, tmp_path, monkeypatch, cap
     for variable in ("COLUMNS", "TERMINAL_WIDTH"):
         monkeypatch.setenv(variable, "5000")
     words = [str(one).replace("{}", str(evil)) for one in ARGUMENTS[name]]
-    if name in {"export", "status", "diff"} and not (evil / "out").is_dir():
+    if name in {"export", "status"} and not (evil / "out").is_dir():
         label = [str(one).replace("{}", str(evil)) for one in ARGUMENTS["label"]]
         monkeypatch.setattr(sys, "argv", ["autolabel", "label", *label])
         with pytest.raises(SystemExit):

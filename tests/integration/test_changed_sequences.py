@@ -7,7 +7,7 @@ from tests.integration.runs import write_boxes, write_sequence
 
 @pytest.mark.ci
 @pytest.mark.timeout(600)
-def test_a_backfill_takes_the_plan_of_a_diff_and_labels_exactly_what_changed(cluster, tmp_path):
+def test_a_backfill_labels_exactly_the_sequences_that_an_evaluation_lists(cluster, tmp_path):
     for name in ("alpha", "beta", "gamma"):
         write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 2)
     given = [tmp_path / "in", "--boxes", tmp_path / "boxes"]
@@ -16,8 +16,11 @@ def test_a_backfill_takes_the_plan_of_a_diff_and_labels_exactly_what_changed(clu
         cluster.home.label(*given, "--no-dataset", "--out", out)
         write_boxes(tmp_path / "boxes" / "beta" / "0001.txt", ["car 0.9 20 15 60 40"])
     report = tmp_path / "report"
-    told, _ = cluster.home.run("diff", *runs, "--report", report, "--json")
-    assert told["changed_sequences"] == ["beta"]
+    first, second = runs
+    told, _ = cluster.home.run(
+        "evaluate", f"run:{first}", "--run", second, "--report", report, "--json"
+    )
+    assert told["changes"]["sequences"] == ["beta"]
     done = cluster.backfill(
         *given, "--out", tmp_path / "new", "--sequences", f"@{report / 'changed.txt'}", "--wait"
     )
