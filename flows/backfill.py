@@ -10,8 +10,9 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
 from flows.params import BackfillParams
-from flows.plan.backfill import BackfillPlan, plan_backfill, plan_markdown
+from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.plan import begin
+from flows.plan.rows import plan_markdown
 from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import dated, run_name, short_sources
 from flows.server.client import connected

@@ -11,7 +11,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.label_sequences import label_sequences
 from flows.params import LabelParams
 from flows.pipeline import THREADS
-from flows.plan.plan import Plan, begin, make_plan, summary_of
+from flows.plan.plan import Plan, begin, make_plan
+from flows.plan.summary import summary_of
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import dated, frames_counted, publish
 from flows.server.runs import ending, signs_of_life
@@ -29,7 +30,7 @@ def label_flow(plan: Plan | None = None) -> LabelFlow:
     def label(params: LabelParams) -> Any:
         """Label every sequence of the sources that is not labeled yet, and load them into FiftyOne.
 
-        Returns the summary (`flows.plan.plan.summary_of`). The flow ends like a shard of a
+        Returns the summary (`flows.plan.summary.summary_of`). The flow ends like a shard of a
         backfill: Failed when some sequence is not complete, and else Completed, perhaps "in part".
         The state's message says what is missing: `autolabel status` prints it.
         """

@@ -18,8 +18,9 @@ from flows.label_sequences import label_sequences
 from flows.machine.programs import tie_to_parent
 from flows.machine.self_test import have_tested
 from flows.pipeline import THREADS
-from flows.plan.plan import Plan, job_of, model_of, summary_of
+from flows.plan.plan import Plan, job_of, model_of
 from flows.plan.shards import ShardParams
+from flows.plan.summary import summary_of
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import frames_counted, publish
 from flows.server.fleet import refuse_unless_offered

@@ -19,8 +19,10 @@ from flows.backfill import plan_in_flight, submit_plan
 from flows.cli.display import as_typed, clock, print_table, shown_of, stderr_console, telling
 from flows.load_dataset import load_dataset
 from flows.params import BackfillParams
-from flows.plan.backfill import BackfillPlan, look_again, plan_backfill, plan_rows
-from flows.plan.plan import check_writable, failure_row, unlabeled_frames
+from flows.plan.backfill import BackfillPlan, look_again, plan_backfill
+from flows.plan.plan import check_writable
+from flows.plan.rows import plan_rows
+from flows.plan.summary import failure_row, unlabeled_frames
 from flows.server import fleet, runs
 from flows.server.api import use_api
 from flows.server.artifacts import percent_done

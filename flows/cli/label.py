@@ -23,7 +23,8 @@ from flows.label_sequences import label_sequences
 from flows.params import LabelParams
 from flows.pipeline import Threads
 from flows.plan.decide import why_kept
-from flows.plan.plan import Plan, begin, check_writable, make_plan, summary_of, tracks_told
+from flows.plan.plan import Plan, begin, check_writable, make_plan
+from flows.plan.summary import summary_of, tracks_told
 from flows.server.api import api_that_runs, use_quietly
 from sam2_core.cache import cache_folder, make_folder
 from tasks.dataset.database import ensure_database, release_database

@@ -149,7 +149,7 @@ def _labeled_by(
         is_past: as `labeled_since` returns it.
 
     """
-    from flows.plan.plan import failure_row, unlabeled_frames
+    from flows.plan.summary import failure_row, unlabeled_frames
 
     newest = sorted(newest_of(own).values())
     manifests, unreadable = read_listed(out, newest[-MOST_READ:])

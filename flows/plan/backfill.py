@@ -1,7 +1,6 @@
 """What a backfill has to do, from storage alone: what exists, what is labeled, what is missing.
 
 Streams: of a sequence only a few short strings stay in memory, so a hundred thousand sequences fit.
-The plan is shown as a table on the terminal and as Markdown in Prefect.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flows.params import BackfillParams
-from flows.plan.decide import Standing, Stored, found_in, why_kept
+from flows.plan.decide import Standing, Stored, found_in
 from flows.plan.plan import job_of
 from flows.plan.rates import Rate, last_rate, rate_of
 from flows.plan.shards import ShardParams, as_planned, pack, shard_lengths, taken_ns
@@ -24,7 +23,7 @@ from tasks.boxes.imported import Matching
 from tasks.dataset.schema import refuse_before_labeling
 from tasks.frames.discover import FoundSequence
 from tasks.frames.naming import Names
-from tasks.passed_over import PassedOver, passed_over_json, passed_over_lines
+from tasks.passed_over import PassedOver, passed_over_json
 from tasks.store import quarantine, storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import (
@@ -36,7 +35,6 @@ from tasks.store.manifests import (
     read_reports,
 )
 from tasks.store.roots import read_root
-from tasks.wording import counted, plain
 
 REPORTS_READ = 50
 
@@ -315,71 +313,3 @@ def _in_time(plan: BackfillPlan, one: FoundSequence) -> bool:
         plan.undated += 1
         return True
     return (first or 0) <= taken < (end or taken + 1)
-
-
-def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
-    """Name and value of everything that a person wants to know before saying yes."""
-    yield "sequences", f"{plan.sequences:,}"
-    yield "up to date", f"{plan.up_to_date:,}"
-    not_planned = {
-        "under way": (plan.in_flight, ""),
-        "given up on": (plan.quarantined, "  (--retry-quarantined tries them again)"),
-        "kept": (plan.kept, f"  ({why_kept(plan.frames_reviewed)})"),
-    }
-    for name, (count, more) in not_planned.items():
-        if count:
-            yield name, f"{count:,}{more}"
-    again = {
-        "labeled before with other frames, model, parameters or version": plan.stale,
-        "again, because files could not be read": plan.partial,
-    }
-    why = ", ".join(f"{count:,} {reason}" for reason, count in again.items() if count)
-    yield "to label", f"{plan.to_label:,}{why and f'  ({why})'}"
-    estimated = plan.frames_estimated and plan.frames
-    by_size = "  (until opened, those of videos are an estimate from their size)"
-    yield "frames", f"about {plan.frames:,}{by_size}" if estimated else f"{plan.frames:,}"
-    longest_s = max((one.frames for one in plan.shards), default=0) * plan.rate.seconds_per_frame
-    longest = (
-        f"  (the longest takes a worker {_time_told(longest_s)} after its start)"
-        if longest_s
-        else ""
-    )
-    yield "shards", f"{len(plan.shards):,}{longest}"
-    yield "worker time", f"{_time_told(plan.gpu_hours * 3600)}  ({plan.rate.text})"
-    if plan.cost_usd is not None:
-        yield "cost", f"{plan.cost_usd:,.2f} USD"
-    if plan.hidden:
-        yield "left out", f"{plan.hidden:,} not labeled, outside the dates ({plan.hidden_one})"
-    if plan.undated:
-        yield "undated", f"{counted(plan.undated, 'sequence')} without a date, included"
-    if plan.unknown:
-        some = ", ".join(plan.unknown[:3]) + (", ..." if len(plan.unknown) > 3 else "")
-        names = counted(len(plan.unknown), "name")
-        yield "not found", f"{names} of --sequences that no sequence has: {some}"
-    yield from _left_aside(plan)
-    if plan.params.label.allow_uncertified:
-        yield "model", "--allow-uncertified: whatever its certificate says"
-    if plan.stamp.model:
-        model = plan.stamp.model
-        yield "masks", f"{model.name} on {model.backend} in {model.precision}"
-    yield "run", plan.stamp.run_key
-
-
-def _left_aside(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
-    for line in plan.matching.lines() if plan.matching else ():
-        yield "boxes", line
-    for line in passed_over_lines(plan.passed_over):
-        yield "not read", line
-
-
-def _time_told(seconds: float) -> str:
-    """Return "12 s", "5.3 min" or "1,234.50 h": a short time is no 0.00 h."""
-    if seconds < 60:
-        return f"{seconds:.0f} s" if seconds >= 1 or not seconds else "less than 1 s"
-    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:,.2f} h"
-
-
-def plan_markdown(plan: BackfillPlan) -> str:
-    """Plan as a Markdown table."""
-    rows = "\n".join(f"| {name} | {plain(value)} |" for name, value in plan_rows(plan))
-    return f"# Backfill to {plain(plan.params.label.out)}\n\n| | |\n|---|---|\n{rows}\n"

@@ -20,7 +20,7 @@ from prefect.client.schemas.filters import ArtifactFilter
 from prefect.client.schemas.sorting import ArtifactSort
 from prefect.runtime import flow_run
 
-from flows.plan.plan import tracks_told
+from flows.plan.summary import tracks_told
 from flows.server.client import connected, in_pages
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import SEGMENT, Listener

@@ -11,8 +11,8 @@ from typing import Any
 from prefect.client.schemas.objects import FlowRun, State
 
 from flows.machine.services import refused_workers, running
-from flows.plan.plan import failure_row, unlabeled_frames
 from flows.plan.shards import ShardParams
+from flows.plan.summary import failure_row, unlabeled_frames
 from flows.server.artifacts import short_sources
 from flows.server.deployments import collect_schedules
 from flows.server.fleet import workers_online

@@ -8,9 +8,10 @@ import pytest
 
 from flows import backfill
 from flows.params import BackfillParams, LabelParams
-from flows.plan.backfill import plan_backfill, plan_rows
+from flows.plan.backfill import plan_backfill
 from flows.plan.plan import job_of, make_plan
 from flows.plan.rates import Rate, last_rate, remember_rate
+from flows.plan.rows import plan_rows
 from flows.plan.shards import pack
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import open_dataset

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.plan.plan import tracks_told
+from flows.plan.summary import tracks_told
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.types import FrameFailure
 

@@ -6,7 +6,8 @@ import pytest
 
 from flows.cli.label import dry_run
 from flows.params import BackfillParams, LabelParams
-from flows.plan.backfill import plan_backfill, plan_rows
+from flows.plan.backfill import plan_backfill
+from flows.plan.rows import plan_rows
 from flows.run import label
 from tests.integration.runs import MICRO, write_sequence
 

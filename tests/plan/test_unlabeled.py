@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from flows.plan.plan import unlabeled_frames
+from flows.plan.summary import unlabeled_frames
 from tasks.store.manifests import list_manifests, write_manifest
 from tasks.types import FrameFailure
 from tests.load.test_into_fiftyone import store
