@@ -261,7 +261,7 @@ def list_frames(
     """
     folder, name, part = split_address(sequence.frames_uri)
     reader = reader_of(folder, name or FOLDERS.name)
-    for listed in reader.sequences(_plain(reader.source_of(folder, part)), PassedOver()):
+    for listed in reader.sequences(_plain(reader.source_of(folder, part)), PassedOver(), part):
         if listed.address.rstrip("/") == sequence.frames_uri.rstrip("/"):
             return _found_sequence((sequence.sequence_id, ()), listed, selection).frames
     raise AutolabelError(

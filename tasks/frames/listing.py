@@ -332,8 +332,15 @@ class Reader(Protocol):
         """Whether a folder is of this format, by the names in it; of a file's format none is."""
         return False
 
-    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
+    def sequences(
+        self, source: str, passed_over: PassedOver, part: str = ""
+    ) -> Iterator[ListedSequence]:
         """List the sequences of a source, one after another; count there what is not read.
+
+        Args:
+            source: a folder or file.
+            passed_over: where to count.
+            part: of the address of the one sequence that is wanted: looking at others can be left.
 
         Raises:
             AutolabelError: it is not of this format, or cannot be listed.

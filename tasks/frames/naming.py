@@ -131,7 +131,9 @@ class Names:
             where = f"is not {'' if root.name else 'below '}{root.address}"
             moved = "if what is there has moved, say with --root where it is now"
             raise _refused(f"source {source}", where, moved if self.known else "")
-        if format_ != root.format:
+        if format_ != root.format and not self.known:
+            root = self.root = replace(root, format="")
+        if root.format not in {"", format_}:
             why = f"is read as --format {format_}, and {root.address} as {root.format}"
             raise _refused(f"source {source}", why, f"give --format {root.format}")
         is_wider = not root.source or _way_below(root.source, source) is not None

@@ -24,7 +24,8 @@ class Root:
     Attributes:
         address: fsspec URL of the folder, or of the list of frames; where there is a name, that of
             the one source.
-        format: name of the reader of the sources; "folders" for all that a walk finds, too.
+        format: name of the reader of the sources; "folders" for all that a walk finds, too. ""
+            where those of the first command had several.
         name: of the only sequence; "" where sequences are named by their paths.
         source: the widest folder that was labeled; what is put into it is labeled next.
 

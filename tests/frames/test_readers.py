@@ -12,10 +12,11 @@ from click.testing import CliRunner
 
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError
+from tasks.frames import listing
 from tasks.frames.discover import discover, list_frames
 from tasks.frames.download import download
 from tasks.frames.identity import is_below
-from tasks.frames.readers import nuscenes
+from tasks.frames.readers import lists, nuscenes
 from tasks.store import storage
 from tasks.types import FrameFailure
 from tests.frames import formats
@@ -315,3 +316,22 @@ def test_a_driver_that_is_not_installed_is_named(url, package):
         pytest.skip(f"{package} is installed")
     with pytest.raises(AutolabelError, match=package):
         only(url)
+
+
+@pytest.mark.parametrize("make", [formats.nuscenes, formats.coco], ids=lambda make: make.__name__)
+def test_a_worker_asks_for_the_frames_of_its_own_sequence_alone(make, tmp_path, s3, monkeypatch):
+    path = make(tmp_path / "in")
+    for file in (tmp_path / "in").rglob("*"):
+        if file.is_file():
+            storage.write_bytes(f"{s3}/{file.relative_to(tmp_path)}", file.read_bytes())
+    found = list(discover([f"{s3}/{path.relative_to(tmp_path)}"]))
+    asked, stat_file = [], listing.stat_file
+    for module in (lists, nuscenes):
+        monkeypatch.setattr(module, "stat_file", lambda uri: asked.append(uri) or stat_file(uri))
+    monkeypatch.setattr(nuscenes, "walk", lambda *_: pytest.fail("all of the dataset is listed"))
+    for one in found:
+        asked.clear()
+        assert list_frames(one) == one.frames
+        others = {frame.uri for other in found if other is not one for frame in other.frames}
+        assert {frame.uri for frame in one.frames} <= set(asked)
+        assert len(others & set(asked)) <= 1, "a list may look for the folder of its pictures"

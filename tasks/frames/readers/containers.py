@@ -53,7 +53,9 @@ class Tar(Reader):
 
     name = "tar"
 
-    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
+    def sequences(
+        self, source: str, passed_over: PassedOver, part: str = ""
+    ) -> Iterator[ListedSequence]:
         """List the sequences of an archive."""
         file = stat_file(source)
         if file is None:
@@ -210,7 +212,9 @@ class Mcap(Reader):
             suffix_of(name) in {MCAP, ".db3"} for name in folder.files
         )
 
-    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
+    def sequences(
+        self, source: str, passed_over: PassedOver, part: str = ""
+    ) -> Iterator[ListedSequence]:
         """List a recording, or a rosbag2 folder, as one sequence; of other folders each file."""
         require_mcap()
         file = stat_file(source)

@@ -89,7 +89,9 @@ class Folders(Reader):
         """Any folder."""
         return True
 
-    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
+    def sequences(
+        self, source: str, passed_over: PassedOver, part: str = ""
+    ) -> Iterator[ListedSequence]:
         """List sequences: a picture or video is one, and so is every folder of pictures."""
         if suffix_of(source) in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
             file = stat_file(source)
@@ -246,7 +248,9 @@ class KittiRaw(Reader):
         below = [name for name in folder.folders if _DRIVE.fullmatch(name) or _DATE.fullmatch(name)]
         return bool(below) and self.fits(folder / below[0])
 
-    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
+    def sequences(
+        self, source: str, passed_over: PassedOver, part: str = ""
+    ) -> Iterator[ListedSequence]:
         """List the drives."""
         found: Found = {}
         times: dict[Names, str] = {}  # address by camera's folder
@@ -310,7 +314,9 @@ class KittiTracking(Reader):
             for numbered in [(one / name).folders]
         )
 
-    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
+    def sequences(
+        self, source: str, passed_over: PassedOver, part: str = ""
+    ) -> Iterator[ListedSequence]:
         """List the sequences; each may have pictures in every camera's folder."""
         found: Found = {}
         for names, files in walk(source, passed_over):
@@ -340,7 +346,9 @@ class Cityscapes(Reader):
         """Whether it has the folder of the left camera's pictures."""
         return bool({*_PICTURES[:2]} & {*folder.folders})
 
-    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
+    def sequences(
+        self, source: str, passed_over: PassedOver, part: str = ""
+    ) -> Iterator[ListedSequence]:
         """List the cities of every split."""
         found: Found = {}
         there = [name for name in _PICTURES if name in Folder(source).folders]

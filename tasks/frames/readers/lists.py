@@ -120,7 +120,9 @@ class RecordList(Reader):
         """Return the address of the list, from the part of a sequence's address."""
         return part.partition("#")[0]
 
-    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
+    def sequences(
+        self, source: str, passed_over: PassedOver, part: str = ""
+    ) -> Iterator[ListedSequence]:
         """List the sequences of a list."""
         records = list(self.records(source))
         if not records:
@@ -141,7 +143,8 @@ class RecordList(Reader):
             for name in sequences
         }
         ids = Counter(sequence_id_of(source, way) for way in ways.values())
-        for name in sorted(sequences, key=natural_key):
+        wanted = part.partition("#")[2]
+        for name in [wanted] if wanted in sequences else sorted(sequences, key=natural_key):
             cameras: dict[str, list[Record]] = {}
             for one in sequences[name]:
                 cameras.setdefault(one.names[1], []).append(one)

@@ -16,7 +16,7 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,12 +54,14 @@ class NuScenes(Reader):
             folder = folder / folder.folders[0]
         return False
 
-    def sequences(self, source: str, passed_over: PassedOver) -> Iterator[ListedSequence]:
+    def sequences(
+        self, source: str, passed_over: PassedOver, part: str = ""
+    ) -> Iterator[ListedSequence]:
         """List the scenes of each dataset."""
         found, where = False, ""
         for names, folder, tables in datasets(Folder(source), passed_over):
             where = where or storage.redact(storage.join(folder, tables[0]))
-            for listed in _scenes(names, folder, tables, passed_over):
+            for listed in _scenes(names, folder, tables, passed_over, part):
                 found = True
                 yield listed
         if where and not found:
@@ -234,7 +236,11 @@ def _read(
 
 
 def _scenes(
-    names: tuple[str, ...], folder: str, tables: list[str], passed_over: PassedOver
+    names: tuple[str, ...],
+    folder: str,
+    tables: list[str],
+    passed_over: PassedOver,
+    wanted: str = "",
 ) -> Iterator[ListedSequence]:
     for table in tables:
         has = (Folder(folder) / table).files
@@ -252,10 +258,13 @@ def _scenes(
         with _reading:
             scenes, left_out = _read(folder, table, versions)
         passed_over.counts.update(left_out)
-        find = _finder(folder)
+        find = None if wanted else _finder(folder)
         for scene, cameras in scenes.items():
             own: tuple[str, ...] = (scene,) if len(tables) == 1 else (table, scene)
             part = "/".join(own)
+            if wanted not in {"", part}:
+                continue
+            find = find or _finder(folder, cameras)
             pictures = {
                 camera: list(_pictures(folder, shots, find, passed_over))
                 for camera, shots in sorted(cameras.items(), key=lambda one: natural_key(one[0]))
@@ -275,22 +284,33 @@ def _time_ns(row: Row) -> int:
     return time_ns if fits_int64(time_ns) else -1
 
 
-def _finder(folder: str) -> Callable[[str], File | None]:
-    """Return what finds files of a dataset by their paths in it: here one by one, else listed."""
-    if not storage.is_local(folder):
-        return {
-            "/".join((*names, file.name)): file
-            for names, files in walk(folder)
-            for file in files
-            if suffix_of(file.name) in IMAGE_SUFFIXES
-        }.get
+def _finder(
+    folder: str, cameras: Mapping[str, Sequence[_Shot]] | None = None
+) -> Callable[[str], File | None]:
+    """Return what finds files of a dataset by their paths in it.
+
+    Args:
+        folder: of the dataset.
+        cameras: of the one scene that is wanted. None for all: those of a bucket are listed.
+
+    """
 
     def find(path: str) -> File | None:
         with contextlib.suppress(storage.NotFoundError):
             return stat_file(storage.join(folder, path))
         return None
 
-    return find
+    if storage.is_local(folder):
+        return find
+    if cameras is not None:
+        names = [shot.filename for shots in cameras.values() for shot in shots if not shot.problem]
+        return dict(zip(names, storage.at_once(find, names), strict=True)).get
+    return {
+        "/".join((*names, file.name)): file
+        for names, files in walk(folder)
+        for file in files
+        if suffix_of(file.name) in IMAGE_SUFFIXES
+    }.get
 
 
 def _pictures(
