@@ -15,7 +15,7 @@ from sam2_core.find_weights import Wanted
 from sam2_core.load import resolve_model
 from sam2_core.presets import PRESETS
 from sam2_core.types import AutolabelError
-from tasks.boxes import detectors
+from tasks.boxes import detector_files
 from tests.integration.runs import write_image
 from tests.sam2_core.test_model_download import SHA256, server  # noqa: F401
 
@@ -75,8 +75,8 @@ def test_a_first_run_names_better_models_and_they_can_be_fetched(
         run(*label, *more).output.count("tiny yolox_s") for more in (["--model", "compact"], [], [])
     ]
     assert offers == [0, 1, 0]
-    monkeypatch.setattr(detectors, "RELEASES_URL", server.url.rpartition("/")[0])
-    monkeypatch.setitem(detectors.RELEASES, "yolox_s", SHA256)
+    monkeypatch.setattr(detector_files, "RELEASES_URL", server.url.rpartition("/")[0])
+    monkeypatch.setitem(detector_files.RELEASES, "yolox_s", SHA256)
     monkeypatch.setattr("sam2_core.presets.META_URL", server.url.rpartition("/")[0])
     monkeypatch.setitem(PRESETS, "tiny", replace(PRESETS["tiny"], checkpoint_sha256=SHA256))
     fetched = run("models", "download", "tiny", "yolox_s").output
