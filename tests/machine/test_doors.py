@@ -49,15 +49,6 @@ def user(api):
         yield client
 
 
-def planted(user):
-    """What a page of somebody else has left on the server."""
-    token = user.get("/csrf-token", params={"client": "test"}).json()["token"]
-    headers = {"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": "test"}
-    found = user.post("/flows/filter", json={}, headers=headers)
-    assert found.status_code == 200
-    return found.json()
-
-
 @pytest.mark.ci
 @needs_chromium
 def test_the_printed_link_opens_prefects_page(api, tmp_path):
@@ -77,29 +68,16 @@ def test_the_printed_link_opens_prefects_page(api, tmp_path):
         assert asked_others == [], "Prefect's page asks somebody else"
 
 
-def test_neither_another_name_nor_another_origin_nor_a_stranger_is_let_in(api, user):
+def test_a_stranger_is_not_let_in_and_another_name_of_this_machine_is_told_the_one(api, user):
     stranger = httpx.Client(base_url=api)
     assert stranger.post("/flows/", json=FLOW).status_code in {401, 403}
     assert stranger.get("/admin/version").status_code == 401
     assert user.get("/admin/version").status_code == 200
-    assert user.post("/flows/", json=FLOW).json() == {"detail": "Missing CSRF token."}
-    for path in ("/health", "/admin/version"):
-        for header in ({"host": "attacker.example:4200"}, {"origin": "http://attacker.example"}):
-            assert user.get(path, headers=header).status_code == 403
-    before = user.options(
-        "/flows/",
-        headers={
-            "origin": "http://attacker.example",
-            "access-control-request-method": "POST",
-        },
-    )
-    assert "access-control-allow-origin" not in before.headers
     port = httpx.URL(api).port
     headers = {"host": f"localhost:{port}", "sec-fetch-mode": "navigate"}
     refused = user.get(f"http://127.0.0.1:{port}/v2/flows", headers=headers)
     assert refused.status_code == 403
     assert "is not a name of this machine: use 127.0.0.1" in refused.text
-    assert planted(user) == []
 
 
 def test_no_other_user_of_the_machine_reads_the_password(api, home):
@@ -112,22 +90,6 @@ def test_no_other_user_of_the_machine_reads_the_password(api, home):
         assert path.stat().st_mode & 0o077 == 0, path
     holding = {path.name for path in files if password.split(":")[1] in path.read_text("latin-1")}
     assert holding <= {"prefect-password", "sign-in.html"}
-
-
-def test_nobody_gets_the_port_of_a_server_that_was_killed(api, user):
-    """Workers would send the password there."""
-    before = services.running()["server"]
-    server = psutil.Process(before.pid)
-    server.kill()
-    server.wait()
-    with (
-        pytest.raises(OSError, match="in use"),
-        ThreadingHTTPServer(("127.0.0.1", httpx.URL(api).port), BaseHTTPRequestHandler),
-    ):
-        pass
-    assert user.get("/admin/version", timeout=180).status_code == 200, "started again"
-    now = services.running()["server"]
-    assert (now.url, now.pid != before.pid) == (before.url, True)
 
 
 def test_a_command_finds_the_password_of_our_own_server_only(api, home, monkeypatch):
