@@ -30,36 +30,6 @@ from tests.integration.cluster import AUTOLABEL, free_port, tree
 DEPLOY = REPOSITORY / "deploy"
 
 
-def test_every_deployment_names_a_flow_that_is_there():
-    from prefect.flows import load_flow_from_entrypoint
-
-    values = yaml.safe_load((REPOSITORY / "flows" / "prefect.yaml").read_text())
-    assert values["pull"] == []
-    names = set()
-    for one in values["deployments"]:
-        flow = load_flow_from_entrypoint(one["entrypoint"])
-        names.add(f"{flow.name}/{one['name']}")
-        loggers = one["work_pool"]["job_variables"]["env"]["PREFECT_LOGGING_EXTRA_LOGGERS"]
-        assert loggers == "sam2_core,tasks,flows"
-        assert one["work_pool"]["name"] in {"gpu", "cpu"}
-    from flows.server.runs import SHARD_DEPLOYMENT
-
-    assert SHARD_DEPLOYMENT in names
-
-
-def test_a_served_flow_is_pickled_and_keeps_its_form():
-    """Prefect hands a flow that is served to a new process, and finds its file by its name."""
-    import cloudpickle
-    from prefect.flows import load_flow_from_entrypoint
-    from prefect.utilities.callables import parameter_schema
-
-    for one in yaml.safe_load((REPOSITORY / "flows" / "prefect.yaml").read_text())["deployments"]:
-        flow = load_flow_from_entrypoint(one["entrypoint"])
-        assert flow.fn.__qualname__ == one["entrypoint"].rpartition(".")[2]
-        again = cloudpickle.loads(cloudpickle.dumps(flow))
-        assert parameter_schema(again) == parameter_schema(flow)
-
-
 def test_compose_publishes_on_localhost_and_holds_no_secret():
     text = (DEPLOY / "compose.yaml").read_text()
     values = yaml.safe_load(text)
