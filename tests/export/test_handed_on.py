@@ -46,7 +46,7 @@ class Ended(Exception):
     """The process was ended."""
 
 
-def ended_export(source, target, format_="coco", after=3, choice=NOTHING):
+def ended_export(source, target, format_="coco", after=3, **how):
     """Begin an export that is ended after a few frames."""
 
     def end(frames):
@@ -54,7 +54,7 @@ def ended_export(source, target, format_="coco", after=3, choice=NOTHING):
             raise Ended
 
     with pytest.raises(Ended):
-        export(source, format_, str(target), choice, on_frame=end)
+        export(source, format_, str(target), NOTHING, on_frame=end, **how)
 
 
 @pytest.mark.parametrize("place", ["local", "s3"])
@@ -75,12 +75,7 @@ def test_the_same_command_finishes_an_export_that_was_ended(tmp_path, place, req
 
 def test_links_are_made_again(tmp_path):
     source, target = run_of(tmp_path), tmp_path / "to"
-
-    def end(_frames):
-        raise Ended
-
-    with pytest.raises(Ended):
-        export(source, "png", str(target), NOTHING, images="link", on_frame=end)
+    ended_export(source, target, "png", images="link")
     export(source, "png", str(target), NOTHING, images="link")
     assert all(path.is_symlink() for path in (target / "images/drive").iterdir())
 
@@ -117,14 +112,9 @@ def test_no_path_of_this_machine_is_handed_on(tmp_path, format_):
     assert (told, len(written) > 2) == ([], True)
 
 
-def test_no_path_of_this_machine_is_in_an_export_of_what_people_decided(database, tmp_path):
-    name = f"handed on {uuid.uuid4().hex[:8]}"
-    run = run_of(tmp_path, frames=1)
-    prepare_dataset(name, out_uri=run)
-    load_sequence(name, run, *chosen_manifests(run))
-    accept(*pick(name, 0, 0))
+def test_no_path_of_this_machine_is_in_an_export_of_what_people_decided(decided, tmp_path):
     for format_ in ("coco", "fiftyone"):
-        export(name, format_, str(tmp_path / format_), Choice(reviewed=True))
+        export(decided, format_, str(tmp_path / format_), Choice(reviewed=True))
         written = files_of(tmp_path / format_)
         assert not [one for one, data in written.items() if str(tmp_path).encode() in data]
 
