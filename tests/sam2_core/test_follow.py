@@ -138,13 +138,6 @@ def test_an_absent_object_stays_for_a_while_and_its_name_is_not_given_again():
     assert follower.step(WHITE, boxes(CAR)).tracks.tolist() == [1]
 
 
-def test_an_object_that_comes_back_in_time_is_the_same():
-    follower = Follower(StandIn(), FollowRules(absent_frames=3))
-    for image in (WHITE, BLACK, BLACK, WHITE, BLACK, BLACK, WHITE):
-        shown = follower.step(image, boxes(CAR) if image is WHITE else None)
-    assert shown.tracks.tolist() == [0]
-
-
 def test_objects_that_no_detector_confirms_end_and_there_are_never_too_many():
     follower = Follower(StandIn(), FollowRules(undetected_frames=3, objects=2))
     follower.step(WHITE, boxes(CAR))
@@ -152,22 +145,6 @@ def test_objects_that_no_detector_confirms_end_and_there_are_never_too_many():
     assert shown.tracks.tolist() == [1, 2]  # the car was detected longest ago
     counts = [len(follower.step(WHITE, boxes()).tracks) for _ in range(4)]
     assert counts == [2, 2, 0, 0]
-
-
-def test_of_an_object_no_more_is_held_than_is_read():
-    backend = StandIn()
-    follower = Follower(backend, FollowRules(refresh_frames=2))
-    for frame in range(60):
-        follower.step(WHITE, boxes(CAR) if frame % 2 else None)
-    (track,) = follower.tracks.values()
-    assert len(track.conditioning) == 8
-    assert max(follower.frame - frame for frame in track.recent) <= 15
-    held = [frame for frame, moment in track.recent.items() if moment.memory is not None]
-    assert max(follower.frame - frame for frame in held) <= 6
-    read = [inputs for graph, inputs in backend.calls if graph == "memory_attention"][-1]
-    assert read["memory_places"].shape[1] == 8 + 3  # every second frame conditions
-    assert read["memories"].shape[1] == 8 + 3
-    assert read["pointer_ages"].shape[1] == 8 + 7
 
 
 def test_a_prompt_on_a_tracked_frame_corrects_and_one_before_conditions():

@@ -31,13 +31,6 @@ def test_resize_is_antialiased_bilinear(shape):
     assert np.abs(resized - antialiased_bilinear(image, 128)).max() <= 1e-3
 
 
-def test_a_square_is_not_resized_again():
-    image = np.random.default_rng(2).integers(0, 256, (64, 64, 3)).astype(np.uint8)
-    square = resize_square(image, 64)
-    assert np.array_equal(square, image)
-    assert np.shares_memory(resize_square(square, 64), square)
-
-
 def test_resize_refuses_what_is_not_rgb():
     with pytest.raises(ValueError, match=r"uint16 \(4, 4, 3\)"):
         resize_square(np.zeros((4, 4, 3), np.uint16), 8)

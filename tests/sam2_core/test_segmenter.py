@@ -39,11 +39,3 @@ def test_out_of_memory_with_a_single_prompt_is_an_error():
     backend = FakeDeviceBackend(most_prompts=0)
     with Segmenter(backend) as segmenter, pytest.raises(DeviceMemoryError):
         segmenter.segment([np.zeros((64, 64, 3), np.uint8)], [random_boxes(4, (64, 64), 0)])
-
-
-def test_no_prompts_have_no_masks():
-    with Segmenter(FakeDeviceBackend()) as segmenter:
-        frame = segmenter.prepare(np.zeros((64, 64, 3), np.uint8), boxes_of([]))
-        features = segmenter.backend.encode(frame.images_model)
-        for prompts in ([], [frame.prompts]):
-            assert len(segmenter.decode(features, prompts)()) == 0

@@ -265,10 +265,3 @@ DECODER = [("embedding", (-1, 256, 64, 64)), ("points", (-1, -1, 2)), ("labels",
 def test_an_input_outside_the_contract_is_refused(trt):
     with pytest.raises(AutolabelError, match=r"'extra'.*not part of the ONNX contract"):
         trt.engines.profile_for([*DECODER, ("extra", (-1,))], "decoder", trt.engines.Buckets())
-
-
-def test_decoders_of_close_ups_are_tuned_for_an_image_of_each_box(trt):
-    for own_images, tuned in ((True, 32), (False, 1)):
-        buckets = trt.engines.Buckets((8, 64), (1, 32), own_images=own_images)
-        profile = trt.engines.profile_for(DECODER, "decoder", buckets)
-        assert [shape[0] for shape in profile["embedding"]] == [1, tuned, 32]
