@@ -37,11 +37,6 @@ def test_demo_twice(terminal, monkeypatch, tmp_path):
     )
     second, _ = terminal.run("demo", "--json")
     assert second["skipped"] == 8
-    truth = tmp_path / "cache" / "demo-1" / "sequences" / "street-a" / "truth.json"
-    told, _ = terminal.run("evaluate", truth, "--run", first["out"], "--json", code=1)
-    reasons = " ".join(one["reason"] for one in told["failed_images"])
-    assert "several frames fit it: " in reasons
-    assert "Have the truth name the folders that tell them apart" in reasons
     numbers = ("mask_miou", "box_ap50", "instances", "true_instances")
     assert [second[name] for name in numbers] == [first[name] for name in numbers]
 

@@ -1,6 +1,5 @@
 """A stranger's working folder: no command runs a Python file of it, nor takes settings from it."""
 
-import os
 import re
 import signal
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cluster import free_port
-from tests.integration.runs import MICRO, REPOSITORY, Home, write_sequence
+from tests.integration.runs import MICRO, Home, write_sequence
 from tests.sam2_core.serving.conftest import needs_triton
 
 FRAMES = 20  # more than are labeled without Prefect's server
@@ -136,22 +135,3 @@ def test_settings_of_prefect_are_not_taken_from_the_working_folder(tmp_path, nam
     assert not ran.exists()
     assert done.returncode == 2
     assert re.fullmatch(rf"error: \S*{re.escape(name)} has settings for Prefect.*\n", done.stderr)
-
-
-STARTS_PYTHON = re.compile(r"(?<!Path\()sys\.executable|[\"']python3? -")
-STARTS_PROCESSES = re.compile(
-    r"multiprocessing\.(get_context|Process|Pool)|os\.(fork|spawn|posix_)"
-)
-
-
-def test_one_function_starts_python():
-    named = {"python": set(), "processes": set()}
-    for room in ("sam2_core", "tasks", "flows"):
-        for path in (REPOSITORY / room).rglob("*.py"):
-            text = path.read_text()
-            name = os.fspath(path.relative_to(REPOSITORY))
-            named["python"] |= {name} if STARTS_PYTHON.search(text) else set()
-            named["processes"] |= {name} if STARTS_PROCESSES.search(text) else set()
-    # Workers of other machines start the command of a deployment; `SAFE_PATH` is set for a pool.
-    assert named["python"] == {"tasks/processes.py", "flows/server/deployments.py"}
-    assert named["processes"] == {"tasks/pipeline/device_processes.py"}

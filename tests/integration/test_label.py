@@ -102,30 +102,6 @@ def test_a_run_with_a_sequence_that_is_not_complete_ends_failed(terminal, under_
     assert "1 sequence failed: bad: " in last["message"]
 
 
-def test_bad_usage_ends_with_2_and_says_what_to_do(terminal, tmp_path):
-    write_image(tmp_path / "in" / "0.jpg")
-    (tmp_path / "empty").mkdir()
-    out = ["--out", tmp_path / "out", "--no-dataset"]
-    bad_model = tmp_path / "model"
-    bad_model.mkdir()
-    (bad_model / "model.json").write_text("{")
-    for arguments, words in [
-        ([tmp_path / "nowhere", *out], "nowhere"),
-        ([tmp_path / "empty", *out], "no images or videos"),
-        ([tmp_path / "in", *out, "--frames", "5:2"], "STOP must be greater"),
-        ([tmp_path / "in", *out, "--boxes", "x", "--detector", "y"], "not both"),
-        ([tmp_path / "in", *out, "--detector", tmp_path / "no.onnx"], "no.onnx"),
-        ([tmp_path / "in", *out, "--boxes", tmp_path / "no.txt"], "no.txt"),
-        ([tmp_path / "in", "--out", "s3://user:secret@host/out"], "password"),
-    ]:
-        _, told = terminal.label(*arguments, code=2)
-        assert words in told
-        assert "Traceback" not in told
-        assert "secret" not in told
-    _, told = terminal.run("label", tmp_path / "in", *out, "--model", bad_model, code=2)
-    assert "model.json" in told
-
-
 def test_odd_but_good_input_is_labeled(terminal, tmp_path):
     folder, boxes = tmp_path / "in" / "odd", tmp_path / "boxes" / "odd"
     folder.mkdir(parents=True)

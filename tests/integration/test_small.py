@@ -1,14 +1,10 @@
 """`label` needs no Prefect server, and leaves exactly what the flow leaves."""
 
 import re
-import sys
-import threading
 from collections import Counter
 
 import pytest
 
-from flows import pipeline
-from flows.cli import label as label_command
 from flows.server.runs import flow_runs
 from flows.server.status import label_runs
 from tests.integration.runs import (
@@ -79,43 +75,6 @@ def test_a_run_without_a_server_leaves_what_the_flow_leaves(terminal, tmp_path, 
     lines = [line for line in told.splitlines() if line.startswith("  ")]
     assert "  drive 0001.jpg decode: zero-byte file" in lines
     assert any(line.startswith("  lost 0000.jpg decode: truncated") for line in lines)
-
-
-STEPS = (
-    pipeline.open_sequence, pipeline.download_chunk, pipeline.detect_chunk, pipeline.segment_chunk,
-    pipeline.check_sequence, pipeline.track_sequence, pipeline.load_sequence,
-)  # fmt: skip
-
-
-def test_every_step_is_at_most_eight_calls_from_the_command(terminal, tmp_path, monkeypatch):
-    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
-    main, deepest = threading.main_thread().ident, Counter()
-    steps = {step.__code__: step.__name__ for step in STEPS}
-
-    def ours(frame):
-        """Calls of our own below this frame, up to the command; comprehensions are none."""
-        while frame and frame.f_code is not label_command.command.callback.__code__:
-            module = frame.f_globals.get("__name__", "")
-            if module.startswith(("flows.", "tasks.")) and "<" not in frame.f_code.co_name:
-                yield frame
-            frame = frame.f_back
-
-    def watch(frame, event, _):
-        if event == "call" and frame.f_code in steps:
-            calls = len(list(ours(frame)))
-            if threading.get_ident() != main:  # the main thread waits where it was handed on
-                calls += len(list(ours(sys._current_frames()[main])))
-            deepest[steps[frame.f_code]] = max(deepest[steps[frame.f_code]], calls)
-
-    threading.setprofile(watch)
-    sys.setprofile(watch)
-    try:
-        terminal.label(tmp_path / "in", "--out", tmp_path / "out", "--boxes", tmp_path / "boxes")
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    assert deepest.keys() == set(steps.values())
-    assert max(deepest.values()) <= 8, deepest
 
 
 def test_a_run_that_ended_before_its_tracks_makes_them_later_and_no_others(
