@@ -76,7 +76,7 @@ def submit_plan(
     Returns how many shards were `submitted`, and of how many sequences another was `met`.
     """
     params, run_key = plan.params, plan.stamp.run_key
-    begin(params.label, plan.known if plan.sequences else Names(), plan.again)
+    begin(params.label, plan.survey.names if plan.sequences else Names(), plan.again)
     if not plan.shards:
         return {"submitted": 0, "met": 0}
     queue = None

@@ -188,8 +188,8 @@ def announce(console: Console, plan: Plan) -> None:
     )
     if plan.replaced:
         console.print(
-            f"[yellow]{plan.replaced} of them have labels of another run, made otherwise: datasets "
-            "and exports will show the new ones instead[/]"
+            f"[yellow]{plan.replaced} of them have labels, of other frames or made otherwise: "
+            "datasets and exports will show the new ones instead[/]"
         )
     if plan.again:
         console.print(

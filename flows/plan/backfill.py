@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 
 from flows.params import BackfillParams
-from flows.plan.decide import Standing, Stored, found_in
+from flows.plan.decide import Standing, Survey
 from flows.plan.plan import job_of
 from flows.plan.rates import Rate, last_rate, rate_of
 from flows.plan.shards import ShardParams, as_planned, pack, shard_lengths, taken_ns
 from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
-from tasks.boxes.imported import Matching
 from tasks.dataset.schema import refuse_before_labeling
 from tasks.frames.discover import FoundSequence
-from tasks.frames.naming import Names
-from tasks.passed_over import PassedOver, passed_over_json
+from tasks.passed_over import passed_over_json
 from tasks.store import quarantine, storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import (
@@ -34,7 +32,6 @@ from tasks.store.manifests import (
     list_manifests,
     read_reports,
 )
-from tasks.store.roots import read_root
 
 REPORTS_READ = 50
 
@@ -47,10 +44,10 @@ class BackfillPlan:
         params: what was asked for.
         stamp: what will make the labels.
         rate: how long a frame takes.
+        survey: what the sources and the storage held.
         works: sequences to label, in order.
         under_way: sequences that shards of before are labeling.
         complete: manifests of the sequences with nothing to do.
-        before: what the run had labeled of any sequence when this was planned.
         workers: that are online, to be set before `shards` is asked for; 0 when nobody knows.
         stale: of those to label, labeled before with another model, version, other parameters or
             frames.
@@ -67,20 +64,16 @@ class BackfillPlan:
         again: manifests to write again before anything is submitted, in this order: those that a
             wrong clock has dated ahead, and those of sequences whose frames are what they were
             once, and others were labeled since.
-        matching: of imported boxes with the frames of every sequence, matching or not.
-        known: how sequences are called in the storage; what is new there is recorded before
-            anything is submitted.
-        passed_over: what the sources, and the files of boxes, hold that is not read.
 
     """
 
     params: BackfillParams
     stamp: RunStamp
     rate: Rate
+    survey: Survey
     works: list[FoundSequence] = field(default_factory=list)
     under_way: list[FoundSequence] = field(default_factory=list)
     complete: list[ListedManifest] = field(default_factory=list)
-    before: set[Key] = field(default_factory=set)
     again: list[ListedManifest] = field(default_factory=list)
     workers: int = 0
     stale: int = 0
@@ -93,9 +86,6 @@ class BackfillPlan:
     undated: int = 0
     unknown: tuple[str, ...] = ()
     cameras: dict[str, None] = field(default_factory=dict)
-    matching: Matching | None = None
-    known: Names = field(default_factory=Names)
-    passed_over: list[PassedOver] = field(default_factory=list)
 
     @cached_property
     def shards(self) -> list[ShardParams]:
@@ -162,7 +152,7 @@ class BackfillPlan:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, as `autolabel backfill --json` prints them."""
-        cost = self.cost_usd
+        cost, matching = self.cost_usd, self.survey.matching
         return {
             "run_key": self.stamp.run_key,
             "model": asdict(self.stamp.model) if self.stamp.model else None,
@@ -186,8 +176,8 @@ class BackfillPlan:
             "cost_usd": None if cost is None else round(cost, 2),
             "seconds_per_frame": round(self.rate.seconds_per_frame, 6),
             "rate_measured_on_frames": self.rate.frames,
-            "passed_over": passed_over_json(self.passed_over),
-            **({"imported": self.matching.as_json()} if self.matching else {}),
+            "passed_over": passed_over_json(self.survey.passed_over),
+            **({"imported": matching.as_json()} if matching else {}),
         }
 
 
@@ -209,55 +199,50 @@ def plan_backfill(
     """
     label = params.label
     job = job_of(label)
-    matching, stamp = Matching(job.imported()) if label.boxes else None, job.stamp
-    made_by = stamp.model  # of a server of Triton's, what runs there
+    stamp, made_by = job.stamp, job.stamp.model  # of a server of Triton's, what runs there
     on_gpu = made_by is not None and needs_gpu(made_by.backend, made_by.precision)
     reports = islice(read_reports(label.out, stamp.run_key), REPORTS_READ)
     rate = rate_of(reports, on_gpu=on_gpu, follows=label.follow)
     if not rate.frames:
         rate = last_rate(stamp, follows=label.follow) or rate
-    plan = BackfillPlan(
-        params, stamp, rate, matching=matching, known=Names(read_root(label.out), label.root)
-    )
-    _fill(plan, in_flight(stamp.run_key))
+    given_up = {} if params.retry_quarantined else quarantine.given_up(label.out, stamp.run_key)
+    survey = Survey(job, in_flight(stamp.run_key), given_up)
+    plan = BackfillPlan(params, stamp, rate, survey)
+    _fill(plan, survey)
     refuse_before_labeling(label.dataset_name, label.out)
     return plan
 
 
-def _fill(plan: BackfillPlan, in_flight: set[Key]) -> None:
+def _fill(plan: BackfillPlan, survey: Survey) -> None:
     """Look at every sequence and note what is to be done with it."""
-    out_uri, run_key = plan.params.label.out, plan.stamp.run_key
-    given_up = {} if plan.params.retry_quarantined else quarantine.given_up(out_uri, run_key)
-    stored = Stored(plan.params.label, run_key, in_flight, given_up)
-    partial = {one.key for one in stored.listed if one.run_key == run_key and one.partial}
-    ever = {one.sequence_id for one in stored.listed if not one.partial}
-    plan.before = stored.complete
-    plan.again += dated_ahead(stored.listed)
+    run_key = plan.stamp.run_key
+    partial = {one.key for one in survey.listed if one.run_key == run_key and one.partial}
+    plan.again += dated_ahead(survey.listed)
     for found in _matching(plan):
         name, content_key = found.key
         if not _in_time(plan, found):
-            if found.key not in stored.complete:
+            if found.key not in survey.complete:
                 day = np.datetime64(taken_ns(found), "ns")
                 plan.hidden_one = plan.hidden_one or f"{name} of {day:.10}"
                 plan.hidden += 1
             continue
         plan.cameras |= dict.fromkeys(frame.camera for frame in found.frames)
-        standing = stored.standing(found)
+        standing = survey.standing(found)
         if standing is Standing.UP_TO_DATE:
             listed = ListedManifest(0.0, run_key, name, content_key)
             plan.complete.append(listed)
-            if stored.newest[name].content_key != content_key:
+            if survey.newest[name].content_key != content_key:
                 plan.again.append(listed)
         elif standing is Standing.KEPT:
             plan.kept += 1
-            plan.frames_reviewed += stored.reviewed[name]
+            plan.frames_reviewed += survey.reviewed[name]
         elif standing is Standing.GIVEN_UP:
             plan.quarantined += 1
         elif standing is Standing.UNDER_WAY:
             plan.under_way.append(as_planned(found))
         else:
             plan.works.append(as_planned(found))
-            plan.stale += name in ever
+            plan.stale += standing is Standing.STALE
             plan.partial += found.key in partial
 
 
@@ -268,7 +253,7 @@ def look_again(plan: BackfillPlan) -> BackfillPlan:
     """
     label, run_key = plan.params.label, plan.stamp.run_key
     planned = {work.sequence_id: work for work in (*plan.works, *plan.under_way)}
-    made = complete_keys(list_manifests(label.out, run_key)) - plan.before
+    made = complete_keys(list_manifests(label.out, run_key)) - plan.survey.complete
     new = [ListedManifest(0.0, run_key, *key) for key in made if key[0] in planned]
     for listed in new:
         planned.pop(listed.sequence_id, None)
@@ -279,7 +264,6 @@ def look_again(plan: BackfillPlan) -> BackfillPlan:
         works=left,
         under_way=[],
         complete=[*plan.complete, *new],
-        before=plan.before | made,
         again=[],
         quarantined=plan.quarantined + len(planned) - len(left),
     )
@@ -287,11 +271,11 @@ def look_again(plan: BackfillPlan) -> BackfillPlan:
 
 def _matching(plan: BackfillPlan) -> Iterator[FoundSequence]:
     """Yield the sequences whose names are asked for."""
-    label, asked = plan.params.label, plan.params.sequences.splitlines()
+    asked = plan.params.sequences.splitlines()
     globs = [one for one in asked if set(one) & set("*?[")]
     names = dict.fromkeys(one for one in asked if one and one not in globs)
     missing = dict(names)
-    for found in found_in(label, plan.known, plan.matching, plan.passed_over):
+    for found in plan.survey.sequences():
         if found.picked:
             raise AutolabelError(
                 f"{storage.redact(found.frames[0].uri)} is a single picture, and workers list "

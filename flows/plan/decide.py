@@ -5,15 +5,15 @@ from collections.abc import Collection, Iterator, Mapping
 from enum import Enum, auto
 from functools import cached_property
 
-from flows.params import LabelParams
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import Matching
 from tasks.frames.discover import FoundSequence, discover, refuse_output_inside
 from tasks.frames.naming import NamedOtherwiseError, Names
-from tasks.passed_over import PassedOver
+from tasks.pipeline.run_context import Job
 from tasks.store import storage
 from tasks.store.artifacts import read_frames
 from tasks.store.manifests import Key, complete_keys, list_manifests, newest_of
+from tasks.store.roots import read_root
 from tasks.types import ALL_FRAMES
 from tasks.wording import counted
 
@@ -27,68 +27,61 @@ class Standing(Enum):
     UNDER_WAY = auto()  # a shard that was submitted before has it
     KEPT = auto()  # labeled otherwise, and people have decided on those labels
     GIVEN_UP = auto()
-    TO_LABEL = auto()  # new, or stale: labeled with other frames, model, parameters or version
+    STALE = auto()  # to label: it has labels of other frames, model, parameters or version
+    NEW = auto()  # to label
 
 
-def found_in(
-    label: LabelParams,
-    names: Names,
-    matching: Matching | None,
-    passed_over: list[PassedOver],
-) -> Iterator[FoundSequence]:
-    """Yield the sequences of the sources, each with the digest of its imported boxes.
+class Survey:
+    """What the sources of a run hold, and what is to be done with it.
 
     Args:
-        label: parameters of the run.
-        names: of the storage.
-        matching: of imported boxes with the frames; None where a detector finds boxes.
-        passed_over: what is not read of the sources and of the files of boxes is added.
-
-    Raises:
-        NamedOtherwiseError: the sources have names that they cannot give.
-        AutolabelError: a source is not there or unusable, or no boxes belong to it.
-
-    """
-    refuse_output_inside(label.out, label.sources)
-    if matching:
-        passed_over.append(matching.imported.passed_over)
-    for found in discover(
-        label.sources, label.selection, label.sequence, label.format, names,
-        passed_over=passed_over,
-    ):  # fmt: skip
-        yield matching.with_boxes(found) if matching else found
-    if matching:
-        matching.refuse_nothing(label.wanted_classes)
-
-
-class Stored:
-    """The labels of a storage as a plan finds them.
-
-    Args:
-        label: parameters of the run.
-        run_key: its key.
+        job: the run.
         under_way: what submitted shards of the run still have.
         given_up: what is not tried again.
 
     Attributes:
+        names: how sequences are called in the storage; a new root is recorded before any label.
+        matching: of imported boxes with the frames; None where a detector finds boxes.
+        passed_over: what is not read of the sources and of the files of boxes.
         listed: every manifest of any run, oldest first.
         newest: manifest of each sequence that has labels.
         complete: ids and content keys of what the run has labeled.
 
+    Raises:
+        AutolabelError: storage or the boxes cannot be read, or `--root` is another one.
+
     """
 
     def __init__(
-        self,
-        label: LabelParams,
-        run_key: str,
-        under_way: Collection[Key] = (),
-        given_up: Collection[Key] = (),
+        self, job: Job, under_way: Collection[Key] = (), given_up: Collection[Key] = ()
     ) -> None:
-        self._label, self._under_way, self._given_up = label, under_way, given_up
-        self.listed = list_manifests(label.out)
+        self._label, self._under_way, self._given_up = job.params, under_way, given_up
+        self._names_under_way = {name for name, _ in under_way}
+        self.names = Names(read_root(self._label.out), self._label.root)
+        self.matching = Matching(job.imported()) if self._label.boxes else None
+        self.passed_over = [self.matching.imported.passed_over] if self.matching else []
+        self.listed = list_manifests(self._label.out)
         self.newest = newest_of(self.listed)
-        self.complete = complete_keys(self.listed, run_key)
-        self._names = self.newest.keys() | {name for name, _ in under_way}
+        self.complete = complete_keys(self.listed, job.stamp.run_key)
+        self._labeled = {one.sequence_id for one in self.listed if not one.partial}
+
+    def sequences(self) -> Iterator[FoundSequence]:
+        """Yield the sequences of the sources, each with the digest of its imported boxes.
+
+        Raises:
+            NamedOtherwiseError: the sources have names that they cannot give.
+            AutolabelError: a source is not there or unusable, or no boxes belong to it.
+
+        """
+        label = self._label
+        refuse_output_inside(label.out, label.sources)
+        for found in discover(
+            label.sources, label.selection, label.sequence, label.format, self.names,
+            passed_over=self.passed_over,
+        ):  # fmt: skip
+            yield self.matching.with_boxes(found) if self.matching else found
+        if self.matching:
+            self.matching.refuse_nothing(label.wanted_classes)
 
     @cached_property
     def reviewed(self) -> Mapping[str, int]:
@@ -114,13 +107,13 @@ class Stored:
         if found.key in self._given_up:
             return Standing.GIVEN_UP
         for name in found.other_names:
-            if name in self._names:
+            if name in self.newest or name in self._names_under_way:
                 where = storage.redact(found.frames_uri)
                 raise NamedOtherwiseError(
                     f"frames of {where} have labels in this --out as {name}, and would be labeled "
                     f"a second time: give what {name} was labeled from, or choose another --out"
                 )
-        return Standing.TO_LABEL
+        return Standing.STALE if found.sequence_id in self._labeled else Standing.NEW
 
     def _is_kept(self, found: FoundSequence) -> bool:
         """Whether people have decided on labels of these very frames, made otherwise."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from flows.params import LabelParams
-from flows.plan.decide import Standing, Stored, found_in
+from flows.plan.decide import Standing, Survey
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.labels_version import LABELS_VERSION
 from sam2_core.types import AutolabelError
@@ -22,7 +22,7 @@ from tasks.pipeline.sequence import as_left
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import ListedManifest, dated_ahead, declare_again
-from tasks.store.roots import read_root, write_root
+from tasks.store.roots import write_root
 from tasks.store.tracks import list_tracked, read_made
 from tasks.types import FrameRef
 
@@ -43,7 +43,7 @@ class Plan:
             clock has dated ahead, and what is complete and had other labels since, of other frames
             or another run.
         kept: sequences that are left as people have reviewed them: name -> frames decided on.
-        replaced: how many sequences to label have labels of another run.
+        replaced: how many sequences to label have labels that were made otherwise.
         passed_over: what the sources, and the files of boxes, hold that is not read.
 
     """
@@ -96,22 +96,20 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
             cannot run here.
 
     """
-    names, passed_over = Names(read_root(params.out), params.root), list[PassedOver]()
     job = job_of(params, context)
-    matching, run_key = Matching(job.imported()) if params.boxes else None, job.stamp.run_key
-    stored = Stored(params, run_key)
-    every = [(one, stored.standing(one)) for one in found_in(params, names, matching, passed_over)]
+    survey, run_key = Survey(job), job.stamp.run_key
+    every = [(one, survey.standing(one)) for one in survey.sequences()]
     found = [one for one, standing in every if standing is not Standing.KEPT]
     kept = {
-        one.sequence_id: stored.reviewed[one.sequence_id]
+        one.sequence_id: survey.reviewed[one.sequence_id]
         for one, standing in every
         if standing is Standing.KEPT
     }
-    is_tracked = stored.complete and params.tracks
+    is_tracked = survey.complete and params.tracks
     tracked = list_tracked(params.out, run_key) if is_tracked else set()
 
     def with_labels(sequence: FoundSequence) -> FoundSequence:
-        if sequence.key not in stored.complete:
+        if sequence.key not in survey.complete:
             return sequence
         left = as_left(params.out, run_key, sequence)
         if left.manifest and sequence.key in tracked:
@@ -119,15 +117,17 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
         return left
 
     sequences = tuple(storage.at_once(with_labels, found))
-    keys = {one.key for one in found} & stored.complete
-    again = dated_ahead(stored.listed) + [
+    keys = {one.key for one in found} & survey.complete
+    again = dated_ahead(survey.listed) + [
         one
-        for one in stored.listed
-        if one.run_key == run_key and one.key in keys and stored.newest[one.key[0]] != one
+        for one in survey.listed
+        if one.run_key == run_key and one.key in keys and survey.newest[one.key[0]] != one
     ]
-    last = [stored.newest.get(part.sequence_id) for part in sequences if part.manifest is None]
-    replaced = sum(listed is not None and listed.run_key != run_key for listed in last)
-    plan = Plan(job, sequences, matching, tuple(again), names, kept, replaced, tuple(passed_over))
+    replaced = sum(standing is Standing.STALE for _, standing in every)
+    plan = Plan(
+        job, sequences, survey.matching, tuple(again), survey.names, kept, replaced,
+        tuple(survey.passed_over),
+    )  # fmt: skip
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
         refuse_unless_usable(job.model.backend)
     refuse_before_labeling(params.dataset_name, params.out)

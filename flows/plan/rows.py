@@ -57,9 +57,10 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
 
 
 def _left_aside(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
-    for line in plan.matching.lines() if plan.matching else ():
+    matching = plan.survey.matching
+    for line in matching.lines() if matching else ():
         yield "boxes", line
-    for line in passed_over_lines(plan.passed_over):
+    for line in passed_over_lines(plan.survey.passed_over):
         yield "not read", line
 
 
