@@ -8,6 +8,7 @@ or is read in another format, would get a second name, and is refused.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
@@ -130,7 +131,10 @@ class Names:
         if way is None or (root.name and way):
             where = f"is not {'' if root.name else 'below '}{root.address}"
             moved = "if what is there has moved, say with --root where it is now"
-            raise _refused(f"source {source}", where, moved if self.known else "")
+            both = ""
+            with contextlib.suppress(AutolabelError):
+                both = _folder_around([source, root.address])
+            raise _refused(f"source {source}", where, moved if self.known else "", both)
         if format_ != root.format and not self.known:
             root = self.root = replace(root, format="")
         if root.format not in {"", format_}:
@@ -190,11 +194,12 @@ class Names:
         return sequence_id_of(stem if suffix.lower() in BY_SUFFIX else self.root.address, way)
 
 
-def _refused(what: str, why: str, advice: str) -> NamedOtherwiseError:
+def _refused(what: str, why: str, advice: str, both: str = "") -> NamedOtherwiseError:
     return NamedOtherwiseError(
         storage.redact(
             f"{what} {why}, from which this --out names its sequences: frames might be labeled a "
             f"second time, under other names; {advice}{advice and ', or '}choose another --out"
+            + (f" (for both with --root {both})" if both else "")
         )
     )
 

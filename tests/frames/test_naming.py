@@ -68,7 +68,8 @@ def test_a_part_of_what_nights_label_is_named_as_they_do(drives, named, tmp_path
 def test_what_is_not_below_the_root_is_refused_with_the_option_to_give(drives, named, tmp_path):
     assert set(named(f"{drives}/05-01")) == {"a", "b"}
     for source in (drives, f"{drives}/05-02/a"):
-        with pytest.raises(NamedOtherwiseError, match=r"not below .*05-01, from .* another --out"):
+        told = rf"not below .*05-01, from .* another --out \(for both with --root {drives}\)"
+        with pytest.raises(NamedOtherwiseError, match=told):
             named(source)
     with pytest.raises(NamedOtherwiseError, match=r"--root .*leave --root out, or choose another"):
         named(drives, root=drives)
