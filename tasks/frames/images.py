@@ -77,10 +77,6 @@ def _read(frame: FrameRef) -> bytes:
     except OSError as error:
         if is_machine_error(error):
             raise as_machine_error(error, f"reading {path}") from error
-        # Frames of a video that could not be taken out of it have no size.
-        is_lost = "#frame=" in frame.uri and frame.size_hw == (0, 0)
-        if is_lost and isinstance(error, FileNotFoundError):
-            raise BadImageError("this frame of the video could not be decoded") from error
         raise NotReadError(f"cannot read {path.name}: {error.strerror}") from error
     if is_file_here(frame.uri) and frame.etag not in {"", version}:
         raise NotReadError(f"{path.name}: {CHANGED_SINCE_LISTED}")

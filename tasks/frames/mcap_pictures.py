@@ -26,11 +26,12 @@ import av
 import numpy as np
 
 from sam2_core.machine import of_extra
-from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
+from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError
 from tasks.frames.download import ExtractedFrames, Row
 from tasks.frames.identity import fits_int64
 from tasks.frames.images import TooLargeError, as_jpeg, refuse_large
+from tasks.frames.video_streams import damage, pixels_bgr
 from tasks.store import storage
 from tasks.types import StreamRef
 from tasks.wording import counted
@@ -347,11 +348,11 @@ class PacketDecoder:
         try:
             yield from self._out(self._context.decode(packet))
         except av.FFmpegError as error:
-            _raise_of_machine(error)
             del self._times[number]
             yield Shot(
-                number, time_ns, problem=f"this frame of the video cannot be decoded: {error}"
-            )
+                number, time_ns,
+                problem=f"this frame of the video cannot be decoded: {damage(error)}",
+            )  # fmt: skip
 
     def _out(self, frames: Any) -> Iterator[Shot]:
         for frame in frames:
@@ -360,7 +361,7 @@ class PacketDecoder:
             if not self._wanted(number):
                 yield Shot(number, time_ns)
                 continue
-            yield Shot(number, time_ns, as_jpeg(frame.to_ndarray(format="bgr24")), ".jpg")
+            yield Shot(number, time_ns, as_jpeg(pixels_bgr(frame)), ".jpg")
 
     def end(self) -> Iterator[Shot]:
         """Yield what the decoder still holds, and what never came out."""
@@ -368,16 +369,9 @@ class PacketDecoder:
             try:
                 yield from self._out(self._context.decode(None))
             except av.FFmpegError as error:
-                _raise_of_machine(error)
-                log.debug("the end of a video: %s", error)
+                log.debug("the end of a video: %s", damage(error))
         for number, time_ns in sorted(self._times.items()):
             yield Shot(number, time_ns, problem="this frame of the video could not be decoded")
-
-
-def _raise_of_machine(error: Exception) -> None:
-    """Raise a lack of memory; any other error number is a decoder's word for what it was fed."""
-    if is_host_full(error):
-        raise as_machine_error(error, "decoding a video") from error
 
 
 def shots_of(path: Path, topic: str, wanted: Callable[[int], bool]) -> Iterator[Shot]:

@@ -1,4 +1,4 @@
-"""Videos that OpenCV shows wrongly: of several streams, and interlaced ones."""
+"""Videos of several streams, interlaced and turned ones, and of many formats."""
 
 import av
 import cv2
@@ -13,7 +13,9 @@ from tests.frames.sources import only
 SMALL, LARGE = (64, 48), (128, 96)
 
 
-def write(path, *sizes, default=None, interlaced=False, codec="libx264", form=None):
+def write(
+    path, *sizes, default=None, interlaced=False, codec="libx264", form=None, pix_fmt="yuv420p"
+):
     """A video with a stream of each size (width, height), whose pictures move sideways."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w", format=form) as container:
@@ -21,7 +23,7 @@ def write(path, *sizes, default=None, interlaced=False, codec="libx264", form=No
         for number, (width, height) in enumerate(sizes):
             options = {"x264-params": "tff=1:keyint=2"} if interlaced else {}
             stream = container.add_stream(codec, rate=25, options=options)
-            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            stream.width, stream.height, stream.pix_fmt = width, height, pix_fmt
             if default is not None:
                 stream.disposition = Disposition.default if number == default else Disposition(0)
             streams.append(stream)
@@ -104,20 +106,30 @@ def test_interlaced_video_is_known_behind_what_cannot_be_decoded(tmp_path):
     assert min(pixels.max() for pixels in found) > 200, "none is black"
 
 
-def test_both_ways_to_read_a_video_give_the_same_pictures(tmp_path):
+def test_a_video_is_turned_as_it_is_displayed(tmp_path):
     path = write(tmp_path / "a.mp4", LARGE)
+    upright = pictures(path)
     data = bytearray(path.read_bytes())
     at = data.index(b"tkhd") + 44  # the matrix of ISO 14496-12, here a quarter turn
     data[at : at + 20] = b"".join(
         n.to_bytes(4, "big") for n in (0, 1 << 16, 0, (1 << 32) - (1 << 16), 0)
     )
     path.write_bytes(data)
-    captures = cv2.VideoCapture(str(path)), video_streams._Capture(path, 0)
-    for _ in range(6):
-        assert all(capture.grab() for capture in captures)
-        (_, one), (_, other) = (capture.retrieve() for capture in captures)
-        assert one.shape == (128, 96, 3)
-        assert np.array_equal(one, other)
-        times = [capture.get(cv2.CAP_PROP_POS_MSEC) for capture in captures]
-        assert times[0] == pytest.approx(times[1])
-    assert not any(capture.grab() for capture in captures)
+    turned = pictures(path)
+    assert [pixels.shape for pixels in turned] == [(128, 96, 3)] * 6
+    for was, found in zip(upright, turned, strict=True):
+        clockwise = cv2.rotate(was, cv2.ROTATE_90_CLOCKWISE)
+        assert np.abs(clockwise.astype(int) - found).mean() < 2
+
+
+@pytest.mark.parametrize("form", ["yuv420p", "yuv422p", "yuv420p10le"])
+def test_decoded_pictures_are_those_of_opencv(tmp_path, form):
+    """Bit for bit where both have one version of FFmpeg."""
+    path = write(tmp_path / "a.mp4", LARGE, pix_fmt=form)
+    capture, found = cv2.VideoCapture(str(path)), list(video_streams.frames_of(path, "a"))
+    assert len(found) == 6
+    for frame, shown_ns in found:
+        decoded, pixels = capture.read()
+        assert decoded
+        assert np.abs(pixels.astype(int) - video_streams.pixels_bgr(frame)).max() <= 1
+        assert shown_ns == pytest.approx(1e6 * capture.get(cv2.CAP_PROP_POS_MSEC))

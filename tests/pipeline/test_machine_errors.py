@@ -15,7 +15,7 @@ from sam2_core.types import AutolabelError, DeviceMemoryError, MachineError
 from tasks.boxes import yolox
 from tasks.boxes.detector_files import resolve_detector
 from tasks.boxes.import_files import import_boxes
-from tasks.frames import images
+from tasks.frames import images, video_streams
 from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.frames.video import VideoRef, expand_videos
@@ -217,14 +217,9 @@ def test_a_video_that_cannot_be_read_is_not_a_broken_one(tmp_path, monkeypatch):
     (found,) = discover([str(path)])
     (failure,) = expand_videos(found.frames)
     assert failure.stage == "decode"
-    real = Path.open
-
-    def opened(self, *args, **named):
-        if self.name == path.name:
-            raise os_error(errno.EIO)
-        return real(self, *args, **named)
-
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(
+        video_streams._File, "read", failing(None, os_error(errno.EIO), lambda *_: True)
+    )
     assert isinstance(found.frames[0], VideoRef)
     with pytest.raises(MachineError, match="reading"):
         expand_videos(found.frames)
