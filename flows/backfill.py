@@ -17,7 +17,8 @@ from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import dated, run_name, short_sources
 from flows.server.client import connected
 from flows.server.fleet import decided, ensure_queue, submit, turn_of, workers_online
-from flows.server.runs import sequences_in_flight, signs_of_life
+from flows.server.lost_runs import signs_of_life
+from flows.server.prefect_runs import sequences_in_flight
 from tasks.errors import redacted_errors
 from tasks.frames.naming import Names
 from tasks.store import quarantine

@@ -15,7 +15,8 @@ from flows.plan.plan import Plan, begin, make_plan
 from flows.plan.summary import summary_of
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import dated, frames_counted, publish
-from flows.server.runs import ending, signs_of_life
+from flows.server.lost_runs import signs_of_life
+from flows.server.run_ends import ending
 from tasks.errors import redacted_errors
 from tasks.pipeline.device_processes import ready
 from tasks.processes import handling

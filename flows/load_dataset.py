@@ -10,7 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import dated
-from flows.server.runs import signs_of_life
+from flows.server.lost_runs import signs_of_life
 from tasks.dataset.schema import missing_manifests
 from tasks.errors import error_text, redacted_errors
 from tasks.frames.sources import remember_sources

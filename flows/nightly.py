@@ -20,7 +20,8 @@ from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import dated, frames_counted
 from flows.server.client import connected
 from flows.server.fleet import decided
-from flows.server.runs import MOST_STARTS, TAG, shard_of, signs_of_life, watch
+from flows.server.lost_runs import signs_of_life, watch
+from flows.server.prefect_runs import MOST_STARTS, TAG, shard_of
 from tasks.errors import redacted_errors
 from tasks.store import quarantine
 from tasks.store.manifests import MOST_READ, Key, ListedManifest, list_manifests, read_listed

@@ -24,7 +24,10 @@ from flows.plan.summary import summary_of
 from flows.prefect_tasks import submit_step
 from flows.server.artifacts import frames_counted, publish
 from flows.server.fleet import refuse_unless_offered
-from flows.server.runs import MOST_STARTS, ending, give_back, pause_after, signs_of_life
+from flows.server.given_back import give_back, pause_after
+from flows.server.lost_runs import signs_of_life
+from flows.server.prefect_runs import MOST_STARTS
+from flows.server.run_ends import ending
 from sam2_core.trust.certify import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import refuse_before_labeling

@@ -23,19 +23,14 @@ from flows.plan.backfill import BackfillPlan, look_again, plan_backfill
 from flows.plan.plan import check_writable
 from flows.plan.rows import plan_rows
 from flows.plan.summary import failure_row, unlabeled_frames
-from flows.server import fleet, runs
+from flows.server import fleet, lost_runs
 from flows.server.api import use_api
 from flows.server.artifacts import percent_done
+from flows.server.cancelling import cancel_backfill
 from flows.server.client import ServerAwayError, asked_once
 from flows.server.fleet import FleetError, as_here, decided
-from flows.server.runs import (
-    NOT_LOADED,
-    cancel_backfill,
-    counted_states,
-    runs_of,
-    sequences_in_flight,
-    shard_of,
-)
+from flows.server.prefect_runs import counted_states, runs_of, sequences_in_flight, shard_of
+from flows.server.run_ends import NOT_LOADED
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import lacked_sequences
 from tasks.store import storage
@@ -193,7 +188,7 @@ def watch(
     remove_abandoned(out_uri)
     if plan.shards or plan.in_flight:
         left = until_answered(
-            lambda: look_again(plan), "checking what is left", warn, runs.PATIENCE_S
+            lambda: look_again(plan), "checking what is left", warn, lost_runs.PATIENCE_S
         )
     remaining = left.to_label + left.quarantined
     of_run = list(runs_of(run_key, out_uri))
@@ -250,7 +245,7 @@ def watch_shards(console: Console, plan: BackfillPlan, warn: Callable[[str], obj
     total = done = 0
     looks: deque[tuple[float, int]] = deque(maxlen=round(PACE_OVER_S / POLL_S))
     with telling(console, "watching the shards") as tell:
-        for active in runs.watch(run_key, out_uri, POLL_S, warn):
+        for active in lost_runs.watch(run_key, out_uri, POLL_S, warn):
             with contextlib.suppress(ServerAwayError), asked_once():  # the watcher reports it
                 percent |= percent_done([one.id for one in active if one.state_name == "Running"])
             shards = {one.id: shard_of(one) for one in active}

@@ -105,7 +105,7 @@ def _under_prefect(
         flow = importlib.import_module("flows.label")  # seconds
     from prefect import tags
 
-    from flows.server.runs import TAG
+    from flows.server.prefect_runs import TAG
 
     with tags(TAG), shown:
         state = flow.label_flow(plan)(plan.job.params, return_state=True)
@@ -147,8 +147,8 @@ def stopping_at_once(console: Console, stopped: str = RESUMABLE) -> AbstractCont
         with contextlib.suppress(RuntimeError):
             stop_moving()
         os.write(2, f"{SHOW_CURSOR if console.is_terminal else ''}\n{stopped}\n".encode())
-        if "flows.server.runs" in sys.modules:  # as of every flow
-            from flows.server.runs import CANCEL_S, cancel_current
+        if "flows.server.lost_runs" in sys.modules:  # as of every flow
+            from flows.server.cancelling import CANCEL_S, cancel_current
 
             # On a thread, which locks that the signal has met cannot hold up for ever.
             telling = threading.Thread(

@@ -266,7 +266,7 @@ def _local(moment: str, schedule: dict[str, Any]) -> str:
 
 
 def _show(run: dict[str, Any]) -> None:
-    from flows.server.runs import counted_states
+    from flows.server.prefect_runs import counted_states
 
     say("")
     say(f"run {run['run_key']} of {run['sources']} to {run['out']}")

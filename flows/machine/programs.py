@@ -109,7 +109,7 @@ def gpu_ids() -> list[str]:
     chosen, smi = os.environ.get("CUDA_VISIBLE_DEVICES"), shutil.which("nvidia-smi")
     if chosen is None:
         return _listed(smi) if smi else []
-    names = [one.strip() for one in chosen.split(",")]
+    names = [name.strip() for name in chosen.split(",")]
     known = itertools.takewhile(re.compile(r"\d+|(GPU|MIG)-.*").fullmatch, names)
     found = list(dict.fromkeys(known))
     if smi and not found and names[0] not in {"", "-1"}:

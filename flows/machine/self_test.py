@@ -43,7 +43,7 @@ def device_offers() -> tuple[str, ...]:
     gpu = os.environ["CUDA_VISIBLE_DEVICES"]
     if not cuda_devices():
         raise AutolabelError(f"the driver shows no GPU {gpu}: see `nvidia-smi -L`")
-    offers = tuple(one for one in offered_backends() if one != "onnxruntime-cpu")
+    offers = tuple(backend for backend in offered_backends() if backend != "onnxruntime-cpu")
     if not offers:
         raise AutolabelError(f"GPU {gpu} is there, but {cuda_provider_problem()}")
     try:

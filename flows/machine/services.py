@@ -37,8 +37,8 @@ POLL_S = 0.1
 LINES, LONGEST = 4, 2000
 LINKS = "sign-in.html"  # what `up` has printed
 # Of a program that listens on a port, process 1 does nothing: while it runs supervisord holds the
-# port, also when process 0, the program, is started again. Workers would send a password to whoever
-# else got it.
+# port, also when process 0, the program, is started again. Workers would send a password to another
+# program that got it.
 HOLD_PORT = 'test "$0" = 1 && PATH=/usr/bin:/bin exec sleep infinity; exec "$@"'
 ADVICE = (
     "what failed is tested again and again, and a worker that is well takes work by itself: make "
@@ -91,9 +91,9 @@ def folder() -> Path:
 def running() -> dict[str, Service]:
     """Services of `up` by name; the supervisor starts again what ends."""
     found: dict[str, Service] = {}
-    for one in _processes():
-        name, url = one["group"], _url_of(one["group"])
-        first = found.get(name) or Service(name, one["pid"], url, 0)
+    for process in _processes():
+        name, url = process["group"], _url_of(process["group"])
+        first = found.get(name) or Service(name, process["pid"], url, 0)
         found[name] = replace(first, count=1 if url else first.count + 1)
     return found
 
@@ -138,11 +138,15 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
     deadline = time.monotonic() + START_S
     lines = 1 if service.name.startswith("worker-") else LINES
     while not ready():
-        all_of_it = [one for one in _processes() if one["group"] == service.name]
-        ended = [one for one in all_of_it if one["stop"] and one["statename"] != "RUNNING"]
+        all_of_it = [process for process in _processes() if process["group"] == service.name]
+        ended = [
+            process
+            for process in all_of_it
+            if process["stop"] and process["statename"] != "RUNNING"
+        ]
         if len(ended) >= min(service.count, len(all_of_it)) or time.monotonic() > deadline:
-            logs = [Path(one["stdout_logfile"]) for one in ended or all_of_it]
-            said = {last_words(one, lines) or "it said nothing": str(one) for one in logs}
+            logs = [Path(process["stdout_logfile"]) for process in ended or all_of_it]
+            said = {last_words(log, lines) or "it said nothing": str(log) for log in logs}
             raise AutolabelError(
                 f"{service.name} did not start: {'; '.join(said)}; its log is "
                 f"{', '.join(said.values())}. What was started goes on, and what failed is tried "
@@ -167,10 +171,10 @@ def refused_workers() -> dict[str, str]:
     What one of an earlier supervisor has said is still in its log.
     """
     found = {}
-    for one in _processes():
-        last = last_words(Path(one["stdout_logfile"]), 1)
+    for process in _processes():
+        last = last_words(Path(process["stdout_logfile"]), 1)
         name, refuses, why = last.partition(TAKES_NO_WORK)
-        if refuses and one["stop"]:
+        if refuses and process["stop"]:
             found[name] = why
     return found
 
@@ -282,7 +286,7 @@ def _put_on_list(program: Program, at: Path, log: str, most: str) -> None:
         kind, count, holding = "fcgi-program", 2, ["/bin/sh", "-c", HOLD_PORT, NUMBER]
         more = f"socket=tcp://127.0.0.1:{program.port}\n"
     words = [*TIED, *holding, *program.command]
-    command = " ".join(one if one == NUMBER else _escaped(shlex.quote(one)) for one in words)
+    command = " ".join(word if word == NUMBER else _escaped(shlex.quote(word)) for word in words)
     values = ",".join(f'{key}="{_escaped(value)}"' for key, value in program.environment.items())
     url = f"http://127.0.0.1:{program.port}{program.path}" if program.port else ""
     section = (

@@ -85,7 +85,9 @@ def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
         read = partial(client.read_artifacts, artifact_filter=fits, sort=ArtifactSort.CREATED_DESC)
         newest_first = list(in_pages(read))
     return {
-        one.flow_run_id: float(str(one.data)) for one in reversed(newest_first) if one.flow_run_id
+        artifact.flow_run_id: float(str(artifact.data))
+        for artifact in reversed(newest_first)
+        if artifact.flow_run_id
     }
 
 
@@ -123,7 +125,7 @@ def frames_counted(key: str, planned: int, *, estimated: bool = False) -> Iterat
     Args:
         key: of the artifact; Prefect breaks it at dashes only, and shows about 20 characters.
         planned: frames in all.
-        estimated: nobody has counted them all.
+        estimated: `planned` is an estimate.
 
     """
     count, said, card = FrameCount(planned), "", None
@@ -172,8 +174,8 @@ def summary_markdown(summary: dict[str, Any]) -> str:
     ]
     if summary.get("dataset"):
         facts.append(("review", f"autolabel review {plain(shlex.quote(summary['dataset']))}"))
-    reasons = Counter(f"{one['stage']}: {one['reason']}" for one in summary["failed"])
-    most = [(plain(one[:300]), f"failed {count}x") for one, count in reasons.most_common(20)]
+    reasons = Counter(f"{failure['stage']}: {failure['reason']}" for failure in summary["failed"])
+    most = [(plain(reason[:300]), f"failed {count}x") for reason, count in reasons.most_common(20)]
     stages = [(name, f"{value:.1f} s") for name, value in seconds.items()]
     rows = (f"| {name} | {value} |" for name, value in [*facts, *stages, *most])
     title = f"# {counted(summary['frames'], 'frame')}, {counted(masks, 'mask')}"

@@ -86,7 +86,7 @@ def server_time(client: SyncPrefectClient) -> datetime:
 def asked_once(within_s: float = ANSWER_WITHIN_S) -> Iterator[None]:
     """Let Prefect's client fail at once, not after a minute of asking again.
 
-    For whoever asks again anyway, and wants to say meanwhile that the server is away.
+    For callers that ask again themselves, and say meanwhile that the server is away.
     """
     once = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: within_s}
     with temporary_settings(once):

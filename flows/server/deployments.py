@@ -41,7 +41,7 @@ from pydantic import ValidationError
 from flows.machine.programs import CPU_POOL, GPU_POOL
 from flows.params import BackfillParams
 from flows.server.client import connected
-from flows.server.runs import TAG, flow_runs
+from flows.server.prefect_runs import TAG, flow_runs
 from sam2_core.types import AutolabelError
 
 FILE = Path(__file__).parents[1] / "prefect.yaml"
@@ -120,7 +120,7 @@ def _create(flow: Flow[Any, Any], wanted: dict[str, Any]) -> None:
         work_pool_name=pool["name"],
         job_variables=pool.get("job_variables", {}),
         concurrency_limit=ConcurrencyLimitConfig.model_validate(limit) if limit else None,
-        schedules=[Schedule(**one) for one in wanted.get("schedules", ())],
+        schedules=[Schedule(**schedule) for schedule in wanted.get("schedules", ())],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     made.apply()  # type: ignore[union-attr]
@@ -167,7 +167,11 @@ def collect_schedules() -> list[dict[str, Any]]:
     ours = DeploymentFilter.model_validate({"tags": {"all_": [TAG]}})
     with connected() as client:
         found = client.read_deployments(deployment_filter=ours)
-        return [_status_of(client, one, schedule) for one in found for schedule in one.schedules]
+        return [
+            _status_of(client, deployment, schedule)
+            for deployment in found
+            for schedule in deployment.schedules
+        ]
 
 
 def _status_of(
@@ -178,7 +182,7 @@ def _status_of(
     zone = ZoneInfo(getattr(schedule.schedule, "timezone", None) or "UTC")
     made = _runs_of(deployment)
     planned = _planned(made)
-    last = next((one for one in made if one.state and not one.state.is_scheduled()), None)
+    last = next((run for run in made if run.state and not run.state.is_scheduled()), None)
     return {
         "deployment": f"{client.read_flow(deployment.flow_id).name}/{deployment.name}",
         "when": _rule_text(schedule),
@@ -186,7 +190,7 @@ def _status_of(
         "sources": list(label.get("sources", ())),
         "out": label.get("out", ""),
         "timezone": zone.key,
-        "next_runs": [_text(one.expected_start_time, zone) for one in planned[:RUNS_TOLD]],
+        "next_runs": [_text(run.expected_start_time, zone) for run in planned[:RUNS_TOLD]],
         "last_run": _text(last.expected_start_time, zone) if last else "",
         "last_state": (last.state_name or "") if last else "",
         "changed": bool(last and last.parameters != deployment.parameters),
@@ -220,8 +224,8 @@ def _runs_of(deployment: DeploymentResponse) -> list[FlowRun]:
 
 
 def _planned(runs: list[FlowRun]) -> list[FlowRun]:
-    """Return the runs that nobody has started, the next first."""
-    return [one for one in reversed(runs) if one.state is None or one.state.is_scheduled()]
+    """Return the runs that have not started, the next first."""
+    return [run for run in reversed(runs) if run.state is None or run.state.is_scheduled()]
 
 
 def _text(moment: datetime | None, zone: ZoneInfo) -> str:
@@ -234,7 +238,7 @@ def _rule_text(schedule: DeploymentSchedule) -> str:
     cron = values.get("cron", "")
     if (at := time_of(cron)) != cron:
         return f"every day at {at} {zone}"
-    kind = next(one for one in ("cron", "interval", "rrule") if one in values)
+    kind = next(name for name in ("cron", "interval", "rrule") if name in values)
     return f"{kind} {values[kind]} {zone}"
 
 
@@ -262,8 +266,8 @@ def turn_on(
     """
     with connected() as client:
         found = client.read_deployment_by_name(NIGHTLY)
-        ours = [one.schedule for one in found.schedules if one.slug == SLUG]
-        old = next((one for one in ours if isinstance(one, CronSchedule)), FIRST)
+        ours = [schedule.schedule for schedule in found.schedules if schedule.slug == SLUG]
+        old = next((schedule for schedule in ours if isinstance(schedule, CronSchedule)), FIRST)
         try:
             rule = CronSchedule(cron=cron or old.cron, timezone=timezone or old.timezone)
         except ValidationError as error:
@@ -295,7 +299,7 @@ def plan_nights(count: int) -> list[datetime]:
         found = client.read_deployment_by_name(NIGHTLY)
         path: Any = f"/deployments/{found.id}/schedule"
         client.request("POST", path, json={"min_runs": count})
-    planned = (one.expected_start_time for one in _planned(_runs_of(found)))
+    planned = (run.expected_start_time for run in _planned(_runs_of(found)))
     return list(islice(filter(None, planned), count))
 
 
@@ -308,5 +312,5 @@ def turn_off() -> None:
     """
     with connected() as client:
         found = client.read_deployment_by_name(NIGHTLY)
-        for one in found.schedules:
-            client.update_deployment_schedule(found.id, one.id, active=False)
+        for schedule in found.schedules:
+            client.update_deployment_schedule(found.id, schedule.id, active=False)

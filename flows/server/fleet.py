@@ -1,4 +1,4 @@
-"""Shards to the workers of a pool: each submitted once, labeled alike by whoever takes it.
+"""Shards to the workers of a pool: each submitted once, labeled alike by any of them.
 
 What the workers of a pool label with is decided before, for a backfill's key names it. A plan is
 often made where there is no GPU, and each shard's worker would refuse a key that was made of the
@@ -26,7 +26,7 @@ from flows.params import LabelParams
 from flows.plan.shards import ShardParams
 from flows.server.client import asked_once, connected
 from flows.server.deployments import ensure_pools, job_template
-from flows.server.runs import SHARD_DEPLOYMENT, SHARD_TAG, run_tag
+from flows.server.prefect_runs import SHARD_DEPLOYMENT, SHARD_TAG, run_tag
 from sam2_core.backend_choice import (
     BEST_FIRST,
     EXTRAS,
@@ -77,7 +77,7 @@ def join(pool_name: str, worker: str, offers: Sequence[str]) -> None:
         said = _said_by(pool)
         if said == tuple(offers):
             return
-        others = [one for one in workers_online(pool_name) if one != worker]
+        others = [name for name in workers_online(pool_name) if name != worker]
         if said and others:
             raise FleetError(
                 f"all workers of pool {pool_name} label with {', '.join(said)}, and this one "
@@ -109,7 +109,7 @@ def decided(label: LabelParams) -> LabelParams:
     pool = pool_of_shards()
     offers = _said_by(pool)
     if not offers and label.backend in BEST_FIRST:
-        return _exactly(label, label.backend)  # nobody says otherwise
+        return _exactly(label, label.backend)  # nothing speaks against it
     if not offers:
         raise FleetError(
             f"pool {pool.name} does not say what its workers can label with, and labels are named "
@@ -117,9 +117,9 @@ def decided(label: LabelParams) -> LabelParams:
             f"it is refused), or say it with --backend, for instance --backend {CUDA}"
         )
     asked = asked_for(label.model, label.backend)
-    for one in offers:
-        if fits(one, asked):
-            return _exactly(label, one)
+    for backend in offers:
+        if fits(backend, asked):
+            return _exactly(label, backend)
     # TensorRT and PyTorch are asked for by name, ONNX Runtime by the model, too.
     wanted = label.backend if label.backend in BEST_FIRST else CUDA
     raise FleetError(
@@ -143,7 +143,7 @@ def _exactly(label: LabelParams, backend: str) -> LabelParams:
 def _said_by(pool: WorkPool) -> tuple[str, ...]:
     variables = pool.base_job_template.get("variables", {}).get("properties", {})
     said = str(variables.get(POOL_VARIABLE, {}).get("default", "")).split("+")
-    return tuple(one for one in said if one in BEST_FIRST)
+    return tuple(backend for backend in said if backend in BEST_FIRST)
 
 
 def refuse_unless_offered(backend: str, precision: str = "fp16") -> None:
@@ -207,7 +207,7 @@ def turn_of(run_key: str, out_uri: str) -> Iterator[None]:
     """Wait until no other submission of a run to a storage is under way; keep others out.
 
     Who submits reads what is under way and adds what is not; two at once would both read that
-    nothing is. A lease of Prefect's ends with whoever was killed. Prefect's server has to keep
+    nothing is. A lease of Prefect's ends with a killed process. Prefect's server has to keep
     leases on disk: of those in its memory, which is its default, one that it forgot when it was
     killed kept the next submission waiting for ever.
 
@@ -273,13 +273,13 @@ def workers_online(pool: str | None = None) -> list[str]:
         found = client.read_workers_for_work_pool(
             pool or pool_of_shards().name, worker_filter=online
         )
-    return sorted(one.name for one in found)
+    return sorted(worker.name for worker in found)
 
 
 def sign_off(pool: str, worker: str) -> None:
     """Let Prefect forget a worker that was stopped; else it counts as online for `GONE_AFTER_S`.
 
-    Best effort, for seconds at most: a server that is away keeps nobody from stopping.
+    Best effort, for seconds at most: a worker stops also while the server is away.
     """
     where = {"work_pool_name": quote(pool, safe=""), "name": quote(worker, safe="")}
     # Those of the server: it has forgotten it already.

@@ -29,7 +29,7 @@ SOCKET = f".s.PGSQL.{PORT}"
 START_S, LOOK_EVERY_S = 30.0, 0.5
 # pg_ctl itself waits for a minute.
 PROGRAM_WITHIN_S, MIGRATED_WITHIN_S = 90.0, 300.0
-# PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
+# PostgreSQL refuses to run as root: there another user runs it, which may pass root's folders.
 AS_NOBODY = (
     SETPRIV, "--reuid=nobody", "--regid=nogroup", "--clear-groups",
     "--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override",
@@ -153,7 +153,7 @@ class Postgres(SharedServer):
         done.write_text(now)
 
     def _run(self, program: str, *arguments: object) -> CompletedProcess[str]:
-        """Run one of PostgreSQL's programs, as nobody where this user is root."""
+        """Run one of PostgreSQL's programs, as another user where this one is root."""
         command = [f"{_programs()}/{program}", *map(str, arguments)]
         environment = {key: value for key, value in os.environ.items() if key[:2] != "PG"}
         if not os.geteuid():

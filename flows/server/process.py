@@ -25,7 +25,7 @@ SETTINGS = {
     f"{SERVICES}TRIGGERS_READ_BATCH_SIZE": "100",
     f"{SERVICES}EVENT_PERSISTER_READ_BATCH_SIZE": "100",
     f"{SERVICES}EVENT_PERSISTER_BATCH_SIZE": "100",
-    # In memory, its default, a lease is lost with a killed server and nobody gets it again.
+    # In memory, its default, a lease of a killed server is lost and cannot be had again.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
         "prefect.server.concurrency.lease_storage.filesystem"
     ),

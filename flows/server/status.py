@@ -17,15 +17,8 @@ from flows.server.artifacts import short_sources
 from flows.server.deployments import collect_schedules
 from flows.server.fleet import workers_online
 from flows.server.postgres import size_bytes
-from flows.server.runs import (
-    LONGEST,
-    SHARD_TAG,
-    flow_runs,
-    out_of,
-    shard_of,
-    stays_crashed,
-    why_not_loaded,
-)
+from flows.server.prefect_runs import SHARD_TAG, flow_runs, out_of, shard_of, stays_crashed
+from flows.server.run_ends import LONGEST, why_not_loaded
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import lacked_sequences
 from tasks.store import quarantine
@@ -63,7 +56,7 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     return {
         "workers_online": workers,
         "workers_refused": refused_workers(),
-        "runs": [status_of(one, len(workers)) for one in group_runs(islice(shards, RUNS_READ))],
+        "runs": [status_of(run, len(workers)) for run in group_runs(islice(shards, RUNS_READ))],
         "schedules": collect_schedules(),
         "label_runs": list(label_runs(labeled)),
         "database_bytes": size_bytes() if "server" in running() else None,
@@ -78,29 +71,29 @@ def label_runs(newest_first: Iterable[FlowRun]) -> Iterator[dict[str, Any]]:
 
     """
     given = list[dict[str, Any]]()
-    for one in newest_first:
-        stopped = one.state and one.state.is_final() and not one.state.is_completed()
+    for run in newest_first:
+        stopped = run.state and run.state.is_final() and not run.state.is_completed()
         yield {
-            "name": one.name,
-            "state": one.state_name,
-            "message": one.state.message or "" if one.state else "",
-            "started": one.start_time.isoformat(timespec="seconds") if one.start_time else None,
-            "out": out_of(one),
-            "continued": bool(stopped and one.parameters in given),
+            "name": run.name,
+            "state": run.state_name,
+            "message": run.state.message or "" if run.state else "",
+            "started": run.start_time.isoformat(timespec="seconds") if run.start_time else None,
+            "out": out_of(run),
+            "continued": bool(stopped and run.parameters in given),
         }
-        given.append(one.parameters)
+        given.append(run.parameters)
 
 
 def group_runs(flow_runs: Iterable[FlowRun]) -> list[list[Shard]]:
     """Sort shards, with their states and parameters, by run and storage; newest first, as given."""
     found: dict[tuple[str, str], list[Shard]] = {}
-    for one in flow_runs:
+    for run in flow_runs:
         with contextlib.suppress(KeyError, ValueError):  # of an older version
-            shard = shard_of(one)
-            one.parameters = {}  # as `shard`; of a million sequences they would be half a gigabyte
-            if one.state:
+            shard = shard_of(run)
+            run.parameters = {}  # as `shard`; of a million sequences they would be half a gigabyte
+            if run.state:
                 found.setdefault((shard.run_key, shard.label.out), []).append(
-                    (one, one.state, shard)
+                    (run, run.state, shard)
                 )
     return list(found.values())
 
@@ -138,15 +131,15 @@ def status_of(shards: Sequence[Shard], workers: int) -> dict[str, Any]:
         "failures": counted_reasons(
             state.message or "no reason given"
             for state, shard in failed
-            if facts["storage_error"] or any(one.key in missing for one in shard.pieces)
+            if facts["storage_error"] or any(piece.key in missing for piece in shard.pieces)
         ),
         "waiting": counted_reasons(
-            one.message or "" for one in active if one.name == "AwaitingRetry"
+            state.message or "" for state in active if state.name == "AwaitingRetry"
         ),
         "not_loaded": {} if is_loaded else counted_reasons(unloaded),
         "frames_per_second_and_worker": round(frames / busy_s, 3) if busy_s else None,
     } | facts
-    none_works = not workers and any(one.name in {"Late", "Crashed"} for one in active)
+    none_works = not workers and any(state.name in {"Late", "Crashed"} for state in active)
     unlabeled = {name for name, _ in missing} - set(facts["quarantined"])
     return told | {"to_do": list(_to_do(told, none_works, 0 if active else len(unlabeled)))}
 
@@ -155,9 +148,9 @@ def _to_do(run: dict[str, Any], none_works: bool, unlabeled: int) -> Iterator[st
     """Say what a person should do now.
 
     Args:
-        run: what is told of it.
+        run: its facts, by name.
         none_works: shards wait, and no worker is online.
-        unlabeled: how many sequences failed, and nobody tries them again.
+        unlabeled: how many sequences failed and are not tried again.
 
     """
     if run["storage_error"]:
@@ -187,8 +180,8 @@ def _to_do(run: dict[str, Any], none_works: bool, unlabeled: int) -> Iterator[st
 def counted_reasons(messages: Iterable[str]) -> dict[str, int]:
     """Count reasons; those that differ in numbers only are one, told as the first of them."""
     told: dict[str, str] = {}
-    reasons = (one.partition("\n")[0][:LONGEST] for one in messages if one)
-    return dict(Counter(told.setdefault(_NUMBERS.sub("#", one), one) for one in reasons))
+    reasons = (message.partition("\n")[0][:LONGEST] for message in messages if message)
+    return dict(Counter(told.setdefault(_NUMBERS.sub("#", reason), reason) for reason in reasons))
 
 
 def look_at_storage(
@@ -206,22 +199,22 @@ def look_at_storage(
     try:
         listed = list_manifests(out_uri, run_key)
         newest, is_past = newest_of(listed), labeled_since(listed)
-        partial = sum(one.partial for one in newest.values())
+        partial = sum(manifest.partial for manifest in newest.values())
         mixed = list_keys(out_uri, MIXED, run_key)
         names = {piece.sequence_id for _, _, shard in shards for piece in shard.pieces}
-        last = sorted(one for name, one in newest.items() if name in names)[-MOST_READ:]
+        last = sorted(manifest for name, manifest in newest.items() if name in names)[-MOST_READ:]
         facts |= {
             "sequences_complete": len(newest) - partial,
             "sequences_partial": partial,
             "sequences_of_mixed_versions": sorted(name for name, _ in mixed),
             "quarantined": quarantine.standing(out_uri, run_key, is_past),
-            "failed_frames": [failure_row(one) for one in unlabeled_frames(out_uri, last)],
+            "failed_frames": [failure_row(frame) for frame in unlabeled_frames(out_uri, last)],
         }
         missing = {
-            one.key
+            piece.key
             for state, shard in failed
-            for one in shard.pieces
-            if not is_past(one.key, state.timestamp.timestamp())
+            for piece in shard.pieces
+            if not is_past(piece.key, state.timestamp.timestamp())
         }
     except AutolabelError as error:
         return set(), facts | {"storage_error": str(error)}

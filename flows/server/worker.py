@@ -162,7 +162,7 @@ def joined(worker: Worker, offers: Sequence[str]) -> Iterator[ProcessWorker]:
 
     from flows.server.client import connected, server_time
     from flows.server.fleet import join, sign_off
-    from flows.server.runs import looking_after
+    from flows.server.lost_runs import looking_after
 
     join(worker.pool, worker.name, offers)
     with connected() as client:
@@ -202,7 +202,7 @@ async def _run(plain: ProcessWorker, grace_s: float, until_idle_s: float | None)
     working.cancel()
     ended = await asyncio.gather(working, return_exceptions=True)
     if not stopped:
-        why = "".join(error_text(one) for one in ended if one)
+        why = "".join(error_text(error) for error in ended if error)
         raise AutolabelError(
             "this machine failed under its flow run, whose state says why"
             if failed.is_set()

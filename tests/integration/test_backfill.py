@@ -8,7 +8,7 @@ import s3fs
 from click.testing import CliRunner
 
 from flows.cli.main import cli
-from flows.server.runs import NOT_LOADED
+from flows.server.run_ends import NOT_LOADED
 from sam2_core.types import AutolabelError
 from tests.integration.cluster import empty_home, every_frame_once, wait_for
 from tests.integration.runs import MICRO, Home, write_sequence

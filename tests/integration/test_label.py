@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from flows.server.runs import flow_runs
+from flows.server.prefect_runs import flow_runs
 from flows.server.status import label_runs
 from tasks.store import manifests
 from tests.integration.dataset_rows import held

@@ -16,7 +16,7 @@ from flows.server.artifacts import (
     dated,
     frames_counted,
 )
-from flows.server.runs import signs_of_life
+from flows.server.lost_runs import signs_of_life
 from tasks.observe.progress import DETECT, SEGMENT
 from tasks.pipeline.run_context import RunContext
 from tests.integration.cluster import wait_for

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from flows.server.runs import flow_runs
+from flows.server.prefect_runs import flow_runs
 from flows.server.status import label_runs
 from tests.integration.runs import (
     Home,

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from flows.server.runs import flow_runs
+from flows.server.prefect_runs import flow_runs
 
 FRAMES = 320
 

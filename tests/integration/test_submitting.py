@@ -14,7 +14,7 @@ from flows import backfill
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server import fleet
-from flows.server.runs import SHARD_DEPLOYMENT, runs_of, shard_of
+from flows.server.prefect_runs import SHARD_DEPLOYMENT, runs_of, shard_of
 from sam2_core.types import AutolabelError
 from tests.integration.runs import MICRO, write_sequence
 

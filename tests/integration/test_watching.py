@@ -11,15 +11,10 @@ from flows.cli import backfill_run, display
 from flows.cli.display import stderr_console
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
-from flows.server import runs
-from flows.server.runs import (
-    SHARD_TAG,
-    cancel_backfill,
-    looking_after,
-    run_tag,
-    sequences_in_flight,
-    signs_of_life,
-)
+from flows.server import lost_runs, prefect_runs
+from flows.server.cancelling import cancel_backfill
+from flows.server.lost_runs import looking_after, signs_of_life
+from flows.server.prefect_runs import SHARD_TAG, run_tag, sequences_in_flight
 from tasks.store import retry
 from tests.integration.cluster import wait_for
 from tests.integration.runs import MICRO, write_sequence
@@ -33,13 +28,13 @@ def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(
     from prefect.client.orchestration import get_client
     from prefect.states import Cancelling, Crashed, Pending, Running
 
-    for kind, (_, why) in runs.LOST_AFTER_S.items():
+    for kind, (_, why) in lost_runs.LOST_AFTER_S.items():
         limit_s = 1.0 if kind in {"RUNNING", "CANCELLING"} else 0.2
-        monkeypatch.setitem(runs.LOST_AFTER_S, kind, (limit_s, why))
+        monkeypatch.setitem(lost_runs.LOST_AFTER_S, kind, (limit_s, why))
     some_flow = flow(lambda: None, name="label-shard")
     with get_client(sync_client=True) as client:
         flow_id = client.create_flow(some_flow)
-        deployment = client.create_deployment(flow_id, "gpu", tags=[runs.TAG])
+        deployment = client.create_deployment(flow_id, "gpu", tags=[prefect_runs.TAG])
 
         def begun():
             run = client.create_flow_run_from_deployment(deployment, state=Running())
@@ -52,9 +47,9 @@ def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(
         client.set_flow_run_state(taken.id, Pending(name="Submitting"), force=True)
         again = [silent, crashed, taken]
         others = client.create_flow_run(flow(lambda: None, name="another"), state=Running())
-        killed = client.create_flow_run(some_flow, state=Running(), tags=[runs.TAG])
+        killed = client.create_flow_run(some_flow, state=Running(), tags=[prefect_runs.TAG])
         runtime = SimpleNamespace(id=str(lives.id), tags=lives.tags)
-        monkeypatch.setattr(runs, "flow_run", runtime)
+        monkeypatch.setattr(lost_runs, "flow_run", runtime)
         cancelled = begun()
         client.set_flow_run_state(cancelled.id, Cancelling(), force=True)
         with signs_of_life(0.2), looking_after(0.3):
@@ -115,7 +110,7 @@ def test_only_a_shard_of_the_same_frames_to_the_same_storage_counts_as_under_way
     elsewhere = str(tmp_path / "elsewhere")
     assert planned() == (0, 1)
     assert planned(out=elsewhere) == (1, 0)
-    assert next(runs.watch(run_key, elsewhere, 0.05)) == []
+    assert next(lost_runs.watch(run_key, elsewhere, 0.05)) == []
     assert cancel_backfill(label.model_copy(update={"out": elsewhere})) == {}
     assert cancel_backfill(label) == {run_key: 1}
 
@@ -140,7 +135,7 @@ def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
         lambda: becomes(Completed()),
     ])  # fmt: skip
     clock = SimpleNamespace(sleep=lambda _: next(happens)(), monotonic=time.monotonic)
-    monkeypatch.setattr(runs, "time", clock)
+    monkeypatch.setattr(lost_runs, "time", clock)
     monkeypatch.setattr(display, "LOG_INTERVAL_S", 0.0)
     monkeypatch.setattr(retry, "FIRST_PAUSE_S", 0.0)
     console = stderr_console()

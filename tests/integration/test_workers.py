@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
-from flows.server.runs import watch
+from flows.server.lost_runs import watch
 from tests.conftest import REPOSITORY
 from tests.integration.cluster import AUTOLABEL, ended, every_frame_once, wait_for
 from tests.integration.prefect_server import client_of

@@ -92,7 +92,8 @@ def test_a_refused_engine_and_a_dataset_that_is_full_are_not_for_another_worker(
 
 
 def test_a_shard_waits_longer_each_time_and_not_for_ever():
-    from flows.server.runs import MOST_STARTS, pause_after
+    from flows.server.given_back import pause_after
+    from flows.server.prefect_runs import MOST_STARTS
 
     waits = [pause_after(starts).total_seconds() for starts in range(1, MOST_STARTS + 1)]
     assert waits[:4] == [10, 20, 40, 80]

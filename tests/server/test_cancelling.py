@@ -11,7 +11,7 @@ from prefect.states import Running
 from flows.params import LabelParams
 from flows.plan.plan import job_of
 from flows.plan.shards import ShardParams
-from flows.server import runs
+from flows.server import cancelling
 from tasks.frames.discover import FoundSequence
 
 GPU = {"backend": "onnxruntime-cuda", "precision": "fp16"}
@@ -35,9 +35,9 @@ def cancelled(monkeypatch):
             params = {"params": shard.model_dump(mode="json")}
             found.append(FlowRun(flow_id=uuid.uuid4(), parameters=params, state=Running()))
         client = SimpleNamespace(set_flow_run_state=lambda *_: None)
-        monkeypatch.setattr(runs, "flow_runs", lambda **_: found)
-        monkeypatch.setattr(runs, "connected", lambda: nullcontext(client))
-        return runs.cancel_backfill(asked)
+        monkeypatch.setattr(cancelling, "flow_runs", lambda **_: found)
+        monkeypatch.setattr(cancelling, "connected", lambda: nullcontext(client))
+        return cancelling.cancel_backfill(asked)
 
     return of
 

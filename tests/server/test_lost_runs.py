@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 from prefect.states import Cancelling, Crashed, Pending, Running
 
-from flows.server.runs import lost_among
+from flows.server.lost_runs import lost_among
 
 LOOK_S = 15.0
 

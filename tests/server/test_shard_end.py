@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.server.runs import LONGEST, NOT_LOADED, ending, why_not_loaded
+from flows.server.run_ends import LONGEST, NOT_LOADED, ending, why_not_loaded
 from tasks.observe.progress import CHECK, LOAD
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.types import FrameFailure

@@ -15,7 +15,8 @@ from flows.cli import status as shown
 from flows.params import LabelParams
 from flows.plan.shards import ShardParams
 from flows.server import status
-from flows.server.runs import MOST_STARTS, counted_states, ending
+from flows.server.prefect_runs import MOST_STARTS, counted_states
+from flows.server.run_ends import ending
 from flows.server.status import group_runs, status_of
 from tasks.frames.discover import FoundSequence
 from tasks.observe.progress import CHECK, LOAD
