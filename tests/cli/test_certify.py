@@ -152,15 +152,3 @@ def test_certify_passes_the_bundled_model_and_its_memory():
     # Its masks, and those that its memory adds.
     assert [one["verdict"] for one in listed["models"][0]["certificates"]] == ["passed", "passed"]
     assert not listed["other_certificates"]
-
-
-def test_certify_passes_the_bundled_model_without_pytorch(monkeypatch):
-    # A processor needs half a minute to follow the clip, at the model's 1024 pixels.
-    monkeypatch.setattr("flows.cli.models_engines._certify_memory", lambda _: [])
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)  # PyTorch is not here
-    without = invoke(*BUNDLED)
-    assert without.exit_code == 0
-    assert "on the bundled pictures only: scenes and frames" in without.stderr
-    with pytest.raises(AutolabelError, match="need a judge"):
-        invoke(*BUNDLED, "--scenes", "1")
-    assert "passed on 2 pictures" in invoke("models", "list").stdout.replace("\n", " ")

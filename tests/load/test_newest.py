@@ -58,27 +58,6 @@ def sequence(database, tmp_path):
     return Sequence(tmp_path)
 
 
-@pytest.mark.parametrize(("older", "newer"), [(2, 3), (3, 2)])
-def test_a_night_leaves_the_version_that_was_labeled_last(sequence, older, newer):
-    """Which of both names comes first is another one when they change places."""
-    sequence.label(older)
-    sequence.label(newer)
-    for run_key in (STAMP.run_key, ""):
-        assert sequence.load_dataset(run_key) == []
-        assert sequence.shown() == (newer, [STAMP.run_key])
-    anew = f"{sequence.dataset} anew"
-    rebuild(anew, sequence.out)
-    assert sequence.shown(anew) == (newer, [STAMP.run_key])
-    assert missing_manifests(anew, sequence.out) == ([], [])
-    assert sequence.exported() == [(newer, [STAMP.run_key])]
-
-    declare_again(sequence.out, list_manifests(sequence.out)[:1])
-    assert sequence.load_dataset(STAMP.run_key) == [older]
-    assert sequence.load_dataset(STAMP.run_key) == []
-    assert sequence.shown() == (older, [STAMP.run_key])
-    assert sequence.exported() == [(older, [STAMP.run_key])]
-
-
 @pytest.mark.parametrize("stamps", [(STAMP, OTHER_STAMP), (OTHER_STAMP, STAMP)])
 def test_an_older_model_s_labels_are_not_loaded_over_newer_ones(sequence, stamps):
     older, newer = (stamp.run_key for stamp in stamps)
