@@ -147,6 +147,22 @@ def test_objects_that_no_detector_confirms_end_and_there_are_never_too_many():
     assert counts == [2, 2, 0, 0]
 
 
+def test_of_an_object_no_more_is_held_than_is_read():
+    backend = StandIn()
+    follower = Follower(backend, FollowRules(refresh_frames=2))
+    for frame in range(60):
+        follower.step(WHITE, boxes(CAR) if frame % 2 else None)
+    (track,) = follower.tracks.values()
+    assert len(track.conditioning) == 8
+    assert max(follower.frame - frame for frame in track.recent) <= 15
+    held = [frame for frame, moment in track.recent.items() if moment.memory is not None]
+    assert max(follower.frame - frame for frame in held) <= 6
+    read = [inputs for graph, inputs in backend.calls if graph == "memory_attention"][-1]
+    assert read["memory_places"].shape[1] == 8 + 3  # every second frame conditions
+    assert read["memories"].shape[1] == 8 + 3
+    assert read["pointer_ages"].shape[1] == 8 + 7
+
+
 def test_a_prompt_on_a_tracked_frame_corrects_and_one_before_conditions():
     backend = StandIn()
     follower = Follower(backend)
