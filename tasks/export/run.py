@@ -5,6 +5,7 @@ The labels are a run's, or a dataset's with what people decided.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import logging
@@ -556,9 +557,10 @@ NEED_PICTURES, NEED_MOMENTS = frozenset({"overlay"}), frozenset({"t4"})
 def _read_later(out_uri: str) -> Iterator[str]:
     """Yield the labels, and the folder that was labeled: the next run labels what is in it."""
     yield out_uri
-    root = read_root(out_uri)
-    if root and root.source:
-        yield root.source
+    with contextlib.suppress(IncompleteArtifactError):  # `label` refuses a record that is damaged
+        root = read_root(out_uri)
+        if root and root.source:
+            yield root.source
 
 
 def export(

@@ -65,7 +65,12 @@ def test_lists_may_be_written_as_windows_does(tmp_path, monkeypatch, encoding):
         ("label", ["in/*/?.jpg", "--sequence", "monday"], 0, "monday: to label, 2 frames"),
         ("label", ["in/*/?.jpg"], 0, "drive: to label"),
         ("label", ["in/drive", "--root", "."], 0, "in__drive: to label"),
-        ("backfill", ["in/*/?.jpg"], 0, "to label 1"),
+        (
+            "backfill",
+            ["in/*/?.jpg"],
+            2,
+            "1.jpg is a single picture, and workers list whole folders",
+        ),
         ("backfill", ["in/dri*"], 0, "to label 1"),
         ("label", ["in", "--out", "in/out"], 2, "is inside the source"),
         ("backfill", ["in", "--out", "in"], 2, "is the source"),
