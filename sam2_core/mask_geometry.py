@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +20,20 @@ def size_class(area_px: float) -> str:
     return "medium" if area_px < MEDIUM_AREA_PX else "large"
 
 
-def mask_of(rle: bytes, size_hw: Sequence[int]) -> RLEMask:
-    """Read a compressed run-length string, COCO's `counts`.
+def mask_of(counts: Any, size_hw: Sequence[int]) -> RLEMask:
+    """Read COCO's `counts`: run lengths as a compressed string (bytes or text) or a list.
 
     Raises:
-        ValueError: it is damaged: its runs are not those of the image.
+        ValueError: they are damaged: their runs are not those of the image.
 
     """
-    return RLEMask.from_dict({"size": size_hw, "counts": rle})
+    try:
+        if isinstance(counts, list):
+            return RLEMask.from_counts(counts, tuple(size_hw))
+        return RLEMask.from_dict({"size": [*size_hw], "counts": counts})
+    except (ValueError, TypeError, OverflowError):
+        size = f"{size_hw[0]}x{size_hw[1]}"
+        raise ValueError(f"counts are no run lengths of {size} pixels (h x w)") from None
 
 
 def mask_iou(first: bytes, second: bytes, size_hw: tuple[int, int]) -> float:

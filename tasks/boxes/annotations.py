@@ -8,8 +8,9 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
+from sam2_core.mask_geometry import mask_of
 from sam2_core.types import AutolabelError
-from tasks.boxes.coco_json import CocoFile, box_of, is_crowd, mask_of, read_coco_json
+from tasks.boxes.coco_json import CocoFile, box_of, is_crowd, read_coco_json
 from tasks.boxes.imported import (
     FOUR_NUMBERS,
     NUMBER,
@@ -86,38 +87,48 @@ def _read_tables(folder: str, names: tuple[str, ...], images: dict[str, ImageRow
     def table(name: str) -> Any:
         return rows(storage.join(folder, f"{name}.json"))
 
-    categories = {str(one.get("token")): str(one.get("name") or "") for one in table("category")}
+    categories = {
+        str(category.get("token")): str(category.get("name") or "")
+        for category in table("category")
+    }
     by_token: dict[str, ImageRows] = {}
-    for one in table("sample_data"):
+    for picture in table("sample_data"):
         size_hw, file_name = (
-            size_hw_of(one.get("height"), one.get("width")),
-            str(one.get("filename")),
+            size_hw_of(picture.get("height"), picture.get("width")),
+            str(picture.get("filename")),
         )
         if size_hw and suffix_of(file_name) in IMAGE_SUFFIXES:
             name = "/".join((*names, file_name))
-            by_token[str(one.get("token"))] = images.setdefault(name, ImageRows(size_hw))
+            by_token[str(picture.get("token"))] = images.setdefault(name, ImageRows(size_hw))
     # Of this table alone, so that another dataset beside it leaves them as they are.
     tracks: dict[str, int] = {}
-    for one in table(TABLE):
+    for annotation in table(TABLE):
         picture, where = (
-            str(one.get("sample_data_token")),
-            f"{TABLE}.json, token {one.get('token')}",
+            str(annotation.get("sample_data_token")),
+            f"{TABLE}.json, token {annotation.get('token')}",
         )
         if picture not in by_token:
             raise AutolabelError(f"{folder}: {where}: sample_data.json has no such picture")
         image = by_token[picture]
-        image.add(where, _table_row, one, image.size_hw, categories, tracks)
+        image.add(where, _table_row, annotation, image.size_hw, categories, tracks)
 
 
 def _table_row(
-    one: Document, size_hw: tuple[int, int], categories: Mapping[str, str], tracks: dict[str, int]
+    annotation: Document,
+    size_hw: tuple[int, int],
+    categories: Mapping[str, str],
+    tracks: dict[str, int],
 ) -> Row:
-    category, instance = str(one.get("category_token")), one.get("instance_token")
+    category, instance = str(annotation.get("category_token")), annotation.get("instance_token")
     if not categories.get(category, "").strip():
         raise ValueError(f"category_token {category} is in no table, or has no name there")
-    bbox = one.get("bbox")
-    box = read_as(FOUR_NUMBERS, bbox, "bbox") if bbox else _box_of_mask(one.get("mask"), size_hw)
-    metadata = one.get("autolabel_metadata")
+    bbox = annotation.get("bbox")
+    box = (
+        read_as(FOUR_NUMBERS, bbox, "bbox")
+        if bbox
+        else _box_of_mask(annotation.get("mask"), size_hw)
+    )
+    metadata = annotation.get("autolabel_metadata")
     first = metadata[0] if isinstance(metadata, list) and metadata else None
     score = first.get("score") if isinstance(first, dict) else None
     # From 1, as they come: short for people, and exact in JavaScript, as no hash would be.

@@ -14,7 +14,6 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
-from rlemasklib import RLEMask
 
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import FOUR_NUMBERS, NUMBER, Xyxy, read_as, turned
@@ -63,17 +62,6 @@ class CocoFile:
             return self.names[_KEY.validate_python(category)]
         except (KeyError, ValidationError):
             raise ValueError(f"category_id {category!r:.60} is none of the file's") from None
-
-
-def mask_of(counts: Any, size_hw: tuple[int, int]) -> RLEMask:
-    """Return the mask of run lengths, a list or a text; a ValueError where they are none."""
-    try:
-        if isinstance(counts, list):
-            return RLEMask.from_counts(counts, size_hw)
-        return RLEMask.from_dict({"size": [*size_hw], "counts": counts})
-    except (ValueError, TypeError, OverflowError):
-        size = f"{size_hw[0]}x{size_hw[1]}"
-        raise ValueError(f"counts are no run lengths of {size} pixels (h x w)") from None
 
 
 def box_of(annotation: Mapping[str, Any]) -> Xyxy:
@@ -163,7 +151,7 @@ def read_coco_json(data: bytes, where: str, known: bytes = b"") -> CocoFile:
         told = annotation.get("file_name")
         if isinstance(told, str) and _stem(told) != _stem(image.file_name):
             raise AutolabelError(
-                f"{place} is {image.file_name!r:.80}, its file_name {told!r:.80}: nobody can tell "
+                f"{place} is {image.file_name!r:.80}, its file_name {told!r:.80}: it is not clear "
                 "which of them it belongs to; give the json whose ids these are"
             )
         annotations.append(values)
@@ -189,7 +177,7 @@ def _has_keys(document: Any, keys: set[str]) -> bool:
     """Whether an object, or the first one of a list or in an object, has these keys."""
     inner = document.values() if isinstance(document, dict) else document
     objects = [document, *(islice(inner, 1) if isinstance(document, dict | list) else ())]
-    return any(isinstance(one, dict) and keys <= one.keys() for one in objects)
+    return any(isinstance(found, dict) and keys <= found.keys() for found in objects)
 
 
 def wrong_value(error: ValidationError) -> str:
@@ -201,9 +189,9 @@ def wrong_value(error: ValidationError) -> str:
 
 
 def _refuse_twice(objects: Sequence[CocoImage | _Category], what: str) -> None:
-    for key, count in Counter(one.id for one in objects).most_common(1):
+    for key, count in Counter(found.id for found in objects).most_common(1):
         if count > 1:
             raise AutolabelError(
-                f"{what} share the id {key!r}: nobody can tell which of them an annotation means; "
+                f"{what} share the id {key!r}: it is not clear which of them an annotation means; "
                 "give every one an id of its own"
             )

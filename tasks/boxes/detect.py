@@ -178,10 +178,10 @@ def merged(found: Sequence[tuple[Tile, Boxes]]) -> Boxes:
     if len(found) == 1:
         return found[0][1]
     whole = found[0][0]
-    boxes = np.concatenate([_placed(tile, one) for tile, one in found])
-    scores = np.concatenate([one.scores for _, one in found])
-    labels = np.array([label for _, one in found for label in one.labels], object)
-    cut = np.concatenate([_cut(tile, one, whole) for tile, one in found])
+    boxes = np.concatenate([_in_image_px(tile, boxes_of_tile) for tile, boxes_of_tile in found])
+    scores = np.concatenate([rows.scores for _, rows in found])
+    labels = np.array([label for _, rows in found for label in rows.labels], object)
+    cut = np.concatenate([_cut(tile, boxes_of_tile, whole) for tile, boxes_of_tile in found])
     kept: list[int] = []
     # Whole ones first: a cut one is compared with all that may hold it.
     for row in np.lexsort((-scores, cut)).tolist():
@@ -195,7 +195,7 @@ def merged(found: Sequence[tuple[Tile, Boxes]]) -> Boxes:
     )
 
 
-def _placed(tile: Tile, boxes: Boxes) -> FloatArray:
+def _in_image_px(tile: Tile, boxes: Boxes) -> FloatArray:
     offset = np.array([tile.left, tile.top] * 2, np.float32)
     return np.asarray(boxes.xyxy_px + offset, np.float32)
 

@@ -101,7 +101,7 @@ def prompts_in(text: str) -> tuple[str, ...]:
         AutolabelError: there is none.
 
     """
-    found = tuple(dict.fromkeys(" ".join(one.split()) for one in text.split(",") if one.strip()))
+    found = tuple(dict.fromkeys(" ".join(part.split()) for part in text.split(",") if part.strip()))
     if not found:
         raise AutolabelError("the prompt is empty: name what to look for, such as 'car, person'")
     return found

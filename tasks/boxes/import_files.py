@@ -50,7 +50,7 @@ NamedFile = tuple[str, File]  # by its path below the folder
 
 
 def _lines(text: str, where: str) -> Iterator[tuple[str, str]]:
-    """Yield the lines that are no comments, each with its place."""
+    """Yield the lines without comments, each with its place."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             yield f"{where}:{number}", line
@@ -71,7 +71,7 @@ def _image_of(text: str, where: str, read: Callable[[str], Row | str], form: str
 def _pixel_image(text: str, where: str) -> ImageRows:
     """Read the boxes of a text file in pixels."""
     form = "`label score x1 y1 x2 y2`, KITTI's 15 or 16 columns, or YOLO's with --box-names"
-    image = _image_of(text, where, _row, form)
+    image = _image_of(text, where, _row_of_line, form)
     if in_fractions(image.rows):
         image.problem = f"{where} is in fractions of the picture, not in pixels"
         if all(row.label.isdecimal() for row in image.rows):
@@ -85,7 +85,7 @@ def _yolo_image(text: str, where: str, form: Form, names: Sequence[str]) -> Imag
     return _image_of(text, where, lambda line: form.row(line, names), told)
 
 
-def _row(line: str) -> Row | str:
+def _row_of_line(line: str) -> Row | str:
     """Read `label score x1 y1 x2 y2`, or KITTI's columns; a label may hold spaces."""
     if is_object_line(line.split()):
         return _object_row(line.split())
@@ -165,7 +165,9 @@ def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
     if file is None and NuScenes().fits(Folder(path_or_url)):
         return ImportedBoxes.of_rows(read_nuscenes(path_or_url), where, stamp)
     by_suffix = {suffix_of(file.name): [(file.name, file)]} if file else _listed(path_or_url)
-    by_suffix[".txt"] = [one for one in by_suffix.get(".txt", []) if one[1].uri != names_uri]
+    by_suffix[".txt"] = [
+        member for member in by_suffix.get(".txt", []) if member[1].uri != names_uri
+    ]
     most = max(by_suffix, key=lambda suffix: len(by_suffix[suffix]))
     suffix = ".txt" if names_uri and by_suffix[".txt"] else most
     files = by_suffix.pop(suffix)

@@ -112,7 +112,7 @@ def score_and_track(given: Mapping[str, Any]) -> tuple[float, int | None]:
     """Return a box's score, by default 1, and track id; a ValueError where one is no number.
 
     Args:
-        given: what is told of the box, by name.
+        given: facts about the box, by name.
 
     """
     score = next((name for name in _SCORE_NAMES if name in given), "")
@@ -150,12 +150,12 @@ def turned(box_xyxy: Xyxy, degrees: float) -> Xyxy:
 def boxes_of(rows: Iterable[Row], source: str) -> Boxes:
     """Return rows as boxes that come from `source`, in their order."""
     rows = tuple(rows)
-    tracked = [-1 if one.track_id is None else one.track_id for one in rows]
-    known = any(one.track_id is not None for one in rows)
+    tracked = [-1 if row.track_id is None else row.track_id for row in rows]
+    known = any(row.track_id is not None for row in rows)
     return Boxes(
-        np.array([one.xyxy_px for one in rows]),
-        np.array([one.score for one in rows]),
-        tuple(one.label for one in rows),
+        np.array([row.xyxy_px for row in rows]),
+        np.array([row.score for row in rows]),
+        tuple(row.label for row in rows),
         np.array(tracked, np.int64) if known else None,
         source,
     )
@@ -166,7 +166,7 @@ class ImageRows:
     """The boxes of an image in the order of the file; `problem` says why they cannot be read.
 
     `frame_uri`: address of the frame that it is a copy of, as our exports tell it.
-    `passed_over`: how many annotations there are that are no box of one object, by what they are.
+    `passed_over`: how many annotations are not boxes of one object, by what they are.
     """
 
     size_hw: tuple[int, int] | None = None
@@ -221,8 +221,8 @@ class Rows:
     Attributes:
         images: their names and rows; a name may be there twice.
         classes: that it declares, with boxes or without.
-        counted_frames: where images are the numbers of frames: how many of these there are, 0 where
-            nobody says.
+        counted_frames: where images are the numbers of frames: how many of these there are, 0 if
+            unknown.
 
     """
 
@@ -252,11 +252,11 @@ class Entry:
         parents, stem: what of it the image's address has to hold.
         file_name: its last part, which of two images with one stem is the one.
         read: returns the boxes, whose source is the text given.
-        size_hw: of the image that they were made on, None where nobody says.
+        size_hw: of the image that they were made on, None if unknown.
         fractions: they are in fractions of the picture, not in pixels.
         empty: there is none: a list may name pictures that show nothing.
         version: of the remote file that they are read from; "" where reading them costs nothing.
-        frame_uri: address of the frame that the image is a copy of, "" where nobody says.
+        frame_uri: address of the frame that the image is a copy of, "" if unknown.
 
     """
 
@@ -385,8 +385,8 @@ class ImportedBoxes:
             for row in image.rows
         )  # fmt: skip
         return ImportedBoxes(
-            where, stamp, _digest(entries), entries, counts, passed_over, rows.counted_frames,
-            beyond=beyond,
+            where, stamp, _digest_of_entries(entries), entries, counts, passed_over,
+            rows.counted_frames, beyond=beyond,
         )  # fmt: skip
 
     def of(self, frame: FrameRef) -> Boxes | FrameFailure:
@@ -428,7 +428,7 @@ class ImportedBoxes:
         named = self._by_name.get(name)
         if not named:
             return []
-        around = _around(footage)
+        around = _names_around(footage)
         found = itertools.chain.from_iterable(named[folder] for folder in around & named.keys())
         fitting = [entry for entry in found if around.issuperset(entry.parents)]
         fitting = [entry for entry in fitting if entry.file_name == file_name] or fitting
@@ -437,7 +437,7 @@ class ImportedBoxes:
 
     def entries_of_video(self, video: VideoRef) -> Iterator[tuple[int, list[Entry]]]:
         """Numbers of selected frames that a video may have, with the entries that fit them."""
-        numbers = set[int]().union(*(self._numbers.get(one, ()) for one in _around(video)))
+        numbers = set[int]().union(*(self._numbers.get(name, ()) for name in _names_around(video)))
         for number in sorted(numbers):
             fitting = self._fitting(number, video) if number in video.selection else []
             if fitting:
@@ -449,28 +449,28 @@ class ImportedBoxes:
         Boxes of other sequences do not change it: it is a part of the keys of this one's labels.
         """
         found: dict[str, Entry] = {}
-        for one in footage:
-            fitting = [self.entries_of(one)] if isinstance(one, FrameRef) else []
-            if isinstance(one, VideoRef):  # not opened yet: all that its frames may have
-                fitting = [entries for _, entries in self.entries_of_video(one)]
+        for frame in footage:
+            fitting = [self.entries_of(frame)] if isinstance(frame, FrameRef) else []
+            if isinstance(frame, VideoRef):  # not opened yet: all that its frames may have
+                fitting = [entries for _, entries in self.entries_of_video(frame)]
             found |= {entry.name: entry for entries in fitting for entry in entries}
-        return _digest(found[name] for name in sorted(found))
+        return _digest_of_entries(found[name] for name in sorted(found))
 
 
-def _digest(entries: Iterable[Entry]) -> str:
+def _digest_of_entries(entries: Iterable[Entry]) -> str:
     digest = hashlib.sha256()
-    for one in entries:
-        digest.update(one.digest().encode(errors="surrogatepass") + b"\n")
+    for entry in entries:
+        digest.update(entry.digest().encode(errors="surrogatepass") + b"\n")
     return digest.hexdigest()[:16]
 
 
-def _place_of(one: Footage) -> tuple[PurePosixPath, int | None]:
+def _place_of(frame: Footage) -> tuple[PurePosixPath, int | None]:
     """Return the path in an address, unquoted, and the number of a video's frame in it.
 
     Pictures with names of their own have no number; a video has that of its first frame.
     """
-    part = part_of(f"{one.address}#frame=0" if isinstance(one, VideoRef) else one.uri)
-    uri = part.path if part else one.uri
+    part = part_of(f"{frame.address}#frame=0" if isinstance(frame, VideoRef) else frame.uri)
+    uri = part.path if part else frame.uri
     uri = unquote(uri) if uri.startswith(("http://", "https://")) else uri
     path = PurePosixPath(plain_name(uri))
     return path, None if part is None or part.is_member else part.number
@@ -484,11 +484,11 @@ def _number_in_name(frame: FrameRef) -> int | None:
     return int(number[1]) if number and is_told else None
 
 
-def _around(one: Footage) -> set[str]:
+def _names_around(frame: Footage) -> set[str]:
     """Folders that a frame lies in; a video is one for its frames."""
-    path, number = _place_of(one)
+    path, number = _place_of(frame)
     folder = path.parent if number is None else path.with_suffix("")
-    return {*folder.parts, one.camera, one.sequence_id, ""}
+    return {*folder.parts, frame.camera, frame.sequence_id, ""}
 
 
 def _as_displayed(boxes: Boxes, entry: Entry, frame: FrameRef) -> Boxes:
@@ -531,7 +531,7 @@ def chosen_boxes(boxes: Boxes, classes: Collection[str], min_score: float) -> Bo
     return boxes.chosen(np.flatnonzero(known & enough).tolist())
 
 
-# With more box files than that, nobody reads them to see which classes there are.
+# With more box files than that, they are not read to see which classes there are.
 MOST_READ = 500
 _SHOWN = 5
 
@@ -560,14 +560,14 @@ class Matching:
             AutolabelError: an entry belongs to two frames.
 
         """
-        for one in footage:
-            if isinstance(one, VideoRef):
-                for index, entries in self.imported.entries_of_video(one):
-                    self._take(entries, f"{one.address}#frame={index}")
+        for frame in footage:
+            if isinstance(frame, VideoRef):
+                for index, entries in self.imported.entries_of_video(frame):
+                    self._take(entries, f"{frame.address}#frame={index}")
                 continue
-            entries = self.imported.entries_of(one)
-            self._take(entries, one.uri)
-            self._count(one, entries)
+            entries = self.imported.entries_of(frame)
+            self._take(entries, frame.uri)
+            self._count(frame, entries)
 
     def _count(self, frame: FrameRef, entries: list[Entry]) -> None:
         self.frames += 1
@@ -579,35 +579,37 @@ class Matching:
 
     def open_videos(self, frames: Iterable[FrameRef]) -> None:
         """Count the frames that opened videos have; boxes of any other number have no frame."""
-        there = {one.uri: one for one in frames if "#frame=" in one.uri}
+        there = {frame.uri: frame for frame in frames if "#frame=" in frame.uri}
         opened = {uri.rpartition("#frame=")[0] for uri in there}
         for name, uri in list(self._frame_of.items()):
             if uri.rpartition("#frame=")[0] in opened and uri not in there:
                 del self._frame_of[name]
-        for one in there.values():
-            self._count(one, self.imported.entries_of(one))
+        for frame in there.values():
+            self._count(frame, self.imported.entries_of(frame))
 
-    def with_boxes(self, one: FoundSequence) -> FoundSequence:
+    def with_boxes(self, sequence: FoundSequence) -> FoundSequence:
         """Find the entries of a sequence's frames; returns it with the digest of its boxes.
 
         Raises:
-            AutolabelError: an entry belongs to two frames, or nobody can tell which frame is which
-                of those that the boxes count.
+            AutolabelError: an entry belongs to two frames, or it is not clear which frame is
+                which of those that the boxes count.
 
         """
-        self.add(one.frames)
+        self.add(sequence.frames)
         if self.imported.counted_frames is not None:
-            self._refuse_other_count(one.frames, self.imported.counted_frames)
-        return replace(one, boxes=self.imported.digest_of(one.frames))
+            self._refuse_other_count(sequence.frames, self.imported.counted_frames)
+        return replace(sequence, boxes=self.imported.digest_of(sequence.frames))
 
     def _refuse_other_count(self, footage: Iterable[Footage], counted_frames: int) -> None:
         """Refuse pictures with other numbers in their names, unless all were counted."""
-        frames = [one for one in footage if isinstance(one, FrameRef) and not part_of(one.uri)]
-        others = [one for one in frames if _number_in_name(one) is None]
-        if others and max(one.index for one in frames) + 1 != counted_frames:
+        frames = [
+            frame for frame in footage if isinstance(frame, FrameRef) and not part_of(frame.uri)
+        ]
+        others = [frame for frame in frames if _number_in_name(frame) is None]
+        if others and max(frame.index for frame in frames) + 1 != counted_frames:
             raise AutolabelError(
                 f"{self.imported.where} counts the pictures of a task, of which it has "
-                f"{counted_frames or 'nobody knows how many'}, from 0, and the names of "
+                f"{counted_frames or 'an unknown number'}, from 0, and the names of "
                 f"{len(frames)} such as {storage.redact(others[0].uri)} are other numbers: label "
                 "the task's pictures, all and no others, or export 'CVAT for images', which names "
                 "them"
@@ -627,7 +629,9 @@ class Matching:
     def unmatched(self) -> list[str]:
         """Names of entries with boxes that belong to no frame seen."""
         entries = self.imported.entries
-        return [one.name for one in entries if not one.empty and one.name not in self._frame_of]
+        return [
+            entry.name for entry in entries if not entry.empty and entry.name not in self._frame_of
+        ]
 
     def refuse_nothing(self, classes: Collection[str]) -> None:
         """Refuse to label nothing at all; call it when every frame has been seen.
@@ -651,7 +655,7 @@ class Matching:
     def _refuse_classes(self, wanted: set[str]) -> None:
         counts, mistakes = self.imported.class_counts, set[str]()
         if counts is None:
-            matched = [one for one in self.imported.entries if one.name in self._frame_of]
+            matched = [entry for entry in self.imported.entries if entry.name in self._frame_of]
             if len(matched) > MOST_READ:
                 return
             counts = Counter[str]()
@@ -664,7 +668,9 @@ class Matching:
             mistakes = wanted - counts.keys()
         unknown = {name for name in wanted if not counts.get(name)}
         if mistakes or unknown == wanted:
-            every = (f"{one} ({counted(counts[one], 'box', 'boxes')})" for one in sorted(counts))
+            every = (
+                f"{label} ({counted(counts[label], 'box', 'boxes')})" for label in sorted(counts)
+            )
             raise AutolabelError(
                 f"--classes {','.join(sorted(unknown))}: {self.imported.where} has no such boxes; "
                 f"its classes are: {', '.join(every) or 'none'}"

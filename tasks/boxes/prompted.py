@@ -58,9 +58,9 @@ class PromptedDetector(AnyDetector):
         self.file, self.classes = file, file.prompts
         data = file.read()
         self._session = open_session(file.path, None, CPU, model=data)
-        self._inputs = {one.name: one.shape for one in self._session.get_inputs()}
+        self._inputs = {node.name: node.shape for node in self._session.get_inputs()}
         pictures = [name for name, shape in self._inputs.items() if len(shape) == 4]
-        outputs = {one.name for one in self._session.get_outputs()}
+        outputs = {node.name for node in self._session.get_outputs()}
         if not takes_text(self._inputs):
             raise AutolabelError(
                 f"{file.path} takes no text (its inputs are {', '.join(self._inputs)}): "
@@ -139,7 +139,7 @@ class PromptedDetector(AnyDetector):
         if lacking:
             raise AutolabelError(f"{self.file.path}: unknown inputs {', '.join(sorted(lacking))}")
         found = run_session(self._session, names, inputs)
-        boxes, scores = (np.asarray(one[0]) for one in found)
+        boxes, scores = (np.asarray(batch[0]) for batch in found)
         if self._fractions:
             scores = 1 / (1 + np.exp(-np.clip(scores.astype(np.float64), -50, 50)))
             boxes = np.hstack([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, 2:]])
@@ -206,8 +206,8 @@ def text_inputs(model: Path, inputs: Mapping[str, Any], prompts: Sequence[str]) 
     length = width if isinstance(width, int) else None
     if "token_type_ids" in inputs:
         return _caption(tokenizer, inputs, prompts, length)
-    rows = [tokenizer.encode(one) for one in prompts]
-    return TextInputs(_padded([one.ids for one in rows], inputs, length))
+    rows = [tokenizer.encode(prompt) for prompt in prompts]
+    return TextInputs(_padded([row.ids for row in rows], inputs, length))
 
 
 def _embeddings(model: Path, prompts: Sequence[str]) -> FloatArray:
@@ -218,13 +218,13 @@ def _embeddings(model: Path, prompts: Sequence[str]) -> FloatArray:
         )
     try:
         with np.load(path) as stored:
-            unknown = [one for one in prompts if one not in stored]
+            unknown = [prompt for prompt in prompts if prompt not in stored]
             if unknown:
                 raise AutolabelError(
                     f"{path} has no embedding of {', '.join(unknown)}; it has those of "
                     f"{', '.join(stored)}"
                 )
-            return np.stack([stored[one].astype(np.float32).ravel() for one in prompts])
+            return np.stack([stored[prompt].astype(np.float32).ravel() for prompt in prompts])
     except (OSError, ValueError) as error:
         raise AutolabelError(f"cannot read the embeddings {path}: {error}") from error
 
@@ -246,30 +246,30 @@ def _caption(
     tokenizer: Any, inputs: Mapping[str, Any], prompts: Sequence[str], length: int | None
 ) -> TextInputs:
     caption, spans = "", []
-    for one in prompts:
-        spans.append((len(caption), len(caption) + len(one)))
-        caption += f"{one.lower()}. "
+    for prompt in prompts:
+        spans.append((len(caption), len(caption) + len(prompt)))
+        caption += f"{prompt.lower()}. "
     encoded = tokenizer.encode(caption.strip())
     offsets = list(enumerate(encoded.offsets))
     tokens = tuple(
         tuple(position for position, (at, to) in offsets if to > at and start <= at < end)
         for start, end in spans
     )
-    missing = [one for one, of in zip(prompts, tokens, strict=True) if not of]
+    missing = [prompt for prompt, of in zip(prompts, tokens, strict=True) if not of]
     if missing:
         raise AutolabelError(f"the tokenizer has no token for {', '.join(missing)}")
     return TextInputs(_padded([encoded.ids], inputs, length), tokens)
 
 
 def _padded(rows: list[list[int]], inputs: Mapping[str, Any], length: int | None) -> Inputs:
-    longest = max(len(one) for one in rows)
+    longest = max(len(row) for row in rows)
     if length is not None and longest > length:
         raise AutolabelError(
             f"the prompt has {longest} tokens, and the detector takes {length}: use fewer words"
         )
     ids = np.zeros((len(rows), length or longest), np.int64)
     mask = np.zeros_like(ids)
-    for row, one in enumerate(rows):
-        ids[row, : len(one)], mask[row, : len(one)] = one, 1
+    for row, numbers in enumerate(rows):
+        ids[row, : len(numbers)], mask[row, : len(numbers)] = numbers, 1
     every = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
     return {name: array for name, array in every.items() if name in inputs}

@@ -112,7 +112,9 @@ def _cvat(root: ET.Element, where: str) -> Rows:
         if element.tag == "image":
             images[name] = ImageRows(size_hw_of(element.get("height"), element.get("width")))
             for position, shape in enumerate(element):
-                images[name].add(f"{where}: image {name}: shape number {position}", _row, shape)
+                images[name].add(
+                    f"{where}: image {name}: shape number {position}", _row_of_shape, shape
+                )
             continue
         try:
             _add_track(images, element, size_hw_of(height, width), where)
@@ -131,7 +133,7 @@ def _add_track(
     size_hw: tuple[int, int] | None,
     where: str,
 ) -> None:
-    """Add the boxes of a track; a ValueError where nobody can tell whose they are."""
+    """Add the boxes of a track; a ValueError where it is not clear whose they are."""
     track = read_as(WHOLE_NUMBER, element.get("id") or "0", "id of a track")
     shapes: list[_Keyframe] = []
     passed_over: set[str] = set()  # a track is one, in however many frames
@@ -160,7 +162,7 @@ def _add_track(
         image.take(Row(label, box, score, track))
 
 
-def _row(shape: ET.Element) -> Row | str:
+def _row_of_shape(shape: ET.Element) -> Row | str:
     box = _box(shape)
     if isinstance(box, str):
         return box
@@ -168,7 +170,11 @@ def _row(shape: ET.Element) -> Row | str:
 
 
 def _attributes(shape: ET.Element) -> dict[str, str]:
-    return {one.get("name", ""): one.text for one in shape.iter("attribute") if one.text}
+    return {
+        attribute.get("name", ""): attribute.text
+        for attribute in shape.iter("attribute")
+        if attribute.text
+    }
 
 
 def _box(shape: ET.Element) -> Xyxy | str:

@@ -5,7 +5,7 @@ centre's, or `class x1 y1 x2 y2 x3 y3 ...`, a polygon, which stands for the box 
 either may be a score, the id of a track, or both; behind a box, keypoints, whose count a data.yaml
 tells as `kpt_shape`; without that, what may be keypoints is no polygon. Nothing in a line says
 which it is: all lines of all files have one form, that which fits the most of them, and which is
-told. Where two fit and say different things, nobody can tell, and the files are refused.
+told. Where two fit and say different things, the files are refused.
 """
 
 import math

@@ -183,7 +183,7 @@ class Detector(AnyDetector):
         self._input, self._output = self._session.get_inputs(), self._session.get_outputs()
         if len(self._input) != 1 or len(self._output) != 1 or len(self._input[0].shape) != 4:
             what = f"{len(self._input)} inputs, {len(self._output)} outputs"
-            if takes_text({one.name: one.shape for one in self._input}):
+            if takes_text({node.name: node.shape for node in self._input}):
                 what += "; it takes text: say what to look for with --prompt 'car, traffic cone'"
             raise self._not_yolox(what)
         batch, _, height, width = self._input[0].shape
@@ -265,19 +265,19 @@ class Detector(AnyDetector):
         wanted = self.class_mask(classes)
         rows: Callable[[], list[LikelyRows]] = partial(self._likely, images, min_score)
         if self._network is not None:
-            frames = [one.pixels for one in images if isinstance(one.pixels, StagedFrame)]
-            sizes = [one.scaled_wh for one in images]
+            frames = [image.pixels for image in images if isinstance(image.pixels, StagedFrame)]
+            sizes = [image.scaled_wh for image in images]
             rows = self._network.start(frames, sizes, min_score)
         return lambda: [
-            self._boxes(one, image, wanted, min_score)
-            for one, image in zip(rows(), images, strict=True)
+            self._boxes(found, image, wanted, min_score)
+            for found, image in zip(rows(), images, strict=True)
         ]
 
     def _likely(self, images: Sequence[Letterboxed], min_score: float) -> list[LikelyRows]:
         rows = self._run(images)
         if rows.shape[1] != len(self._grid) or rows.shape[2] != 5 + len(self.classes):
             raise self._not_yolox(f"output {rows.shape} for an input of {self.input_hw}")
-        return [LikelyRows.likely(one, min_score) for one in rows]
+        return [LikelyRows.likely(found, min_score) for found in rows]
 
     def _run(self, images: Sequence[Letterboxed]) -> FloatArray:
         planes = [np.asarray(image.pixels) for image in images]

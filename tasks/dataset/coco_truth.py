@@ -18,12 +18,12 @@ from pycocotools import mask as coco_mask
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from sam2_core.arrays import Arrays
+from sam2_core.mask_geometry import mask_of
 from sam2_core.types import AutolabelError, Boxes, FloatArray, IntArray
 from tasks.boxes.coco_json import (
     CocoFile,
     CocoImage,
     box_of,
-    mask_of,
     read_coco_json,
     wrong_value,
 )

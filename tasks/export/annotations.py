@@ -124,7 +124,7 @@ class CocoWriter(Writer):
         categories = [
             {"id": number, "name": name} for number, name in enumerate(self.classes.names, 1)
         ]
-        for name in [one for one in self.splits if not one.endswith("/annotations")]:
+        for name in [split for split in self.splits if not split.endswith("/annotations")]:
             ending = f"_{name}" if name else ""
             with self.sink.open(f"annotations/instances{ending}.json") as file:
                 file.write('{"info": {"description": "labels of sam2-autolabel"},\n"categories": ')
@@ -198,7 +198,7 @@ class YoloWriter(Writer):
         return {**facts, **self._loss.facts(), **self._names.facts()}
 
 
-_STEP_US = 100_000  # between frames that nobody knows the time of
+_STEP_US = 100_000  # between frames without a time
 Row = dict[str, Any]
 
 
@@ -251,9 +251,9 @@ class T4Writer(Writer):
             "timestamp": time_us, "is_key_frame": True, "next": "", "prev": "",
             "is_valid": True,
         })  # fmt: skip
-        for number, one in enumerate(frame.instances):
-            self.classes.number(one.label)
-            _annotate(tables, frame, one, data, token("object_ann", data, number))
+        for number, instance in enumerate(frame.instances):
+            self.classes.number(instance.label)
+            _annotate(tables, frame, instance, data, token("object_ann", data, number))
 
     def _end(self) -> None:
         tables = self._tables
@@ -278,27 +278,30 @@ def _time_us(frame: ExportFrame | FrameRef) -> int:
     return frame.timestamp_ns // 1000
 
 
-def _annotate(tables: _Tables, frame: ExportFrame, one: Instance, data: str, name: str) -> None:
+def _annotate(
+    tables: _Tables, frame: ExportFrame, instance: Instance, data: str, name: str
+) -> None:
     """Write a label: `name` is its token, `data` that of its picture."""
-    category = token("category", one.label)
-    who: tuple[object, ...] = (frame.series, one.label, one.track_id)
-    instance = token("instance", *(who if one.track_id is not None else (name,)))
-    row = tables.instances.setdefault(instance, {
-        "token": instance, "category_token": category, "nbr_annotations": 0,
-        "instance_name": f"{frame.series}::{'' if one.track_id is None else one.track_id}",
+    category = token("category", instance.label)
+    who: tuple[object, ...] = (frame.series, instance.label, instance.track_id)
+    track = "" if instance.track_id is None else instance.track_id
+    instance_token = token("instance", *(who if track != "" else (name,)))
+    row = tables.instances.setdefault(instance_token, {
+        "token": instance_token, "category_token": category, "nbr_annotations": 0,
+        "instance_name": f"{frame.series}::{track}",
         "first_annotation_token": name, "last_annotation_token": name,
     })  # fmt: skip
     row["nbr_annotations"] += 1
     row["last_annotation_token"] = name
-    x, y, width, height = tight_box(one, frame.size_hw)
-    by_machine = not one.decision
-    metadata = {"name": frame.model, "score": one.score, "uncertainty": one.risk}
+    x, y, width, height = tight_box(instance, frame.size_hw)
+    by_machine = not instance.decision
+    metadata = {"name": frame.model, "score": instance.score, "uncertainty": instance.risk}
     tables.annotations.add({
-        "token": name, "sample_data_token": data, "instance_token": instance,
+        "token": name, "sample_data_token": data, "instance_token": instance_token,
         "category_token": category, "attribute_tokens": [],
         "bbox": [int(x), int(y), int(x + width), int(y + height)],
         "mask": {
-            "size": list(frame.size_hw), "counts": base64.b64encode(one.rle).decode("ascii"),
+            "size": list(frame.size_hw), "counts": base64.b64encode(instance.rle).decode("ascii"),
         },
         "automatic_annotation": by_machine,
         "autolabel_metadata": [metadata] if by_machine else None,

@@ -73,8 +73,11 @@ def fitting(captions: Sequence[Caption], size_hw: tuple[int, ...]) -> tuple[int,
     small = max(_LEAST_PX, round(0.65 * large))
     ways = [(large, 0), *((small, shorter) for shorter in range(3))]
     for size_px, shorter in ways:
-        chosen = [replace(one, texts=one.texts[shorter:] or one.texts[-1:]) for one in captions]
-        width = sum(width_px(one.texts[0], size_px) for one in chosen)
+        chosen = [
+            replace(caption, texts=caption.texts[shorter:] or caption.texts[-1:])
+            for caption in captions
+        ]
+        width = sum(width_px(caption.texts[0], size_px) for caption in chosen)
         if width * line_px(size_px) <= _MOST_HIDDEN * size_hw[0] * size_hw[1]:
             break
     return size_px, chosen
@@ -124,10 +127,10 @@ def write_captions(picture: Picture, captions: Sequence[Caption], size_px: int) 
 
     """
     written = placed(captions, picture.shape[:2], size_px)
-    for one, _, rect in written:
-        _lead(picture, one, rect)
-    for one, text, (left, top, right, bottom) in written:
-        picture[top:bottom, left:right] = text_picture(text, size_px, one.color)
+    for caption, _, rect in written:
+        _lead(picture, caption, rect)
+    for caption, text, (left, top, right, bottom) in written:
+        picture[top:bottom, left:right] = text_picture(text, size_px, caption.color)
     return len(captions) - len(written)
 
 
@@ -141,33 +144,36 @@ def placed(
     """
     wanted = list(captions)
     # Boxes that a caption would hide; of larger ones it hides a part.
-    boxes = np.array([one.box_xyxy_px for one in wanted], np.float64).reshape(-1, 4)
+    boxes = np.array([caption.box_xyxy_px for caption in wanted], np.float64).reshape(-1, 4)
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     small = boxes[areas < (_HIDDEN_LINES * line_px(size_px)) ** 2]
     taken = np.zeros((0, 4))
     found = []
-    for one in wanted:
-        text, rect = _placed(one, taken, small, size_hw, size_px)
+    for caption in wanted:
+        text, rect = _place_caption(caption, taken, small, size_hw, size_px)
         if rect is not None:
             taken = np.vstack([taken, rect])
-            found.append((one, text, rect))
+            found.append((caption, text, rect))
     return found
 
 
-def _placed(
-    one: Caption, taken: Numbers, small: Numbers, size_hw: tuple[int, ...], size_px: int
+def _place_caption(
+    caption: Caption, taken: Numbers, small: Numbers, size_hw: tuple[int, ...], size_px: int
 ) -> tuple[str, Rect | None]:
     """Find a form of a caption and a free place near its box for it; best where it hides nothing.
 
     The whole caption over a small box is better than the shortest one beside it.
     """
     both, height = np.vstack([taken, small]), line_px(size_px)
-    forms = [*((text, both) for text in one.texts[:2]), *((text, taken) for text in one.texts)]
+    forms = [
+        *((text, both) for text in caption.texts[:2]),
+        *((text, taken) for text in caption.texts),
+    ]
     for text, others in forms:
         width = width_px(text, size_px)
         if width > size_hw[1] or height > size_hw[0]:
             continue
-        for left, top in _positions(one, width, height, size_hw):
+        for left, top in _positions(caption, width, height, size_hw):
             rect = (left, top, left + width, top + height)
             free = (
                 (others[:, 0] >= rect[2]) | (others[:, 2] <= left)
@@ -179,10 +185,10 @@ def _placed(
 
 
 def _positions(
-    one: Caption, width: int, height: int, size_hw: tuple[int, ...]
+    caption: Caption, width: int, height: int, size_hw: tuple[int, ...]
 ) -> Iterator[tuple[int, int]]:
     """Yield places (left, top) for a caption, the best ones first: above the box, below it, on."""
-    left, top, right, bottom = (round(side) for side in one.box_xyxy_px)
+    left, top, right, bottom = (round(side) for side in caption.box_xyxy_px)
     last_x, last_y = size_hw[1] - width, size_hw[0] - height
     for line in range(_REACH_LINES):
         for y in (top - (line + 1) * height, bottom + line * height, top + line * height):
@@ -191,9 +197,9 @@ def _positions(
                     yield min(max(x, 0), last_x), y
 
 
-def _lead(picture: Picture, one: Caption, rect: Rect) -> None:
+def _lead(picture: Picture, caption: Caption, rect: Rect) -> None:
     """Draw a line from a caption that is away from its box to the box."""
-    left, top, right, bottom = (round(side) for side in one.box_xyxy_px)
+    left, top, right, bottom = (round(side) for side in caption.box_xyxy_px)
     gap = max(top - rect[3], rect[1] - bottom)
     if gap <= 0:
         return
@@ -201,10 +207,10 @@ def _lead(picture: Picture, one: Caption, rect: Rect) -> None:
     start, end = (rect[3], top) if top > rect[3] else (rect[1], bottom)
     width = max(1, round(picture.shape[1] / 1280))
     view: Any = picture
-    cv2.line(view, (x, start), ((left + right) // 2, end), one.color, width, cv2.LINE_AA)
+    cv2.line(view, (x, start), ((left + right) // 2, end), caption.color, width, cv2.LINE_AA)
 
 
-_UNKNOWN_NS = 100_000_000  # between frames that nobody knows the time of
+_UNKNOWN_NS = 100_000_000  # between frames without a time
 _MS = 1_000_000
 _MOST_NS = 100_000_000_000  # that a picture is shown: no film of years, whatever times tell
 _TICKS = 90_000  # a second, as players of MP4 are used to: 24, 25 and 30 frames/s are whole numbers
@@ -345,8 +351,8 @@ def paint(frame: ExportFrame) -> Picture | None:
     if picture.shape[:2] != frame.size_hw:
         return None
     width = max(1, round(max(frame.size_hw) / 640))
-    for one in sorted(frame.instances, key=lambda one: -one.area_px):
-        mask, color = bitmap(one, frame.size_hw), color_of(one)
+    for instance in sorted(frame.instances, key=lambda instance: -instance.area_px):
+        mask, color = bitmap(instance, frame.size_hw), color_of(instance)
         inside = mask > 0
         picture[inside] = (0.55 * picture[inside] + 0.45 * np.array(color)).astype(np.uint8)
         outlines, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
@@ -361,9 +367,9 @@ def caption(picture: Picture, frame: ExportFrame) -> None:
     """
     share = np.array([picture.shape[1], picture.shape[0]] * 2) / (frame.size_hw[::-1] * 2)
     every = []
-    for one in sorted(frame.instances, key=lambda one: -one.area_px):
-        left, top, right, bottom = (float(side) for side in np.array(one.box_xyxy_px) * share)
-        every.append(Caption(_texts(one), (left, top, right, bottom), color_of(one)))
+    for instance in sorted(frame.instances, key=lambda instance: -instance.area_px):
+        left, top, right, bottom = (float(side) for side in np.array(instance.box_xyxy_px) * share)
+        every.append(Caption(_texts(instance), (left, top, right, bottom), color_of(instance)))
     size_px, captions = fitting(every, picture.shape[:2])
     missing = write_captions(picture, captions, size_px)
     if missing:
@@ -372,12 +378,12 @@ def caption(picture: Picture, frame: ExportFrame) -> None:
         picture[-note.shape[0] :, : note.shape[1]] = note
 
 
-def _texts(one: Instance) -> tuple[str, ...]:
+def _texts(instance: Instance) -> tuple[str, ...]:
     """Caption of a label, and shorter ones."""
-    name = one.label if one.track_id is None else f"{one.label} #{one.track_id}"
-    shortest = one.label[:3] if one.track_id is None else f"#{one.track_id}"
-    source = one.source.get("source", "")
-    return " ".join(filter(None, [name, source, f"risk {one.risk:.0%}"])), name, shortest
+    name = instance.label if instance.track_id is None else f"{instance.label} #{instance.track_id}"
+    shortest = instance.label[:3] if instance.track_id is None else f"#{instance.track_id}"
+    source = instance.source.get("source", "")
+    return " ".join(filter(None, [name, source, f"risk {instance.risk:.0%}"])), name, shortest
 
 
 class _Series:
@@ -430,9 +436,9 @@ def _sheet(thumbs: Sequence[Picture]) -> Picture:
     rows = -(-len(thumbs) // columns)
     height, width = thumbs[0].shape[:2]
     sheet = _paper(rows * height, columns * (width + _GAP) - _GAP)
-    for position, one in enumerate(thumbs):
+    for position, thumb in enumerate(thumbs):
         top, left = position // columns * height, position % columns * (width + _GAP)
-        sheet[top : top + height, left : left + width] = one
+        sheet[top : top + height, left : left + width] = thumb
     return sheet
 
 

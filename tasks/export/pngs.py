@@ -45,7 +45,7 @@ _MOST_OF_DAVIS = 254  # 255 is void: pixels that no evaluation counts
 def _owners(
     frame: ExportFrame, numbers: Sequence[int], notes: ExportNotes | None = None
 ) -> npt.NDArray[np.int32]:
-    """Return who owns each pixel: int32 (H, W), positions of labels, -1 for nobody.
+    """Return who owns each pixel: int32 (H, W), positions of labels, -1 for none.
 
     Of equal scores the first owns it. Labels whose number is 0 are not written: they own none. Of
     labels that are covered entirely `notes` counts.
@@ -81,7 +81,7 @@ class PngWriter(Writer):
         """Write a frame."""
         self.sink.image(f"images/{frame.file_name}", frame.image)
         numbers = range(1, len(frame.instances) + 1)
-        classes = [self.classes.number(one.label) + 1 for one in frame.instances]
+        classes = [self.classes.number(instance.label) + 1 for instance in frame.instances]
         if len(numbers) >= 1 << 16 or max(classes, default=0) >= 1 << 8:
             why = "more than 65,535 labels in a frame, or 255 classes"
             self.notes.no_place(why, len(numbers))
@@ -91,10 +91,10 @@ class PngWriter(Writer):
         self.sink.write(f"semantic/{frame.name}.png", _png(_values(owner, classes, np.uint8)))
         rows = [
             {
-                "number": number, "label": one.label, "class": class_, "score": one.score,
-                "track_id": one.track_id, "risk": one.risk, "area_px": one.area_px,
+                "number": number, "label": instance.label, "class": class_, "score": instance.score,
+                "track_id": instance.track_id, "risk": instance.risk, "area_px": instance.area_px,
             }
-            for number, one, class_ in zip(numbers, frame.instances, classes, strict=True)
+            for number, instance, class_ in zip(numbers, frame.instances, classes, strict=True)
         ]  # fmt: skip
         self.sink.write(f"labels/{frame.name}.json", json.dumps(rows).encode())
 
@@ -125,10 +125,10 @@ class CityscapesWriter(Writer):
         ids: list[int] = []
         full: list[int] = []
         counts = Counter[int]()
-        for one in frame.instances:
-            number, told_apart = CITYSCAPES.get(one.label.lower(), (0, False))
+        for instance in frame.instances:
+            number, told_apart = CITYSCAPES.get(instance.label.lower(), (0, False))
             if not number:
-                self.notes.no_place(f"class {one.label} is none of Cityscapes'")
+                self.notes.no_place(f"class {instance.label} is none of Cityscapes'")
             ids.append(number)
             full.append(number * 1000 + counts[number] if told_apart else number)
             counts[number] += 1
@@ -168,7 +168,9 @@ class MotsWriter(Writer):
         self._maps.setdefault(frame.split or "all", {})[name] = line
         self.sink.image(f"images/{name}/{frame.index:06d}{frame.usual_suffix}", frame.image)
         values = [0] * len(frame.instances)
-        known = [n for n, one in enumerate(frame.instances) if one.label.lower() in MOTS_IDS]
+        known = [
+            n for n, instance in enumerate(frame.instances) if instance.label.lower() in MOTS_IDS
+        ]
         self.notes.no_place("class is neither car nor pedestrian", len(values) - len(known))
         chosen = [frame.instances[n] for n in known]
         for n, number in zip(known, self._numbers.of(frame, chosen), strict=True):

@@ -80,19 +80,21 @@ class CvatWriter(Writer):
         return {}
 
 
-def _cvat_mask(one: Instance, left: int, top: int, crop: npt.NDArray[np.uint8]) -> str:
+def _cvat_mask(instance: Instance, left: int, top: int, crop: npt.NDArray[np.uint8]) -> str:
     lengths = ", ".join(map(str, run_lengths(crop).tolist()))
     values = (
-        f"{one.score:.6f}", f"{one.risk:.6f}", "" if one.track_id is None else str(one.track_id),
-        one.decision, one.source.get("source", ""),
+        f"{instance.score:.6f}", f"{instance.risk:.6f}",
+        "" if instance.track_id is None else str(instance.track_id),
+        instance.decision, instance.source.get("source", ""),
     )  # fmt: skip
     told = "".join(
         f'<attribute name="{name}">{escape(value)}</attribute>'
         for name, value in zip(_ATTRIBUTES, values, strict=True)
     )
-    origin = "manual" if one.decision else "auto"
+    origin = "manual" if instance.decision else "auto"
     return (
-        f'    <mask label={quoteattr(one.label)} source="{origin}" occluded="0" rle="{lengths}" '
+        f'    <mask label={quoteattr(instance.label)} source="{origin}" occluded="0" '
+        f'rle="{lengths}" '
         f'left="{left}" top="{top}" width="{crop.shape[1]}" height="{crop.shape[0]}" z_order="0">'
         f"{told}</mask>\n"
     )
@@ -115,9 +117,11 @@ class LabelStudioWriter(Writer):
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
         self.sink.image(f"images/{frame.file_name}", frame.image)
-        results = [self._result(one, number, frame) for number, one in enumerate(frame.instances)]
-        by_people = [one for one in results if one["meta"]["decision"]]
-        by_model = [one for one in results if not one["meta"]["decision"]]
+        results = [
+            self._result(instance, number, frame) for number, instance in enumerate(frame.instances)
+        ]
+        by_people = [result for result in results if result["meta"]["decision"]]
+        by_model = [result for result in results if not result["meta"]["decision"]]
         task: dict[str, Any] = {
             "data": {
                 "image": f"{_SERVED}{quote(frame.file_name)}", "sequence_id": frame.sequence_id,
@@ -125,7 +129,7 @@ class LabelStudioWriter(Writer):
                 "timestamp_ns": frame.timestamp_ns,
             },
             "predictions": [{
-                "model_version": frame.model, "score": min(one["score"] for one in by_model),
+                "model_version": frame.model, "score": min(result["score"] for result in by_model),
                 "result": by_model,
             }] if by_model else [],
             # An annotation without a label says that somebody has looked and seen nothing.
@@ -133,27 +137,28 @@ class LabelStudioWriter(Writer):
         }  # fmt: skip
         self.splits[frame.split].add(task)
 
-    def _result(self, one: Instance, number: int, frame: ExportFrame) -> dict[str, Any]:
-        self.classes.number(one.label)
+    def _result(self, instance: Instance, number: int, frame: ExportFrame) -> dict[str, Any]:
+        self.classes.number(instance.label)
         height, width = frame.size_hw
         name = f"{frame.series}/{frame.index}/{number}"
         return {
             "id": hashlib.sha256(name.encode()).hexdigest()[:10], "type": "brushlabels",
             "from_name": "mask", "to_name": "image", "original_width": width,
-            "original_height": height, "image_rotation": 0, "score": round(one.score, 6),
+            "original_height": height, "image_rotation": 0, "score": round(instance.score, 6),
             "value": {
-                "format": "rle", "rle": list(packed(bitmap(one, frame.size_hw))),
-                "brushlabels": [one.label],
+                "format": "rle", "rle": list(packed(bitmap(instance, frame.size_hw))),
+                "brushlabels": [instance.label],
             },
             "meta": {
-                "risk": round(one.risk, 6), "track_id": one.track_id, "decision": one.decision,
-                **one.source,
+                "risk": round(instance.risk, 6), "track_id": instance.track_id,
+                "decision": instance.decision,
+                **instance.source,
             },
         }  # fmt: skip
 
     def close(self) -> Mapping[str, Any]:
         """Put the files together."""
-        labels = "".join(f"    <Label value={quoteattr(one)}/>\n" for one in self.classes.names)
+        labels = "".join(f"    <Label value={quoteattr(name)}/>\n" for name in self.classes.names)
         config = (
             '<View>\n  <Image name="image" value="$image" zoom="true"/>\n'
             f'  <BrushLabels name="mask" toName="image">\n{labels}  </BrushLabels>\n</View>\n'
@@ -238,10 +243,10 @@ class FiftyOneWriter(Writer):
         self.splits[""].add(sample)
 
     def _detection(
-        self, number: int, frame: ExportFrame, one: Instance,
+        self, number: int, frame: ExportFrame, instance: Instance,
         box_xyxy_px: tuple[int, int, int, int], mask: npt.NDArray[np.bool_],
     ) -> dict[str, Any]:  # fmt: skip
-        self.classes.number(one.label)
+        self.classes.number(instance.label)
         name = f"{frame.series}/{frame.index}/{number}"
         left, top, right, bottom = box_xyxy_px
         height, width = frame.size_hw
@@ -249,10 +254,11 @@ class FiftyOneWriter(Writer):
         data = base64.b64encode(npy_zlib(mask)).decode("ascii")
         return {
             "_id": {"$oid": hashlib.sha256(name.encode()).hexdigest()[:24]}, "_cls": "Detection",
-            "tags": [], "attributes": {}, "label": one.label, "bounding_box": box,
-            "mask": {"$binary": {"base64": data, "subType": "00"}}, "confidence": one.score,
-            "index": one.track_id, "risk": one.risk, "predicted_iou": one.predicted_iou,
-            "decision": one.decision, **one.source,
+            "tags": [], "attributes": {}, "label": instance.label, "bounding_box": box,
+            "mask": {"$binary": {"base64": data, "subType": "00"}}, "confidence": instance.score,
+            "index": instance.track_id, "risk": instance.risk,
+            "predicted_iou": instance.predicted_iou, "decision": instance.decision,
+            **instance.source,
         }  # fmt: skip
 
     def close(self) -> Mapping[str, Any]:

@@ -82,7 +82,7 @@ class Decided:
 
     Attributes:
         instances: accepted, corrected and added labels, and those of a finished frame.
-        remade: labels that were followed and that nobody has decided on since.
+        remade: labels that were followed and are undecided since.
         settled: positions of the machine's boxes that these take the place of, or that are wrong.
         reviewed: whether a decision stands, of those that were asked for.
         empty: whether a person has confirmed that nothing is there.
@@ -107,8 +107,10 @@ _ALL_BOXES = frozenset(range(1 << 16))
 def decisions(
     dataset: Any, manifest: Manifest, labeled: Sequence[LabeledFrame], choice: Choice
 ) -> Mapping[int, Decided]:
-    """Decisions by frame index, without those set aside; frames nobody looked at are not there."""
-    index_of = {sample_id(frame_key(one.frame, manifest.frames_uri)): one.frame for one in labeled}
+    """Decisions by frame index, without those set aside; frames without a review are not there."""
+    index_of = {
+        sample_id(frame_key(frame.frame, manifest.frames_uri)): frame.frame for frame in labeled
+    }
     found = {}
     for sample in sample_collection(dataset).find({"_id": {"$in": list(index_of)}}):
         frame = index_of[sample["_id"]]
@@ -218,7 +220,7 @@ class Choice:
 
     @property
     def decided_only(self) -> bool:
-        """Whether labels that nobody has decided on are left out."""
+        """Whether undecided labels are left out."""
         return bool(self.reviewed or self.decisions or self.reviewers)
 
     def is_by(self, who: str | None) -> bool:
@@ -332,7 +334,7 @@ class Frames:
         for camera in _cameras(manifest):
             for labeled in recorded_parts(self._out_uri, manifest, camera, tracks):
                 if self._pictures:
-                    refuse_unknown(one.frame for one in labeled)
+                    refuse_unknown(frame.frame for frame in labeled)
 
     def _of_sequence(self, manifest: Manifest, folder: str) -> Iterator[ExportFrame]:
         tracks, names = read_tracks(self._out_uri, manifest), DistinctNames()
@@ -351,7 +353,7 @@ class Frames:
         """Yield the frames of one chunk alone; risk is judged within it."""
         tracks = read_tracks(self._out_uri, manifest)
         labeled = recorded_labels(self._out_uri, chunk, manifest)
-        labeled = [tracks.joined(one) for one in labeled] if tracks else labeled
+        labeled = [tracks.joined(frame) for frame in labeled] if tracks else labeled
         camera = _Camera((manifest.sequence_id, *filter(None, [chunk.camera])))
         yield from self._of_chunk(manifest, labeled, compute_risk(labeled), camera)
 
@@ -363,26 +365,26 @@ class Frames:
         if self._dataset is not None:
             decided = decisions(self._dataset, manifest, labeled, self._choice)
         rows = [
-            (one, judgement, decided.get(one.frame.index, UNDECIDED))
-            for one, judgement in zip(labeled, judged, strict=True)
-            if one.failure is None
+            (frame, judgement, decided.get(frame.frame.index, UNDECIDED))
+            for frame, judgement in zip(labeled, judged, strict=True)
+            if frame.failure is None
         ]
         self._notes.leave_out("frame failed", len(labeled) - len(rows))
         if self._choice.decided_only:
-            others = [len(one.boxes) for one, _, decision in rows if not decision.reviewed]
+            others = [len(frame.boxes) for frame, _, decision in rows if not decision.reviewed]
             self._notes.leave_out("frame without a decision that counts", len(others))
             self._notes.leave_out("label on such a frame", sum(others))
             rows = [row for row in rows if row[2].reviewed]
-        pictures = find_pictures([one.frame for one, _, _ in rows] if self._pictures else ())
+        pictures = find_pictures([frame.frame for frame, _, _ in rows] if self._pictures else ())
         split = split_of(manifest.sequence_id, self._choice.splits)
         model = manifest.stamp.model.name if manifest.stamp.model else ""
-        for one, judgement, decision in rows:
-            frame = one.frame
+        for labels, judgement, decision in rows:
+            frame = labels.frame
             if frame.uri in pictures.changed:
                 self._notes.leave_out("frame whose picture has changed since")
                 continue
-            instances = tuple(self._instances(one, judgement, decision))
-            is_finished = len(decision.settled) >= len(one.boxes)
+            instances = tuple(self._instances(labels, judgement, decision))
+            is_finished = len(decision.settled) >= len(labels.boxes)
             if self._choice.decided_only and not instances and not is_finished:
                 self._notes.leave_out("frame that is not finished, with nothing held to be right")
                 continue
@@ -396,18 +398,18 @@ class Frames:
             )  # fmt: skip
 
     def _instances(
-        self, one: LabeledFrame, judgement: Judgement, decided: Decided
+        self, frame: LabeledFrame, judgement: Judgement, decided: Decided
     ) -> Iterator[Instance]:
-        """Choose labels of a frame: the machine's that nobody decided on, and people's."""
+        """Choose labels of a frame: the machine's undecided ones, and people's."""
         found = list(decided.instances)
         for why, count in decided.left_out.items():
             self._notes.leave_out(why, count)
-        undecided = [row for row in range(len(one.boxes)) if row not in decided.settled]
+        undecided = [row for row in range(len(frame.boxes)) if row not in decided.settled]
         if self._choice.decided_only:
             self._notes.leave_out(UNDECIDED_LABEL, len(undecided) + len(decided.remade))
-        elif one.masks is not None:
+        elif frame.masks is not None:
             found += decided.remade
-            found += [self._instance(one, one.masks, judgement, row) for row in undecided]
+            found += [self._instance(frame, frame.masks, judgement, row) for row in undecided]
         for instance in found:
             self._notes.classes.add(instance.label)
             mapped = self._choice.class_map.get(instance.label, instance.label)
@@ -418,10 +420,10 @@ class Frames:
                 yield replace(instance, label=mapped)
 
     def _instance(
-        self, one: LabeledFrame, masks: Masks, judgement: Judgement, number: int
+        self, frame: LabeledFrame, masks: Masks, judgement: Judgement, number: int
     ) -> Instance:
-        boxes = one.boxes
-        names = (self._choice.track_classes and one.track_labels) or boxes.labels
+        boxes = frame.boxes
+        names = (self._choice.track_classes and frame.track_labels) or boxes.labels
         self._notes.named_as_track += names[number] != boxes.labels[number]
         left, top, right, bottom = (float(side) for side in boxes.xyxy_px[number])
         return Instance(
@@ -433,7 +435,7 @@ class Frames:
             None if boxes.track_ids is None else int(boxes.track_ids[number]),
             float(judgement.risk[number]),
             float(masks.predicted_iou[number]),
-            source=one.source_of(number),
+            source=frame.source_of(number),
         )
 
     def _why_not(self, instance: Instance, label: str) -> str:
@@ -525,13 +527,17 @@ def uncertified_runs(out_uri: str, manifests: Iterable[Manifest]) -> dict[str, s
         {run_key: the verdict that the run's reports have, several joined, "unknown" for none}.
 
     """
-    stamps = [one.stamp for one in manifests]
-    keys = sorted({one.run_key for one in stamps if one.parameters.get("allow_uncertified")})
+    stamps = [manifest.stamp for manifest in manifests]
+    keys = sorted({stamp.run_key for stamp in stamps if stamp.parameters.get("allow_uncertified")})
     verdicts = {}
     for key in keys:
         found = [report.get("certificate") for report in read_reports(out_uri, key)]
         known = sorted(
-            {str(one["verdict"]) for one in found if isinstance(one, dict) and "verdict" in one}
+            {
+                str(certificate["verdict"])
+                for certificate in found
+                if isinstance(certificate, dict) and "verdict" in certificate
+            }
         )
         verdicts[key] = ", ".join(known) or "unknown"
     return verdicts
@@ -619,7 +625,7 @@ def export(
     first = next(stream, None)
     if first is None and choice.decided_only:  # before a folder looks like an export
         some = choice.decisions or choice.reviewers
-        why = "no decision is so" if some else frames.set_aside or "nobody has reviewed a frame yet"
+        why = "no decision is so" if some else frames.set_aside or "no frame is reviewed yet"
         raise NothingFoundError(f"nothing to export: {why}")
     name = None if dataset is None else dataset.name
     command = repr((storage.canonical(out_uri), name, format_, choice, images))
@@ -631,7 +637,7 @@ def export(
             sequences.add(frame.sequence_id)
             counts["frames"] += 1
             counts["instances"] += len(frame.instances)
-            states.update(one.decision for one in frame.instances if one.decision)
+            states.update(instance.decision for instance in frame.instances if instance.decision)
             counts["without_labels"] += not frame.instances
             if frame.confirmed_empty:
                 empty.append(frame.key)
@@ -640,7 +646,7 @@ def export(
         facts = writer.close()
         report = {
             "format": format_, "dataset": name,
-            "runs": sorted({one.stamp.run_key for one in frames.manifests}),
+            "runs": sorted({manifest.stamp.run_key for manifest in frames.manifests}),
             "sequences": len(sequences), "frames": counts["frames"],
             "instances": counts["instances"] - notes.unwritten,
             "frames_without_picture": counts["without_picture"],
@@ -707,7 +713,7 @@ def write_overlays(out_uri: str, run_key: str, count: int) -> list[str]:
         if not wanted:
             continue
         try:
-            labeled = [one for one in frames.of_chunk(manifest, chunk) if one.instances]
+            labeled = [frame for frame in frames.of_chunk(manifest, chunk) if frame.instances]
         except (IncompleteArtifactError, UnknownSourceError) as error:
             log.warning("no overlays of %s: %s", chunk.stem, error)
             continue

@@ -218,7 +218,7 @@ class Instance:
         track_id: the same for one object in all frames of a camera, or None.
         risk: how likely the label is wrong, in [0, 1].
         predicted_iou: what the model expects of its mask.
-        decision: what people decided, "" where nobody has looked.
+        decision: what people decided, "" without a decision.
         source: of an instance that no detector has found, `LabeledFrame.source_of`.
         review: who decided, when, and what was changed.
 
@@ -328,10 +328,10 @@ def tight_crops(
 
     The masks are bool (height, width) of their boxes; no picture of the whole image is made.
     """
-    masks = masks_of([one.rle for one in frame.instances], frame.size_hw)
-    for one, mask, box in zip(frame.instances, masks, bounds_of(masks).tolist(), strict=True):
+    masks = masks_of([instance.rle for instance in frame.instances], frame.size_hw)
+    for instance, mask, box in zip(frame.instances, masks, bounds_of(masks).tolist(), strict=True):
         left, top, right, bottom = box
-        yield one, (left, top, right, bottom), cut_out(mask, box)
+        yield instance, (left, top, right, bottom), cut_out(mask, box)
 
 
 class DistinctNames:
@@ -450,13 +450,13 @@ class ObjectNumbers:
         """Return a number for each of some labels of a frame."""
         if frame.series != self._series:
             self._series, self._of_track = frame.series, {}
-        for one in instances:
-            if one.track_id is not None:
-                self._of_track.setdefault(one.track_id, len(self._of_track) + 1)
+        for instance in instances:
+            if instance.track_id is not None:
+                self._of_track.setdefault(instance.track_id, len(self._of_track) + 1)
         free = len(self._of_track)
         numbers: list[int] = []
-        for one in instances:
-            number = 0 if one.track_id is None else self._of_track[one.track_id]
+        for instance in instances:
+            number = 0 if instance.track_id is None else self._of_track[instance.track_id]
             if not number or number in numbers:  # a track that is there twice in one frame
                 free += 1
                 number = free

@@ -43,10 +43,10 @@ class CacheError(storage.StorageError):
 
 def name_of(stem: str, content: bytes | Path, suffix: str) -> str:
     """Return the name of a file with this content, or with that of a file."""
-    return f"{stem}-{_digest(content)}{suffix}"
+    return f"{stem}-{_content_digest(content)}{suffix}"
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_file(path: Path, data: bytes) -> None:
     """Write a file into the cache.
 
     Raises:
@@ -81,10 +81,10 @@ def take_intact(path: Path) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _known_digest(path: Path, _size_bytes: int, _changed_ns: int) -> str:
-    return _digest(path)
+    return _content_digest(path)
 
 
-def _digest(content: bytes | Path) -> str:
+def _content_digest(content: bytes | Path) -> str:
     with content.open("rb") if isinstance(content, Path) else io.BytesIO(content) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
@@ -121,13 +121,13 @@ class ExtractedFrames:
 
         """
         name = name_of(f"{number:06d}", data, suffix)
-        _write(self.folder / name, data)
+        _write_file(self.folder / name, data)
         return name
 
     def write_record(self, name: str, rows: list[Row], count: int) -> None:
         """Remember what an extraction found: rows, and how many frames there are."""
         record = {"count": count, "frames": rows}
-        _write(self.folder / f"{name}.json", json.dumps(record).encode())
+        _write_file(self.folder / f"{name}.json", json.dumps(record).encode())
 
     def read_record(self, name: str) -> tuple[list[Row], int] | None:
         """Return what an earlier extraction found, if all its files are there and undamaged."""
@@ -225,7 +225,7 @@ def keep_cached(uri: str, etag: str, data: bytes) -> Path:
     """
     folder, stem, suffix = _cache_name(uri, etag)
     path = folder / name_of(stem, data, suffix)
-    _write(path, data)
+    _write_file(path, data)
     return path
 
 
@@ -238,7 +238,7 @@ def find_cached(uri: str, etag: str) -> Path | None:
     """
     folder, stem, _ = _cache_name(uri, etag)
     try:
-        path = next((one for one in folder.iterdir() if one.name.startswith(f"{stem}-")), None)
+        path = next((file for file in folder.iterdir() if file.name.startswith(f"{stem}-")), None)
     except OSError:
         return None
     return path if path and take_intact(path) else None

@@ -67,10 +67,10 @@ def read_image(frame: FrameRef) -> ImageArray:
         MachineError: the disk fails, or memory or file handles are at an end.
 
     """
-    return decode_image(_read(frame))
+    return decode_image(_file_bytes(frame))
 
 
-def _read(frame: FrameRef) -> bytes:
+def _file_bytes(frame: FrameRef) -> bytes:
     path = Path(frame.local_path or frame.uri)
     try:
         data, version = read_versioned(path)
@@ -93,7 +93,7 @@ def stored_size(frame: FrameRef) -> tuple[tuple[int, int], int]:
         BadImageError: as `read_image`, as far as a header tells.
 
     """
-    with _opened(_read(frame)) as image:
+    with _opened(_file_bytes(frame)) as image:
         return (image.height, image.width), _orientation(image)
 
 

@@ -61,8 +61,8 @@ def topics_of(uri: str, fetched: Callable[[], Path]) -> dict[str, str]:
     try:
         with storage.explained("read", uri), fs.open(path, "rb") as file:
             summary = make_reader(file).get_summary()
-        for one in summary.channels.values() if summary else ():
-            found[one.topic] = summary.schemas[one.schema_id].name
+        for channel in summary.channels.values() if summary else ():
+            found[channel.topic] = summary.schemas[channel.schema_id].name
     except Exception as error:  # whatever it trips over in a damaged file
         # Its end may lead to places that are not there: storage's word says nothing.
         if is_machine_error(error) and not isinstance(error, storage.StorageError):
@@ -123,7 +123,7 @@ def messages_in(file: IO[bytes]) -> Iterator[Message | str]:
                     raise as_machine_error(error, "reading a recording") from error
                 yield f"the part of the file before its byte {byte} is damaged ({reason_of(error)})"
                 continue
-        yield from filter(None, (_message(one, schemas, channels) for one in parts))
+        yield from filter(None, (_message(part, schemas, channels) for part in parts))
 
 
 def _message(record: Any, schemas: dict[int, Any], channels: dict[int, Any]) -> Message | None:
@@ -488,16 +488,16 @@ def extract_stream(
         gap = shot if shot.is_gap else gap
         if first + number in chosen:
             name = "" if problem else extracted.keep(number, shot.data, shot.suffix)
-            problem = f"{_named(ref)}, message number {number}: {problem}" if problem else ""
+            problem = f"{_topic_text(ref)}, message number {number}: {problem}" if problem else ""
             rows.append((number, name, (0, 0), len(shot.data), shot.time_ns, problem))
     if gap and not rows and (chosen.stop is None or first + gap.number < chosen.stop):
         whole = counted(gap.number, "picture")
         raise BadRecordingError(
-            f"{_named(ref)}: {gap.problem}; before that are {whole}, and --frames {chosen} "
+            f"{_topic_text(ref)}: {gap.problem}; before that are {whole}, and --frames {chosen} "
             "takes none of them"
         )
     return rows, count
 
 
-def _named(ref: StreamRef) -> str:
+def _topic_text(ref: StreamRef) -> str:
     return f"{ref.uri.rpartition('/')[2]}, topic {ref.stream}"

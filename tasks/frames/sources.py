@@ -1,6 +1,6 @@
 """Where this machine may read the frames that labels name.
 
-Labels name their frames by address, and whoever can write into a storage can write any address into
+Labels name their frames by address, and who may write into a storage can write any address into
 them: a key of the user who exports, or a server that only this machine reaches. So a frame is read
 only below what was labeled on this machine, or what a command names as a source. Both are
 remembered in the cache, out of reach of who writes labels.
@@ -46,7 +46,7 @@ def remember_frames(frames: Iterable[Footage]) -> None:
         AutolabelError: the cache cannot be written.
 
     """
-    for folder in {_file_of(one.uri).rpartition("/")[0] for one in frames}:
+    for folder in {_file_uri(frame.uri).rpartition("/")[0] for frame in frames}:
         if not _mark(folder).exists():
             _remember(folder)
 
@@ -63,7 +63,7 @@ def _mark(address: str) -> Path:
     return cache_folder() / "sources" / hashlib.sha256(address.encode()).hexdigest()[:40]
 
 
-def _file_of(uri: str) -> str:
+def _file_uri(uri: str) -> str:
     """Address of the file that a frame is, or is in."""
     part = part_of(uri)
     return plain_spelling(part.file_uri if part else uri)
@@ -86,7 +86,7 @@ def refuse_unknown(frames: Iterable[Footage], known: Collection[str] = ()) -> No
         return _mark(address).exists()
 
     for frame in frames:
-        names = _file_of(frame.uri).split("/")
+        names = _file_uri(frame.uri).split("/")
         around = range(len(names), 0, -1)
         if frame.uri not in known and not any(
             is_source("/".join(names[:depth]))

@@ -10,7 +10,7 @@ from tasks.frames.download import CacheError, ChangedError, ExtractedFrames, Row
 from tasks.frames.identity import file_version, part_of
 from tasks.frames.images import TooLargeError, as_jpeg
 from tasks.frames.mcap_pictures import BadRecordingError, extract_stream
-from tasks.frames.video_streams import BadVideoError, frames_of, pixels_bgr
+from tasks.frames.video_streams import BadVideoError, pixels_bgr, video_frames
 from tasks.store import storage
 from tasks.store.retry import is_transient
 from tasks.types import Footage, FrameFailure, FrameRef, FrameSelection, StreamRef, VideoRef
@@ -41,21 +41,23 @@ def expand_videos(frames: Iterable[Footage]) -> list[FrameRef | FrameFailure]:
     dated = any(frame.timestamp_ns is not None for frame in frames)
     expanded: list[FrameRef | FrameFailure] = []
     passed: Counter[str] = Counter()  # pictures of recordings, by camera
-    for one in frames:
-        if isinstance(one, FrameRef):
-            expanded.append(one)
+    for footage in frames:
+        if isinstance(footage, FrameRef):
+            expanded.append(footage)
             continue
-        start_ns = one.timestamp_ns if dated else 0
+        start_ns = footage.timestamp_ns if dated else 0
         try:
-            found, count = _frames_of(one, start_ns, passed[one.camera])
+            found, count = _extracted(footage, start_ns, passed[footage.camera])
             expanded += found
-            passed[one.camera] += count
+            passed[footage.camera] += count
         except CacheError:
             raise
         except storage.StorageError as error:
-            expanded.append(FrameFailure.of(one, "download", str(error), busy=is_transient(error)))
+            expanded.append(
+                FrameFailure.of(footage, "download", str(error), busy=is_transient(error))
+            )
         except (BadVideoError, BadRecordingError, TooLargeError) as error:
-            expanded.append(FrameFailure.of(one, "decode", str(error)))
+            expanded.append(FrameFailure.of(footage, "decode", str(error)))
     return expanded
 
 
@@ -70,7 +72,7 @@ def footage_of(frame: FrameRef, numbers: Collection[int]) -> VideoRef:
     return StreamRef(*where, stream=part.stream) if part.stream else VideoRef(*where)
 
 
-def _frames_of(video: VideoRef, start_ns: int | None, first: int) -> tuple[list[FrameRef], int]:
+def _extracted(video: VideoRef, start_ns: int | None, first: int) -> tuple[list[FrameRef], int]:
     """Extract the selected frames of a video or topic, unless an earlier extraction is whole.
 
     Args:
@@ -105,11 +107,13 @@ def _frames_of(video: VideoRef, start_ns: int | None, first: int) -> tuple[list[
             raise ChangedError(video.uri)
         extracted.write_record(record, *found)
     start_ns = 0 if stream else start_ns
-    frames = [_frame(video, extracted.folder, start_ns, first, row) for row in sorted(found[0])]
+    frames = [_frame_ref(video, extracted.folder, start_ns, first, row) for row in sorted(found[0])]
     return frames, found[1]
 
 
-def _frame(video: VideoRef, folder: Path, start_ns: int | None, first: int, row: Row) -> FrameRef:
+def _frame_ref(
+    video: VideoRef, folder: Path, start_ns: int | None, first: int, row: Row
+) -> FrameRef:
     """Make the reference of one frame; one with a problem has no path."""
     number, name, size_hw, size_bytes, shown_ns, problem = row
     known = start_ns is not None and shown_ns is not None
@@ -138,7 +142,7 @@ def _extract(
     """
     count, shown_ns = 0, None
     try:
-        for frame, shown_ns in frames_of(path, where):
+        for frame, shown_ns in video_frames(path, where):
             if count in selection:
                 pixels = pixels_bgr(frame)
                 data = as_jpeg(pixels)

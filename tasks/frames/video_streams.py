@@ -70,7 +70,7 @@ def damage(error: Any) -> str:
     return error.strerror
 
 
-def frames_of(path: Path, where: str) -> Iterator[tuple[Any, int | None]]:
+def video_frames(path: Path, where: str) -> Iterator[tuple[Any, int | None]]:
     """Yield each `av.VideoFrame` of a video file, and when it is shown, in ns from the start.
 
     Frames without a time of their own are as far apart as the header says, and have None where it
@@ -95,7 +95,9 @@ def frames_of(path: Path, where: str) -> Iterator[tuple[Any, int | None]]:
             av.open(file, container_options=options, metadata_errors="replace") as container,
         ):
             stream = _stream_to_label(container, where)
-            yield from _timed(_deinterlaced(_decoded(container, stream, where), stream), stream)
+            yield from _with_times(
+                _deinterlaced(_decoded_frames(container, stream, where), stream), stream
+            )
     except av.FFmpegError as error:
         raise BadVideoError(damage(error)) from error
     except OSError as error:  # of our own file: FFmpeg's reads never take it for the video's end
@@ -133,7 +135,7 @@ def _stream_to_label(container: Any, where: str) -> Any:
     return stream
 
 
-def _decoded(container: Any, stream: Any, where: str) -> Iterator[Any]:
+def _decoded_frames(container: Any, stream: Any, where: str) -> Iterator[Any]:
     """Decode a stream; None marks its end.
 
     Raises:
@@ -208,7 +210,7 @@ def _deinterlaced(frames: Iterable[Any], stream: Any) -> Iterator[Any]:
                 yield graph.vpull()
 
 
-def _timed(frames: Iterable[Any], stream: Any) -> Iterator[tuple[Any, int | None]]:
+def _with_times(frames: Iterable[Any], stream: Any) -> Iterator[tuple[Any, int | None]]:
     """Add when each frame is shown, which increases."""
     rate = stream.guessed_rate or 0
     step_ns = round(1e9 / rate) if 0 < rate < 10_000 else 0

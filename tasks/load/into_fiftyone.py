@@ -256,16 +256,19 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
     started = time.perf_counter()
     refuse_before_labeling(name, out_uri, "rebuild it under another name, such as '{free}'")
     # Earlier runs' are loaded for the comparison of their labels with those that replaced them.
-    newest = {(one.run_key, one.sequence_id): one for one in list_manifests(out_uri, run_key)}
+    newest = {
+        (manifest.run_key, manifest.sequence_id): manifest
+        for manifest in list_manifests(out_uri, run_key)
+    }
     manifests, damaged = read_listed(out_uri, sorted(newest.values()))
     unreadable: dict[str, AutolabelError] = {**damaged}
     if not manifests:
         if unreadable:
             raise next(iter(unreadable.values()))
         raise AutolabelError(f"{storage.redact(out_uri)} holds no complete sequence to load")
-    cameras = dict.fromkeys(chunk.camera for one in manifests for chunk in one.chunks)
+    cameras = dict.fromkeys(chunk.camera for manifest in manifests for chunk in manifest.chunks)
     prepare_dataset(name, list(cameras), out_uri)
-    last = {one.sequence_id: one for one in manifests}
+    last = {manifest.sequence_id: manifest for manifest in manifests}
     changed = 0
     for manifest in manifests:
         try:
@@ -279,7 +282,7 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
     unread_decisions = replay(dataset, out_uri)
     # Runs replace each other's labels: what each has loaded is not what is there.
     samples = list(sample_collection(dataset).find({}, {"_id": 0, "instances": 1}))
-    instances = sum(int(one.get("instances") or 0) for one in samples)
+    instances = sum(int(sample.get("instances") or 0) for sample in samples)
     seconds = time.perf_counter() - started
     return LoadReport(len(samples), instances, seconds, changed, unreadable, unread_decisions)
 
@@ -294,12 +297,12 @@ def write_frames(
     """Upsert frames by their ids, without touching what people decided; return the instances."""
     recalibration = recalibration_of(dataset)
     if recalibration.decisions:
-        judgements = [recalibrated(one, recalibration) for one in judgements]
+        judgements = [recalibrated(judgement, recalibration) for judgement in judgements]
     collection = sample_collection(dataset)
-    keys = [frame_key(one.frame, origin.frames_uri) for one in labeled]
+    keys = [frame_key(labeled_frame.frame, origin.frames_uri) for labeled_frame in labeled]
     ids = [sample_id(key) for key in keys]
-    there = [one["_id"] for one in collection.find({"_id": {"$in": ids}}, {"_id": 1})]
-    if there:  # nobody has seen the others: nothing was decided on them, and nothing is replaced
+    there = [sample["_id"] for sample in collection.find({"_id": {"$in": ids}}, {"_id": 1})]
+    if there:  # the others are new: nothing was decided on them, and nothing is replaced
         harvest(dataset, there)
     coming_back = peoples_fields(dataset, ids)
     decisions, overrides = history_of(collection, there, coming_back.values())
@@ -313,21 +316,23 @@ def write_frames(
         for row in zip(labeled, keys, ids, judgements, strict=True)
         if row[2] not in placement.changed
     ]
-    for one, key, identity, judgement in rows:
+    for labeled_frame, key, identity, judgement in rows:
         documents: list[Document] = []
-        if one.masks is not None:
-            crops = crops_of(one.boxes.xyxy_px, one.masks.rle, one.masks.size_hw)
-            documents = label_documents(one, crops, origin, judgement)
-        fields = machine_fields(one, origin, documents, judgement, now)
+        if labeled_frame.masks is not None:
+            crops = crops_of(
+                labeled_frame.boxes.xyxy_px, labeled_frame.masks.rle, labeled_frame.masks.size_hw
+            )
+            documents = label_documents(labeled_frame, crops, origin, judgement)
+        fields = machine_fields(labeled_frame, origin, documents, judgement, now)
         total += fields["instances"]
-        fields["filepath"] = placement.paths.get(one.frame.uri) or fields["filepath"]
-        if identity in replaced and one.masks is not None:
-            size_hw = one.masks.size_hw
+        fields["filepath"] = placement.paths.get(labeled_frame.frame.uri) or fields["filepath"]
+        if identity in replaced and labeled_frame.masks is not None:
+            size_hw = labeled_frame.masks.size_hw
             fields["difference"] = mark_differences(documents, replaced[identity], size_hw)
         if default_slice:
             moment = placement.moments.get(identity, identity)
             # The only camera of a sequence is in the slice that the App shows first.
-            fields[GROUP_FIELD] = group_element(moment, one.frame.camera or default_slice)
+            fields[GROUP_FIELD] = group_element(moment, labeled_frame.frame.camera or default_slice)
         first = first_fields(dataset, key, now) | coming_back.get(identity, {})
         writes.append(UpdateOne({"_id": identity}, {"$set": fields, "$setOnInsert": first}, True))
     _keep_previous(collection, replaced, origin.run_key)
@@ -348,9 +353,9 @@ def _bulk_write(collection: Any, writes: list[Any]) -> bool:
             return bool(collection.bulk_write(writes, ordered=False).matched_count) or attempt > 0
         except BulkWriteError as error:
             failed = error.details["writeErrors"]
-            if attempt == 4 or any(one["code"] != duplicate_key for one in failed):
+            if attempt == 4 or any(failure["code"] != duplicate_key for failure in failed):
                 raise
-            writes = [writes[one["index"]] for one in failed]
+            writes = [writes[failure["index"]] for failure in failed]
     return False
 
 
@@ -434,7 +439,7 @@ def mark_differences(
     """
     for label in (*now, *before):
         label["difference"] = 1.0
-    ious = _overlaps(now, before, size_hw)
+    ious = _shared_ious(now, before, size_hw)
     rows = np.array([*ious], np.int64).reshape(-1, 2)
     for i, j in best_pairs(np.array([*ious.values()], np.float64), *rows.T).items():
         if now[i].get("label") == before[j].get("label"):
@@ -442,35 +447,35 @@ def mark_differences(
     return max((label["difference"] for label in (*now, *before)), default=0.0)
 
 
-def _overlaps(
+def _shared_ious(
     now: Sequence[Label], before: Sequence[Label], size_hw: tuple[int, int]
 ) -> dict[tuple[int, int], float]:
     """Mask IoU of every two labels that share pixels, by their rows."""
     if not now or not before:
         return {}
     windows = [
-        np.array([window_of(one["bounding_box"], size_hw) for one in side], np.float64)
+        np.array([window_of(label["bounding_box"], size_hw) for label in side], np.float64)
         for side in (now, before)
     ]
-    masks = [[mask_of(one, size_hw) for one in side] for side in (now, before)]
+    masks = [[mask_of(label, size_hw) for label in side] for side in (now, before)]
     found = {}
     for i, j in np.argwhere(shared_box_areas(*windows) > 0).tolist():
         if all(now[i].get(name) == before[j].get(name) for name in _SHAPE):
             found[i, j] = 1.0
             continue
-        iou = _iou((masks[0][i], windows[0][i]), (masks[1][j], windows[1][j]))
+        iou = _crop_iou((masks[0][i], windows[0][i]), (masks[1][j], windows[1][j]))
         if iou > 0:
             found[i, j] = iou
     return found
 
 
-def _iou(one: tuple[Any, Numbers], other: tuple[Any, Numbers]) -> float:
+def _crop_iou(crop: tuple[Any, Numbers], other: tuple[Any, Numbers]) -> float:
     """IoU of two crops at their places."""
-    low = np.maximum(one[1][:2], other[1][:2]).astype(int)
-    high = np.minimum(one[1][2:], other[1][2:]).astype(int)
+    low = np.maximum(crop[1][:2], other[1][:2]).astype(int)
+    high = np.minimum(crop[1][2:], other[1][2:]).astype(int)
     parts = []
-    for mask, window in (one, other):
+    for mask, window in (crop, other):
         left, top = window[:2].astype(int)
         parts.append(mask[low[1] - top : high[1] - top, low[0] - left : high[0] - left])
     shared = int((parts[0] & parts[1]).sum())
-    return shared / max(int(one[0].sum() + other[0].sum()) - shared, 1)
+    return shared / max(int(crop[0].sum() + other[0].sum()) - shared, 1)

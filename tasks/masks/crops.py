@@ -70,7 +70,7 @@ def run_edges(masks: Sequence[RLEMask]) -> IntArray:
     """
     runs = [mask.counts for mask in masks]
     edges = np.cumsum(np.concatenate([*runs, np.zeros(0, np.uint32)]), dtype=np.int64)
-    lengths = np.array([len(one) for one in runs], np.int64)
+    lengths = np.array([len(run) for run in runs], np.int64)
     # The end of a background run that ends its image is none.
     return np.delete(edges, (np.cumsum(lengths) - 1)[lengths % 2 == 1])
 

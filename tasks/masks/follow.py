@@ -87,13 +87,13 @@ def follow_objects(
     # Frames on which a gap may be open that a detection still closes.
     waiting = deque[tuple[LabeledFrame, _Undetected | None]]()
     order = iter(frame.index for frame in frames)
-    for one in labeled:
+    for labeled_frame in labeled:
         for index in order:
-            if index == one.frame.index:
+            if index == labeled_frame.frame.index:
                 break
             chunk.follower.skip()
         try:
-            waiting.append((one, chunk.see(one, picture)))
+            waiting.append((labeled_frame, chunk.see(labeled_frame, picture)))
         except Exception as error:
             if is_machine_error(error):
                 raise as_machine_error(error, "following objects") from error
@@ -108,16 +108,16 @@ def finished(low_res: LowResMasks, size_hw: tuple[int, int]) -> Masks:
     return tidied(finish(low_res, size_hw), Boxes.empty(), MaskRules(clean=SPECKS))
 
 
-def with_boxes_around(one: LabeledFrame) -> LabeledFrame:
+def with_boxes_around(labeled: LabeledFrame) -> LabeledFrame:
     """Put the boxes of followed objects around their masks: again where rules change these."""
-    if one.masks is None or not one.followed:
-        return one
-    rows = np.flatnonzero(one.masks.area_px)
-    rows = rows[rows >= one.detected]
-    xyxy_px = one.boxes.xyxy_px.copy()
-    rle = one.masks.chosen(rows).rle
-    xyxy_px[rows] = bounds_of(masks_of(rle, one.masks.size_hw))
-    return replace(one, boxes=replace(one.boxes, xyxy_px=xyxy_px))
+    if labeled.masks is None or not labeled.followed:
+        return labeled
+    rows = np.flatnonzero(labeled.masks.area_px)
+    rows = rows[rows >= labeled.detected]
+    xyxy_px = labeled.boxes.xyxy_px.copy()
+    rle = labeled.masks.chosen(rows).rle
+    xyxy_px[rows] = bounds_of(masks_of(rle, labeled.masks.size_hw))
+    return replace(labeled, boxes=replace(labeled.boxes, xyxy_px=xyxy_px))
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,15 +153,15 @@ class _Chunk:
         self._closed: set[tuple[int, int]] = set()
 
     def see(
-        self, one: LabeledFrame, picture: Callable[[FrameRef], ImageArray]
+        self, labeled: LabeledFrame, picture: Callable[[FrameRef], ImageArray]
     ) -> _Undetected | None:
         """Go to a frame and return the objects that were not detected on it, if there are any."""
-        if one.masks is None:
+        if labeled.masks is None:
             self.follower.skip()
             return None
-        boxes = one.boxes
+        boxes = labeled.boxes
         prompts = np.where(np.isfinite(boxes.scores)[:, None], boxes.xyxy_px, np.nan)
-        shown = self.follower.step(picture(one.frame), prompts)
+        shown = self.follower.step(picture(labeled.frame), prompts)
         frame, given = self.follower.frame, boxes.track_ids
         ids = [-1] * len(boxes) if given is None else given.tolist()
         names = shown.tracks.tolist()
@@ -176,7 +176,7 @@ class _Chunk:
         rows = self._candidates(shown, ids if given is not None else [])
         if not rows:
             return None
-        masks = finished(shown.chosen(rows), one.masks.size_hw)
+        masks = finished(shown.chosen(rows), labeled.masks.size_hw)
         tracks = [names[row] for row in rows]
         labels, scores, ids, _ = zip(*(self._last[name] for name in tracks), strict=True)
         made = Boxes(
@@ -185,20 +185,20 @@ class _Chunk:
         )  # fmt: skip
         return _Undetected(frame, tracks, made, masks, shown.undetected_frames[rows])
 
-    def with_followed(self, one: LabeledFrame, there: _Undetected | None) -> LabeledFrame:
+    def with_followed(self, labeled: LabeledFrame, there: _Undetected | None) -> LabeledFrame:
         """Add to a frame the objects that are believed to be there."""
-        if there is None or one.masks is None:
-            return one
+        if there is None or labeled.masks is None:
+            return labeled
         before = (there.frame - there.ages).tolist()
         closed = [gap in self._closed for gap in zip(there.tracks, before, strict=True)]
         rows = np.flatnonzero((there.masks.predicted_iou >= LEAST_PREDICTED_IOU) | closed)
-        rows = rows[_uncovered(there.masks.chosen(rows), one.masks)]
+        rows = rows[_uncovered(there.masks.chosen(rows), labeled.masks)]
         if not len(rows):
-            return one
+            return labeled
         more = there.boxes.chosen(rows)
         if more.track_ids is not None and (more.track_ids < 0).any():
             more = replace(more, track_ids=None)
-        added = one.with_more(more, there.masks.chosen(rows))
+        added = labeled.with_more(more, there.masks.chosen(rows))
         return with_boxes_around(replace(added, followed=tuple(there.ages[rows].tolist())))
 
     def _candidates(self, shown: Followed, given: Sequence[int]) -> list[int]:
@@ -221,7 +221,7 @@ class _Chunk:
 
 def _uncovered(made: Masks, own: Masks) -> list[int]:
     """Rows of masks that are not empty, and that no other of the frame covers."""
-    there, found = (masks_of(one.rle, one.size_hw) for one in (own, made))
+    there, found = (masks_of(masks.rle, masks.size_hw) for masks in (own, made))
     kept: list[int] = []
     for row in np.flatnonzero(made.area_px).tolist():
         mask = found[row]

@@ -138,7 +138,7 @@ def best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
     for name in BY_QUALITY:
         if backend == "torch" and checkpoint_path(preset_named(name)).is_file():
             return name, "the largest model downloaded to this machine"
-        if any(not one.parent.name.startswith("random-") for one in wanted.exported(name, "*")):
+        if any(not file.parent.name.startswith("random-") for file in wanted.exported(name, "*")):
             return name, "the largest model exported on this machine"
     return BUNDLED, "bundled"
 
@@ -297,8 +297,8 @@ def is_of_now(certificate: Certificate) -> bool:
 def verdict_on(choice: ModelChoice) -> str:
     """Return the verdict that a model has on this machine; `NOT_CHECKED` where it has none."""
     found = [
-        one.verdict for one in certificates()
-        if "memory" not in one.engine and _is_for(one, choice)
+        certificate.verdict for certificate in certificates()
+        if "memory" not in certificate.engine and _is_for(certificate, choice)
     ]  # fmt: skip
     return found[0] if found else NOT_CHECKED
 

@@ -48,19 +48,19 @@ def tidied(masks: Masks, boxes: Boxes, rules: MaskRules) -> Masks:
     if not len(masks) or not rules:
         return masks
     found = masks_of(masks.rle, masks.size_hw)
-    made = [_without_specks(one, rules.clean) for one in found] if rules.clean else found
+    made = [_without_specks(mask, rules.clean) for mask in found] if rules.clean else found
     if rules.overlap != "keep":
         rank = boxes.scores if rules.overlap == "score" else np.nan_to_num(boxes.xyxy_px[:, 3])
         order = np.lexsort((np.arange(len(masks)), -rank.astype(np.float64)))
         made = _owned(made, order.tolist())
         if rules.clean:  # the small pieces that another mask has cut off; its pixels stay its own
-            made = [large_parts(one, least_of(one, rules.clean)) for one in made]
-    area_px = np.array([one.area() for one in made], np.int64)
+            made = [large_parts(mask, least_of(mask, rules.clean)) for mask in made]
+    area_px = np.array([mask.area() for mask in made], np.int64)
     reasons = [
         why or (TAKEN if lost else "")
         for why, lost in zip(masks.reasons, (area_px == 0) & (masks.area_px > 0), strict=True)
     ]
-    rle = tuple(one.to_dict()["counts"] for one in made)
+    rle = tuple(mask.to_dict()["counts"] for mask in made)
     return replace(masks, rle=rle, area_px=area_px, reasons=tuple(reasons))
 
 
@@ -102,7 +102,7 @@ def large_parts(mask: RLEMask, least: int, wanted: RLEMask | None = None) -> RLE
     if wanted is None:
         return mask.remove_small_components(least, connectivity=8)
     parts = mask.connected_components(connectivity=8)
-    kept = [one for one in parts if one.area() >= least or (one & wanted).any()]
+    kept = [part for part in parts if part.area() >= least or (part & wanted).any()]
     return RLEMask.union([RLEMask.zeros(mask.shape), *kept])
 
 

@@ -1,6 +1,6 @@
 """OpenTelemetry traces of flow and task runs, behind a switch: `AUTOLABEL_TRACES=1`.
 
-Prefect makes a span of every flow and task run, for whoever has installed a tracer; this installs
+Prefect makes a span of every flow and task run, where a tracer is installed; this installs
 one. Where spans go is told by OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, ...).
 """
 

@@ -150,7 +150,7 @@ _ORANGE, _BLUE, _GREY = "#ff6d04", "#2b7bba", "#6b7280"
 def reliability(risk: Numbers, bad: Numbers) -> list[tuple[float, float, int]]:
     """Reliability diagram: of each tenth of [0, 1], mean risk, share of bad ones, and how many."""
     tenth = (risk * _BINS).astype(int).clip(0, _BINS - 1)
-    rows = [(risk[tenth == one], bad[tenth == one]) for one in range(_BINS)]
+    rows = [(risk[tenth == number], bad[tenth == number]) for number in range(_BINS)]
     return [(float(r.mean()), float(b.mean()), len(r)) for r, b in rows if len(r)]
 
 
@@ -178,11 +178,14 @@ def reliability_picture(title: str, risks: Mapping[str, Numbers], bad: Numbers) 
     edges = np.linspace(0, 1, _BINS + 1)
     for (name, risk), colour in zip(risks.items(), (_ORANGE, _BLUE), strict=False):
         rows = reliability(risk, bad)
-        mean, share, _ = (np.array(one, np.float64) for one in zip(*rows, strict=True))
+        mean, share, _ = (np.array(column, np.float64) for column in zip(*rows, strict=True))
         # Wilson's interval: one label that was wrong does not make a share certain.
         tests = [binomtest(round(wrong * count), count) for _, wrong, count in rows]
-        found = [one.proportion_ci(method="wilson") for one in tests]
-        reach = [share - [one.low for one in found], [one.high for one in found] - share]
+        found = [test.proportion_ci(method="wilson") for test in tests]
+        reach = [
+            share - [interval.low for interval in found],
+            [interval.high for interval in found] - share,
+        ]
         error = calibration_error(risk, bad)
         above.errorbar(
             mean, share, yerr=np.maximum(reach, 0), color=colour, marker="o", capsize=3,
@@ -191,7 +194,7 @@ def reliability_picture(title: str, risks: Mapping[str, Numbers], bad: Numbers) 
         below.hist(risk, bins=edges, histtype="step", color=colour, linewidth=1.5)
     above.set(ylabel="share that was wrong", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     figure.suptitle(title)
-    # Above the diagram: nobody knows which of its corners is free.
+    # Above the diagram: any of its corners may be taken.
     above.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
     below.set(xlabel="risk", ylabel="labels")
     for axes in (above, below):
@@ -241,22 +244,25 @@ class Measured(Arrays):
     @staticmethod
     def of(frames: Sequence[LabeledFrame]) -> Measured:
         """Measure what needs no mask pixels."""
-        counts = [0 if one.masks is None else len(one.boxes) for one in frames]
-        some = [(one.boxes, one.masks) for one in frames if one.masks is not None]
+        counts = [0 if frame.masks is None else len(frame.boxes) for frame in frames]
+        some = [(frame.boxes, frame.masks) for frame in frames if frame.masks is not None]
         px = np.concatenate([np.zeros((0, 4)), *(boxes.xyxy_px for boxes, _ in some)])
         px[~np.isfinite(px).all(axis=1)] = 0
         px[(px[:, 2] < px[:, 0]) | (px[:, 3] < px[:, 1])] = 0
         area = np.concatenate([np.zeros(0), *(masks.area_px for _, masks in some)])
         extent = box_areas(px).clip(1)
         numbers: dict[str, int] = {}
-        names = [numbers.setdefault(one, len(numbers)) for boxes, _ in some for one in boxes.labels]
+        names = [
+            numbers.setdefault(label, len(numbers)) for boxes, _ in some for label in boxes.labels
+        ]
         tracks = [
             np.full(len(boxes), -1) if boxes.track_ids is None else boxes.track_ids
             for boxes, _ in some
         ]
         sizes = np.array([masks.size_hw for _, masks in some], np.float64).reshape(-1, 2)
         return Measured(
-            np.cumsum([0, *counts]), np.array([one.masks is not None for one in frames], bool), px,
+            np.cumsum([0, *counts]),
+            np.array([frame.masks is not None for frame in frames], bool), px,
             np.repeat(sizes, [len(boxes) for boxes, _ in some], axis=0), area, area / extent,
             np.log(extent), np.array(names, np.int64),
             np.concatenate([np.zeros(0, np.int64), *tracks]),
@@ -335,7 +341,7 @@ def _of_one_size(frames: Sequence[LabeledFrame], wanted: Sequence[int]) -> list[
 
 def _scores(values: Numbers, measured: Measured, frames: Sequence[LabeledFrame]) -> None:
     """Take what detector and model think of their own work."""
-    some = [(one.boxes, one.masks) for one in frames if one.masks is not None]
+    some = [(frame.boxes, frame.masks) for frame in frames if frame.masks is not None]
     if not some:
         return
     values[:, COLUMN["low_predicted_iou"]] = 1 - np.concatenate([m.predicted_iou for _, m in some])
@@ -344,22 +350,22 @@ def _scores(values: Numbers, measured: Measured, frames: Sequence[LabeledFrame])
     values[:, COLUMN["low_object_score"]] = 1 / (1 + np.exp(logits))
     scores = np.concatenate([boxes.scores for boxes, _ in some])
     values[:, COLUMN["low_score"]] = 1 - scores.clip(0, 1)  # imported ones may be any number
-    followed = [_is_followed(one) for one in frames if one.masks is not None]
+    followed = [_is_followed(frame) for frame in frames if frame.masks is not None]
     values[np.concatenate(followed), COLUMN["low_score"]] = 1  # no detector saw it there
     values[:, COLUMN["empty"]] = measured.area_px == 0
 
 
-def _is_followed(one: LabeledFrame) -> BoolArray:
-    row = np.arange(len(one.boxes))
-    return np.asarray((row >= one.detected) & (row < one.detected + len(one.followed)))
+def _is_followed(frame: LabeledFrame) -> BoolArray:
+    row = np.arange(len(frame.boxes))
+    return np.asarray((row >= frame.detected) & (row < frame.detected + len(frame.followed)))
 
 
 def _mask_features(
     values: Numbers, measured: Measured, frames: Sequence[LabeledFrame], chosen: Sequence[int]
 ) -> None:
     """Measure the masks of frames of one size."""
-    masks = [one for one in (frames[i].masks for i in chosen) if one is not None]
-    every = masks_of([rle for one in masks for rle in one.rle], masks[0].size_hw)
+    masks = [found for found in (frames[i].masks for i in chosen) if found is not None]
+    every = masks_of([rle for found in masks for rle in found.rle], masks[0].size_hw)
     rows = np.concatenate([np.arange(*measured.starts[i : i + 2]) for i in chosen])
     _shape(values, measured, every, rows)
     _overlaps(values, measured, list(map(len, masks)), every, rows)
@@ -422,24 +428,24 @@ def _overlaps(
         common.append(shared.ravel()[found[once]])
         pairs.append(pair[once] + start)
     pair, shared = np.concatenate(pairs), np.concatenate(common)
-    one, other = rows[pair].T
+    first, second = rows[pair].T
     extent = box_areas(measured.boxes_px)
-    iou = shared / (extent[one] + extent[other] - shared).clip(1e-9)
-    twin = np.where(measured.classes[one] == measured.classes[other], iou, iou * 0.8)
-    _raise_both(values, "duplicate", one, other, (twin - 0.5).clip(0) * 2)
-    close = shared > 0.3 * np.minimum(extent[one], extent[other]).clip(1)
-    one, other = one[close], other[close]
+    iou = shared / (extent[first] + extent[second] - shared).clip(1e-9)
+    twin = np.where(measured.classes[first] == measured.classes[second], iou, iou * 0.8)
+    _raise_both(values, "duplicate", first, second, (twin - 0.5).clip(0) * 2)
+    close = shared > 0.3 * np.minimum(extent[first], extent[second]).clip(1)
+    first, second = first[close], second[close]
     both = (masks[a] & masks[b] for a, b in pair[close].tolist())
     pixels = np.array([mask.area() for mask in both], np.int64)
-    smaller = np.minimum(measured.area_px[one], measured.area_px[other]).clip(1)
-    _raise_both(values, "overlap", one, other, pixels / smaller)
+    smaller = np.minimum(measured.area_px[first], measured.area_px[second]).clip(1)
+    _raise_both(values, "overlap", first, second, pixels / smaller)
 
 
-def _raise_both(values: Numbers, name: str, one: IntArray, other: IntArray, to: Numbers) -> None:
+def _raise_both(values: Numbers, name: str, first: IntArray, second: IntArray, to: Numbers) -> None:
     column = values[:, COLUMN[name]]
     some = to > 0
-    np.maximum.at(column, one[some], to[some])
-    np.maximum.at(column, other[some], to[some])
+    np.maximum.at(column, first[some], to[some])
+    np.maximum.at(column, second[some], to[some])
 
 
 def _neighbours(values: Numbers, measured: Measured) -> None:
@@ -450,9 +456,9 @@ def _neighbours(values: Numbers, measured: Measured) -> None:
     for i, j in itertools.pairwise(range(len(measured.labeled))):
         if not (measured.labeled[i] and measured.labeled[j]):
             continue
-        one, other = measured.rows(i), measured.rows(j)
-        beside[one] = beside[other] = True
-        _match(measured, one, other, matches)
+        earlier, later = measured.rows(i), measured.rows(j)
+        beside[earlier] = beside[later] = True
+        _match(measured, earlier, later, matches)
     for match in matches:
         has = np.flatnonzero(match >= 0)
         to = match[has]
@@ -469,24 +475,24 @@ def _neighbours(values: Numbers, measured: Measured) -> None:
     values[:, COLUMN["lonely"]] = beside & (matches < 0).all(axis=0) & whole
 
 
-def _match(measured: Measured, one: slice, other: slice, matches: IntArray) -> None:
+def _match(measured: Measured, earlier: slice, later: slice, matches: IntArray) -> None:
     """Find the same objects in two frames: row of the other one's, -1 where there is none.
 
     Args:
         measured: what is known of the frames.
-        one: rows of the earlier frame.
-        other: rows of the later one.
+        earlier: its rows of the first frame.
+        later: its rows of the second frame.
         matches: int64 (2, N), written: in the frame after, and in the frame before.
 
     """
-    if one.start == one.stop or other.start == other.stop:
+    if earlier.start == earlier.stop or later.start == later.stop:
         return
-    score = box_ious(measured.boxes_px[one], measured.boxes_px[other])
-    tracks = measured.tracks[one]
+    score = box_ious(measured.boxes_px[earlier], measured.boxes_px[later])
+    tracks = measured.tracks[earlier]
     if (tracks >= 0).any():
-        same = (tracks[:, None] == measured.tracks[other][None, :]) & (tracks >= 0)[:, None]
+        same = (tracks[:, None] == measured.tracks[later][None, :]) & (tracks >= 0)[:, None]
         score[same] = 2
-    for side, (rows, start) in enumerate(((one, other.start), (other, one.start))):
+    for side, (rows, start) in enumerate(((earlier, later.start), (later, earlier.start))):
         best = score.max(axis=1 - side) >= MATCH_IOU
         matches[side, rows] = np.where(best, score.argmax(axis=1 - side) + start, -1)
 
@@ -504,8 +510,8 @@ def unusual_sizes(classes: IntArray, log_area: Numbers, lower: Numbers) -> Numbe
 
     """
     result = np.zeros(len(classes))
-    for one in np.flatnonzero(np.bincount(classes) >= ENOUGH) if len(classes) else ():
-        chosen = classes == one
+    for number in np.flatnonzero(np.bincount(classes) >= ENOUGH) if len(classes) else ():
+        chosen = classes == number
         slope, offset, spread = _fit(lower[chosen], log_area[chosen])
         away = np.abs(log_area[chosen] - slope * lower[chosen] - offset) / spread
         result[chosen] = ((away - 2) / 4).clip(0, 1)
@@ -636,16 +642,16 @@ def compute_risk(
     """
     model = risk_model()
     judged = [judge(model, values) for values in measure_frames(frames, before, after)]
-    return [_as_followed(*one) for one in zip(frames, judged, strict=True)]
+    return list(map(_as_followed, frames, judged))
 
 
-def _as_followed(one: LabeledFrame, found: Judgement) -> Judgement:
+def _as_followed(frame: LabeledFrame, found: Judgement) -> Judgement:
     """Say of followed labels that they are, in the place of their missing score."""
-    if not one.followed:
+    if not frame.followed:
         return found
     reasons = tuple(
         tuple("followed" if followed and name == "low_score" else name for name in names)
-        for followed, names in zip(_is_followed(one).tolist(), found.reasons, strict=True)
+        for followed, names in zip(_is_followed(frame).tolist(), found.reasons, strict=True)
     )
     return replace(found, reasons=reasons)
 
@@ -670,7 +676,7 @@ def judge(model: RiskModel, features: Numbers) -> Judgement:
     excess = features[:, _REASON_COLUMNS] / _REASON_LIMITS
     row, column = np.nonzero(excess >= 1)
     order = np.lexsort((-excess[row, column], row))
-    names = [_REASON_NAMES[one] for one in column[order].tolist()]
+    names = [_REASON_NAMES[number] for number in column[order].tolist()]
     ends = np.bincount(row, minlength=len(features)).cumsum().tolist()
     reasons = tuple(tuple(names[a:b]) for a, b in zip([0, *ends], ends, strict=False))
     return Judgement(model.risk(features), reasons)

@@ -60,10 +60,10 @@ def best_pairs(fits: Numbers, first: IntArray, second: IntArray) -> dict[int, in
     pairs: dict[int, int] = {}
     taken: set[int] = set()
     for at in np.lexsort((second, first, -fits)).tolist():
-        one, other = int(first[at]), int(second[at])
-        if one not in pairs and other not in taken:
-            pairs[one] = other
-            taken.add(other)
+        first_row, second_row = int(first[at]), int(second[at])
+        if first_row not in pairs and second_row not in taken:
+            pairs[first_row] = second_row
+            taken.add(second_row)
     return pairs
 
 

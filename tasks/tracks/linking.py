@@ -122,10 +122,16 @@ def placed_ious(
     found = np.zeros(len(first))
     for start in range(0, len(first), _PAIRS):
         part = slice(start, start + _PAIRS)
-        one, other = first_boxes[part], boxes[part]
-        low, high = np.minimum(one[:, :2], other[:, :2]), np.maximum(one[:, 2:], other[:, 2:])
+        first_px, second_px = first_boxes[part], boxes[part]
+        low, high = (
+            np.minimum(first_px[:, :2], second_px[:, :2]),
+            np.maximum(first_px[:, 2:], second_px[:, 2:]),
+        )
         points = low[:, :, None] + _POINTS * (high - low)[:, :, None]
-        drawn, there = _drawn(first[part], one, points), _drawn(second[part], other, points)
+        drawn, there = (
+            _drawn(first[part], first_px, points),
+            _drawn(second[part], second_px, points),
+        )
         shared = np.bitwise_count(drawn & there).sum(axis=1, dtype=np.int64)
         union = np.bitwise_count(drawn | there).sum(axis=1, dtype=np.int64)
         found[part] = shared / np.maximum(union, 1)
@@ -280,9 +286,9 @@ def sightings_of(frames: Iterable[LabeledFrame]) -> Sightings:
     ]
     labels: list[str] = []
     associator = Associator()
-    for one in frames:
-        columns.append(_columns_of(one, associator))
-        labels += one.boxes.labels
+    for frame in frames:
+        columns.append(_columns_of(frame, associator))
+        labels += frame.boxes.labels
     given, number, boxes_px, scores, shapes = map(np.concatenate, zip(*columns, strict=True))
     counts = [len(part[0]) for part in columns[1:]]
     frame = np.repeat(np.arange(len(counts)), counts)
@@ -292,9 +298,9 @@ def sightings_of(frames: Iterable[LabeledFrame]) -> Sightings:
     )
 
 
-def _columns_of(one: LabeledFrame, associator: Associator) -> _Columns:
+def _columns_of(frame: LabeledFrame, associator: Associator) -> _Columns:
     """Columns of a frame's labels; the tracker is asked for those that no other tracker knows."""
-    boxes, count = one.boxes, len(one.boxes)
+    boxes, count = frame.boxes, len(frame.boxes)
     px = boxes.xyxy_px.astype(np.float64)
     usable = np.isfinite(px).all(axis=1) & (px[:, 0] < px[:, 2]) & (px[:, 1] < px[:, 3])
     px[~usable] = 0
@@ -304,8 +310,8 @@ def _columns_of(one: LabeledFrame, associator: Associator) -> _Columns:
     scores = np.nan_to_num(boxes.scores.astype(np.float64), posinf=0, neginf=0)
     number[rows] = associator.number(px[rows], scores[rows], [boxes.labels[row] for row in rows])
     shapes = np.zeros((count, WORDS), np.uint64)
-    if one.masks is not None and count:
-        shapes = shapes_of(one.masks, px)
+    if frame.masks is not None and count:
+        shapes = shapes_of(frame.masks, px)
     return given, number, px, scores, shapes
 
 
@@ -373,18 +379,18 @@ def gaps_of(
 
     """
     order = np.lexsort((np.arange(len(chains)), chains))
-    one, other = order[:-1], order[1:]
-    steps = seen.frame[other] - seen.frame[one]
-    lost = (chains[one] == chains[other]) & (steps > 1)
+    earlier, later = order[:-1], order[1:]
+    steps = seen.frame[later] - seen.frame[earlier]
+    lost = (chains[earlier] == chains[later]) & (steps > 1)
     short = lost & (steps <= at_most + 1)
-    between = seen.shapes[one].any(axis=1) & seen.shapes[other].any(axis=1)
+    between = seen.shapes[earlier].any(axis=1) & seen.shapes[later].any(axis=1)
     longer = f"lost for more than {counted(at_most, 'frame')}"
     missing = {longer: lost & ~short, "no mask before or after": short & ~between}
     passed = Counter({reason: int((steps - 1)[rows].sum()) for reason, rows in missing.items()})
     short &= between
     edges = np.cumsum([0, *seen.counts])
     found = []
-    for first, second, frames in zip(one[short], other[short], steps[short], strict=True):
+    for first, second, frames in zip(earlier[short], later[short], steps[short], strict=True):
         for step in range(1, int(frames)):
             part, frame = step / frames, int(seen.frame[first]) + step
             box = (1 - part) * seen.boxes_px[first] + part * seen.boxes_px[second]
@@ -468,10 +474,10 @@ def _chains(seen: Sightings) -> IntArray:
     ]
     key = np.array(keys, np.int64)
     order = np.lexsort((np.arange(len(key)), key))
-    one, other = order[:-1], order[1:]
-    agree = agreements(seen.shapes[one], seen.shapes[other]) >= LEAST_AGREEMENT
-    empty = ~(seen.shapes[one].any(axis=1) & seen.shapes[other].any(axis=1))
-    goes_on = (key[one] == key[other]) & (agree | empty | (seen.given[one] >= 0))
+    earlier, later = order[:-1], order[1:]
+    agree = agreements(seen.shapes[earlier], seen.shapes[later]) >= LEAST_AGREEMENT
+    empty = ~(seen.shapes[earlier].any(axis=1) & seen.shapes[later].any(axis=1))
+    goes_on = (key[earlier] == key[later]) & (agree | empty | (seen.given[earlier] >= 0))
     chains = np.zeros(len(key), np.int64)
     chains[order] = np.cumsum(np.r_[True, ~goes_on])[: len(key)] - 1
     return chains
@@ -482,7 +488,7 @@ def _joined(seen: Sightings, chains: IntArray) -> IntArray:
 
     Frame by frame, so that what has been joined shows the motion for what comes next.
     """
-    members = _members(chains)
+    members = _rows_of_chains(chains)
     starting: dict[int, list[int]] = {}
     for chain, rows in members.items():
         if seen.number[rows[0]] >= 0:
@@ -493,9 +499,9 @@ def _joined(seen: Sightings, chains: IntArray) -> IntArray:
     goes_on = np.arange(max(members, default=-1) + 1)
     for frame, heads in sorted(starting.items()):
         reach = range(frame - REACH_FRAMES, frame)
-        lost = sorted(one for end in reach for one in ending.get(end, ()))
+        lost = sorted(chain for end in reach for chain in ending.get(end, ()))
         new = np.array([members[head][0] for head in heads])
-        pairs = _pairs(seen, groups, extents, [recent[one] for one in lost], new)
+        pairs = _pairs(seen, groups, extents, [recent[chain] for chain in lost], new)
         tails = {heads[j]: lost[i] for i, j in pairs.items()}
         for head in heads:
             tail = tails.get(head, head)
@@ -507,7 +513,7 @@ def _joined(seen: Sightings, chains: IntArray) -> IntArray:
     return goes_on[chains]
 
 
-def _members(chains: IntArray) -> dict[int, IntArray]:
+def _rows_of_chains(chains: IntArray) -> dict[int, IntArray]:
     """Sightings of each chain in order."""
     order = np.lexsort((np.arange(len(chains)), chains))
     starts = np.flatnonzero(np.diff(chains[order], prepend=-1))
@@ -548,13 +554,13 @@ def _pairs(
     expected = _expected_px(seen, earlier, last, int(seen.frame[new[0]]))
     places = placed_px(extents[last], expected), placed_px(extents[new], seen.boxes_px[new])
     near = shared_box_areas(*places) > 0  # of the others no two masks can have a point in common
-    one, other = np.nonzero(near & (groups[last][:, None] == groups[new]))
-    there = new[other]
+    ended, begun = np.nonzero(near & (groups[last][:, None] == groups[new]))
+    there = new[begun]
     fits = placed_ious(
-        seen.shapes[last[one]], expected[one], seen.shapes[there], seen.boxes_px[there]
+        seen.shapes[last[ended]], expected[ended], seen.shapes[there], seen.boxes_px[there]
     )
     fitting = fits >= LEAST_PLACED_IOU
-    return best_pairs(fits[fitting], one[fitting], other[fitting])
+    return best_pairs(fits[fitting], ended[fitting], begun[fitting])
 
 
 def _expected_px(seen: Sightings, earlier: IntArray, last: IntArray, frame: int) -> Numbers:
@@ -628,13 +634,13 @@ def measured(seen: Sightings, chains: IntArray) -> dict[str, Any]:
 
     """
     order = np.lexsort((np.arange(len(chains)), chains))
-    one, other = order[:-1], order[1:]
-    same = chains[one] == chains[other]
-    one, other = one[same], other[same]
-    steps = seen.frame[other] - seen.frame[one]
-    masks = seen.shapes[one].any(axis=1) & seen.shapes[other].any(axis=1)
+    earlier, later = order[:-1], order[1:]
+    same = chains[earlier] == chains[later]
+    earlier, later = earlier[same], later[same]
+    steps = seen.frame[later] - seen.frame[earlier]
+    masks = seen.shapes[earlier].any(axis=1) & seen.shapes[later].any(axis=1)
     beside = (steps == 1) & masks
-    agree = agreements(seen.shapes[one[beside]], seen.shapes[other[beside]])
+    agree = agreements(seen.shapes[earlier[beside]], seen.shapes[later[beside]])
     short = (steps > 1) & (steps <= SHORT_GAP_FRAMES + 1)
     labels = np.array(seen.labels, object)
     return {
@@ -645,7 +651,7 @@ def measured(seen: Sightings, chains: IntArray) -> dict[str, Any]:
         "flicker": int((agree < STEADY).sum()),
         "gaps": int(short.sum()),
         "gap_frames": int((steps[short] - 1).sum()),
-        "class_changes": int((labels[one] != labels[other]).sum()),
+        "class_changes": int((labels[earlier] != labels[later]).sum()),
     }
 
 
@@ -669,7 +675,7 @@ class MadeTracks:
     @property
     def by_frame(self) -> dict[tuple[str, int], FrameTracks]:
         """Return them by camera and index, as `StoredTracks` has them."""
-        return {(frame.camera, frame.index): one for frame, one in self.frames}
+        return {(frame.camera, frame.index): tracks for frame, tracks in self.frames}
 
 
 def make_tracks(
@@ -692,11 +698,11 @@ def make_tracks(
         """Yield a camera's frames in order, remembering which they are, and which have failed."""
         for chunk in manifest.chunks:
             if chunk.camera == camera:
-                for one in labels_of(out_uri, manifest, chunk, fresh):
-                    if one.failure:
+                for frame in labels_of(out_uri, manifest, chunk, fresh):
+                    if frame.failure:
                         failed.add(len(refs))
-                    refs.append(one.frame)
-                    yield one
+                    refs.append(frame.frame)
+                    yield frame
 
     frames: list[tuple[FrameRef, FrameTracks]] = []
     gaps: list[tuple[FrameRef, Gap]] = []

@@ -46,7 +46,7 @@ def test_sequences_without_a_decision_are_not_counted_among_those_of_the_decided
 ):
     name = loaded(run_of(tmp_path, ("decided", "untouched"), frames=1))
     target = tmp_path / "nothing"
-    with pytest.raises(NothingFoundError, match="nobody has reviewed a frame yet"):
+    with pytest.raises(NothingFoundError, match="no frame is reviewed yet"):
         export(name, "coco", str(target), Choice(reviewed=True), images="none")
     assert not target.exists()
     accept(*pick(name, 0, 0))

@@ -126,7 +126,7 @@ def test_a_video_is_turned_as_it_is_displayed(tmp_path):
 def test_decoded_pictures_are_those_of_opencv(tmp_path, form):
     """Bit for bit where both have one version of FFmpeg."""
     path = write(tmp_path / "a.mp4", LARGE, pix_fmt=form)
-    capture, found = cv2.VideoCapture(str(path)), list(video_streams.frames_of(path, "a"))
+    capture, found = cv2.VideoCapture(str(path)), list(video_streams.video_frames(path, "a"))
     assert len(found) == 6
     for frame, shown_ns in found:
         decoded, pixels = capture.read()

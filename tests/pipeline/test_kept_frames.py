@@ -39,8 +39,10 @@ def labeled(tmp_path, monkeypatch):
     monkeypatch.setattr(
         yolox, "CudaNetwork", lambda *given, captured: CudaNetwork(*given, CPU, captured=captured)
     )
-    reads, real = [], images._read
-    monkeypatch.setattr(images, "_read", lambda frame: (reads.append(frame.index), real(frame))[1])
+    reads, real = [], images._file_bytes
+    monkeypatch.setattr(
+        images, "_file_bytes", lambda frame: (reads.append(frame.index), real(frame))[1]
+    )
 
     def label(most_bytes):
         source = tmp_path / str(most_bytes)

@@ -28,10 +28,10 @@ def reader_of(source: str, format_: str = "auto") -> Reader:
 
     """
     if format_ != "auto":
-        return _named(format_)
+        return _reader_of(format_)
     suffix = suffix_of(source.rstrip("/").rpartition("/")[2])
     if suffix in BY_SUFFIX and not _is_folder(source):
-        return _named(BY_SUFFIX[suffix])
+        return _reader_of(BY_SUFFIX[suffix])
     if suffix in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
         return FOLDERS
     if suffix in _PACKED and not _is_folder(source):
@@ -45,15 +45,15 @@ def reader_of(source: str, format_: str = "auto") -> Reader:
             "picture, a video, or a .tar, .mcap, .json or .parquet file"
         )
     folder = Folder(source)
-    return next((one for one in READERS if one.fits(folder)), FOLDERS)
+    return next((reader for reader in READERS if reader.fits(folder)), FOLDERS)
 
 
 def _is_folder(source: str) -> bool:
     return storage.is_local(source) and storage.local_path(source).is_dir()
 
 
-def _named(name: str) -> Reader:
-    for one in READERS:
-        if one.name == name:
-            return one
+def _reader_of(name: str) -> Reader:
+    for reader in READERS:
+        if reader.name == name:
+            return reader
     raise AutolabelError(f"--format {name}: there are {', '.join(FORMATS)}")

@@ -129,15 +129,15 @@ class RecordList(Reader):
             raise AutolabelError(f"{storage.redact(source)} lists not a single frame")
         _refuse_other_units(records, storage.redact(source))
         # What has no path has no folder: it is a failure of the first sequence.
-        first = next((one for one in records if one.uri), Record(source))
+        first = next((record for record in records if record.uri), Record(source))
         sequences: dict[str, list[Record]] = {}
-        for number, one in enumerate(records):
-            placed = one if one.uri else replace(
-                one, uri=f"{first.folder}/row-{number}", sequence=first.sequence,
-                camera=one.camera or first.camera,
+        for number, record in enumerate(records):
+            placed = record if record.uri else replace(
+                record, uri=f"{first.folder}/row-{number}", sequence=first.sequence,
+                camera=record.camera or first.camera,
             )  # fmt: skip
             sequences.setdefault(placed.names[0], []).append(placed)
-        around = "" if any(one.sequence for one in records) else _common(sequences)
+        around = "" if any(record.sequence for record in records) else _common(sequences)
         ways = {
             name: tuple(part for part in name.removeprefix(around).split("/") if part)
             for name in sequences
@@ -146,12 +146,13 @@ class RecordList(Reader):
         wanted = part.partition("#")[2]
         for name in [wanted] if wanted in sequences else sorted(sequences, key=natural_key):
             cameras: dict[str, list[Record]] = {}
-            for one in sequences[name]:
-                cameras.setdefault(one.names[1], []).append(one)
+            for record in sequences[name]:
+                cameras.setdefault(record.names[1], []).append(record)
             pictures = {
-                camera: _pictures(cameras[camera]) for camera in sorted(cameras, key=natural_key)
+                camera: _files_in_order(cameras[camera])
+                for camera in sorted(cameras, key=natural_key)
             }
-            folders = {one.folder for one in sequences[name]}
+            folders = {record.folder for record in sequences[name]}
             folder = folders.pop() if len(folders) == 1 else _common(folders)
             address = address_of(folder, self.name, f"{source}#{name}")
             is_called_in_full = ids[sequence_id_of(source, ways[name])] > 1
@@ -187,43 +188,45 @@ def _common(folders: Iterable[str]) -> str:
     return "/".join(ways[0][:-1] if len(ways) == 1 else shared_beginning(ways))
 
 
-def _pictures(records: Sequence[Record]) -> list[File]:
+def _files_in_order(records: Sequence[Record]) -> list[File]:
     """Put the pictures of a camera in order, each once."""
-    each = {one.uri: one for one in reversed(records)}
+    each = {record.uri: record for record in reversed(records)}
     if len(each) < len(records):
         again = counted(len(records) - len(each), "picture")
-        uri = Counter(one.uri for one in records).most_common(1)[0][0]
+        uri = Counter(record.uri for record in records).most_common(1)[0][0]
         log.warning("%s named again, and left out: %s", again, storage.redact(uri))
-    # What cannot be labeled may lack its time, and takes nobody else's.
-    told = {one.uri: one.timestamp_ns for one in each.values() if not one.problem}
+    # What cannot be labeled may lack its time, and takes no other frame's.
+    told = {record.uri: record.timestamp_ns for record in each.values() if not record.problem}
     times = [time_ns for time_ns in told.values() if time_ns is not None]
     first_ns, timed = min(times, default=0), bool(times) and len(times) == len(told)
     if times and not timed:
         without = next(uri for uri, time_ns in told.items() if time_ns is None)
         log.warning("no time of %s is told: its camera has none", storage.redact(without))
-    ordered = sorted(each.values(), key=lambda one: natural_key(one.uri))
-    if all(one.order is not None for one in ordered):
-        ordered.sort(key=lambda one: one.order or 0)
+    ordered = sorted(each.values(), key=lambda record: natural_key(record.uri))
+    if all(record.order is not None for record in ordered):
+        ordered.sort(key=lambda record: record.order or 0)
     elif timed:
-        ordered.sort(key=lambda one: one.timestamp_ns or first_ns)
-    found = timestamps_ns([PurePosixPath(one.uri).stem for one in ordered])
+        ordered.sort(key=lambda record: record.timestamp_ns or first_ns)
+    found = timestamps_ns([PurePosixPath(record.uri).stem for record in ordered])
     if timed:
-        found = [first_ns if one.timestamp_ns is None else one.timestamp_ns for one in ordered]
+        found = [
+            first_ns if record.timestamp_ns is None else record.timestamp_ns for record in ordered
+        ]
     shown = zip(ordered, storage.at_once(_file, ordered), found, strict=True)
-    return [replace(file, timestamp_ns=at, problem=one.problem) for one, file, at in shown]
+    return [replace(file, timestamp_ns=at, problem=record.problem) for record, file, at in shown]
 
 
-def _file(one: Record) -> File:
+def _file(record: Record) -> File:
     """Look at a file, unless the list tells its version; one that is gone has none."""
-    name = one.uri.rpartition("/")[2]
-    if one.problem or (one.etag and not storage.is_local(one.uri)):
-        return File(name, one.uri, one.size_bytes, "" if one.problem else one.etag)
-    around = one.uri.removesuffix(one.named)
-    for spelled in spellings(one.named):
+    name = record.uri.rpartition("/")[2]
+    if record.problem or (record.etag and not storage.is_local(record.uri)):
+        return File(name, record.uri, record.size_bytes, "" if record.problem else record.etag)
+    around = record.uri.removesuffix(record.named)
+    for spelled in spellings(record.named):
         with contextlib.suppress(storage.NotFoundError):
             if file := stat_file(around + spelled):
                 return file
-    return File(name, one.uri, 0, "")
+    return File(name, record.uri, 0, "")
 
 
 _COLUMNS: dict[str, tuple[str, ...]] = {
@@ -241,7 +244,7 @@ _MOST_ROWS = 2_000_000
 _MOST_BYTES = 512 << 20
 
 
-def _placed(named: str, base: str, where: str, *, anywhere: bool) -> tuple[str, str]:
+def _address_of_picture(named: str, base: str, where: str, *, anywhere: bool) -> tuple[str, str]:
     """Return the address of a picture as a list names it, "" for none, and then why.
 
     Args:
@@ -264,12 +267,12 @@ def _placed(named: str, base: str, where: str, *, anywhere: bool) -> tuple[str, 
     return uri.removeprefix("file://"), ""
 
 
-def _record(row: Mapping[str, Any], base: str, where: str, *, anywhere: bool) -> Record:
-    """Make the record of a row: values by the names in `_COLUMNS`; the rest as `_placed`."""
+def _record_of_row(row: Mapping[str, Any], base: str, where: str, *, anywhere: bool) -> Record:
+    """Make the record of a row, its values by the names in `_COLUMNS`."""
     named, order = row.get("uri") or "", row.get("order")
     # Some writers do not say that their bytes are text.
     named = named.decode("utf-8", "replace") if isinstance(named, bytes) else str(named)
-    uri, problem = _placed(named, base, where, anywhere=anywhere)
+    uri, problem = _address_of_picture(named, base, where, anywhere=anywhere)
     time_ns, problem = time_ns_of(row.get("timestamp_ns"), problem, where)
     return Record(
         uri, str(row.get("sequence") or ""), str(row.get("camera") or ""),
@@ -289,23 +292,24 @@ class CocoList(RecordList):
         where = storage.redact(source)
         try:
             content = json.loads(storage.read_bytes(source))
-            images = [one for one in content["images"] if isinstance(one, dict)]
-            videos = {one["id"]: str(one["name"]) for one in content.get("videos") or ()}
+            images = [image for image in content["images"] if isinstance(image, dict)]
+            videos = {video["id"]: str(video["name"]) for video in content.get("videos") or ()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise AutolabelError(
                 f"{where} is no COCO json with a list `images`: {error}"
             ) from error
-        names = [str(one.get("file_name") or "").replace("\\", "/") for one in images]
+        names = [str(image.get("file_name") or "").replace("\\", "/") for image in images]
         if not any(names):
             raise AutolabelError(f"{where} has {counted(len(images), 'image')} and no `file_name`")
         base = _base(source, list(filter(None, names)))
-        for number, (one, name) in enumerate(zip(images, names, strict=True)):
+        for number, (image, name) in enumerate(zip(images, names, strict=True)):
             row = {
-                "uri": name, "camera": one.get("camera"), "timestamp_ns": one.get("timestamp_ns"),
-                "sequence": one.get("sequence_id") or videos.get(one.get("video_id")),
-                "order": one.get("frame_id", one.get("frame_index")),
+                "uri": name, "camera": image.get("camera"),
+                "timestamp_ns": image.get("timestamp_ns"),
+                "sequence": image.get("sequence_id") or videos.get(image.get("video_id")),
+                "order": image.get("frame_id", image.get("frame_index")),
             }  # fmt: skip
-            yield _record(row, base, f"{where}: image number {number}", anywhere=False)
+            yield _record_of_row(row, base, f"{where}: image number {number}", anywhere=False)
 
 
 def _base(source: str, names: list[str]) -> str:
@@ -345,7 +349,7 @@ class ParquetList(RecordList):
         where, folder = storage.redact(source), source.rpartition("/")[0]
         try:
             for number, row in enumerate(_rows(source, where)):
-                yield _record(row, folder, f"{where}: row {number}", anywhere=True)
+                yield _record_of_row(row, folder, f"{where}: row {number}", anywhere=True)
         except MemoryError:  # pyarrow's is an ArrowException, too
             raise
         except (pa.ArrowException, OSError) as error:
@@ -356,7 +360,7 @@ def _rows(source: str, where: str) -> Iterator[dict[str, Any]]:
 
     listed = stat_file(source)
     if listed and listed.size_bytes > _MOST_BYTES:
-        raise _too_large(where)
+        raise _too_many_bytes(where)
     path = fetch(source, listed.etag, listed.size_bytes) if listed else None
     data = pa.BufferReader(path.read_bytes() if path else b"")
     names = _columns(pq.read_schema(data).names, where)
@@ -367,7 +371,7 @@ def _rows(source: str, where: str) -> Iterator[dict[str, Any]]:
     for batch in file.iter_batches(_BATCH_ROWS, columns=list(names)):
         unfolded += sum(map(_unfolded_bytes, batch.columns))
         if unfolded > _MOST_BYTES:
-            raise _too_large(where)
+            raise _too_many_bytes(where)
         columns = {names[name]: batch.column(name) for name in batch.schema.names}
         times = columns.get("timestamp_ns")
         if times is not None and pa.types.is_timestamp(times.type):
@@ -377,7 +381,7 @@ def _rows(source: str, where: str) -> Iterator[dict[str, Any]]:
 
 def _columns(there: Collection[str], where: str) -> dict[str, str]:
     """Return what the columns of a table tell, by their names."""
-    found = {what: next((one for one in names if one in there), "")
+    found = {what: next((name for name in names if name in there), "")
              for what, names in _COLUMNS.items()}  # fmt: skip
     if not found["uri"]:
         raise AutolabelError(
@@ -393,9 +397,9 @@ def _refuse_large(metadata: Any, names: Collection[str], where: str) -> None:
         )
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     chunks = (group.column(column) for group in groups for column in range(group.num_columns))
-    wanted = (one for one in chunks if one.path_in_schema.partition(".")[0] in names)
-    if sum(one.total_uncompressed_size for one in wanted) > _MOST_BYTES:
-        raise _too_large(where)
+    wanted = (chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in names)
+    if sum(chunk.total_uncompressed_size for chunk in wanted) > _MOST_BYTES:
+        raise _too_many_bytes(where)
 
 
 def _unfolded_bytes(values: Any) -> int:
@@ -406,6 +410,6 @@ def _unfolded_bytes(values: Any) -> int:
     return int(pc.sum(lengths.take(values.indices)).as_py() or 0)
 
 
-def _too_large(where: str) -> AutolabelError:
+def _too_many_bytes(where: str) -> AutolabelError:
     most = _MOST_BYTES >> 20
     return AutolabelError(f"{where} unfolds to more than {most} MiB: cut it into several lists")

@@ -176,7 +176,9 @@ def _by_token(folder: str, table: str, *, by_log: bool) -> tuple[dict[str, str],
     several = {name for name, count in Counter(scenes.values()).items() if count > 1}
     for name in sorted(several):
         log.warning("%s: several scenes are called %s", storage.redact(folder), name)
-    scenes = {one: f"{name}-{one}" if name in several else name for one, name in scenes.items()}
+    scenes = {
+        token: f"{name}-{token}" if name in several else name for token, name in scenes.items()
+    }
     scene_of = {
         str(row.get("token")): scenes[str(row.get(key))]
         for row in rows_of("sample")
@@ -198,7 +200,7 @@ def _why_not(row: Row, camera: str | None, scene_of: Mapping[str, str]) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _read(
+def _read_tables(
     folder: str, table: str, versions: tuple[tuple[str, str], ...]
 ) -> tuple[_Scenes, Counter[tuple[str, str]]]:
     """Read the tables of a dataset; returns its scenes, and how many pictures are passed over.
@@ -253,10 +255,10 @@ def _scenes(
         used = sorted((_NEEDED | {"scene.json", "log.json"}) & has)
         listed = [stat_file(storage.join(folder, table, name)) for name in used]
         versions = tuple(
-            (name, one.etag if one else "") for name, one in zip(used, listed, strict=True)
+            (name, file.etag if file else "") for name, file in zip(used, listed, strict=True)
         )
         with _reading:
-            scenes, left_out = _read(folder, table, versions)
+            scenes, left_out = _read_tables(folder, table, versions)
         passed_over.counts.update(left_out)
         find = None if wanted else _finder(folder)
         for scene, cameras in scenes.items():
@@ -266,8 +268,10 @@ def _scenes(
                 continue
             find = find or _finder(folder, cameras)
             pictures = {
-                camera: list(_pictures(folder, shots, find, passed_over))
-                for camera, shots in sorted(cameras.items(), key=lambda one: natural_key(one[0]))
+                camera: list(_files_of_camera(folder, shots, find, passed_over))
+                for camera, shots in sorted(
+                    cameras.items(), key=lambda camera_and_shots: natural_key(camera_and_shots[0])
+                )
             }
             if any(pictures.values()):
                 yield ListedSequence(
@@ -313,12 +317,12 @@ def _finder(
     }.get
 
 
-def _pictures(
+def _files_of_camera(
     folder: str, shots: list[_Shot], find: Callable[[str], File | None], passed_over: PassedOver
 ) -> Iterator[File]:
-    first_ns = min((one.timestamp_ns for one in shots if one.timestamp_ns >= 0), default=None)
+    first_ns = min((shot.timestamp_ns for shot in shots if shot.timestamp_ns >= 0), default=None)
     before = None
-    for shot in sorted(shots, key=lambda one: (one.timestamp_ns, one.filename)):
+    for shot in sorted(shots, key=lambda taken: (taken.timestamp_ns, taken.filename)):
         if shot == before:  # the same row twice
             continue
         before = shot
