@@ -81,7 +81,7 @@ def list_archive(
     for inner, cameras in sorted(_sorted(members).items()):
         listed = by_camera(cameras)
         for shots in listed.values():  # what ends it is a frame of the camera that it follows
-            if broken and any(one.uri == members[-1].uri for one in shots):
+            if broken and any(shot.uri == members[-1].uri for shot in shots):
                 shots.append(replace(broken, timestamp_ns=shots[-1].timestamp_ns))
         address = address_of(archive.uri, Tar.name, "/".join(inner))
         yield ListedSequence((*names, own, *inner), address, listed)
@@ -90,14 +90,14 @@ def list_archive(
 def _sorted(members: list[File]) -> dict[tuple[str, ...], dict[str, list[File]]]:
     """Sort members by sequence and camera, as the folders and names that they have say."""
     found: dict[tuple[str, ...], dict[str, list[File]]] = {}
-    for one in members:
-        *folders, name = _path(one).split("/")
+    for member in members:
+        *folders, name = _path(member).split("/")
         camera, middle = "", name.split(".")[1:-1]
         if middle and is_camera_name(middle[-1]):
             camera = middle[-1]
         elif folders and is_camera_name(folders[-1]):
             camera = folders.pop()
-        found.setdefault(tuple(folders), {}).setdefault(camera, []).append(one)
+        found.setdefault(tuple(folders), {}).setdefault(camera, []).append(member)
     for cameras in found.values():
         if "" in cameras and len(cameras) > 1:
             cameras[_BESIDE] = cameras.pop("")
@@ -152,7 +152,7 @@ def _members(archive: File, passed_over: PassedOver) -> tuple[list[File], File |
             found.insert(0, by_path[name])  # the last one stays the last of the archive
         else:
             passed_over.add(*_DANGLING, example=name)
-    whole = not any(one.problem for one in found)
+    whole = not any(shot.problem for shot in found)
     return found, _broken(found, where, end, damage) if whole else None
 
 
@@ -223,7 +223,7 @@ class Mcap(Reader):
             return
         found = dict(walk(source, passed_over))
         files = found.get((), [])
-        parts = [one for one in files if suffix_of(one.name) == MCAP]
+        parts = [file for file in files if suffix_of(file.name) == MCAP]
         others = (file for file in chain(*found.values()) if file not in parts)
         count_elsewhere(others, passed_over)
         if not parts:
@@ -231,12 +231,13 @@ class Mcap(Reader):
                 f"{storage.redact(source)} holds no .mcap file; `ros2 bag convert` makes them of "
                 "rosbag2's other storages"
             )
-        if any(one.name == METADATA for one in files):
-            _tell_of_missing(source, {one.name for one in parts})
+        if any(file.name == METADATA for file in files):
+            _tell_of_missing(source, {part.name for part in parts})
             yield list_recording(parts, (), source)
             return
-        for one in sorted(parts, key=lambda part: natural_key(part.name)):
-            yield list_recording([one], (one.name.rpartition(".")[0],), one.uri)
+        for recording in sorted(parts, key=lambda part: natural_key(part.name)):
+            name = recording.name.rpartition(".")[0]
+            yield list_recording([recording], (name,), recording.uri)
 
 
 def _tell_of_missing(folder: str, there: set[str]) -> None:
@@ -244,7 +245,7 @@ def _tell_of_missing(folder: str, there: set[str]) -> None:
     uri = storage.join(folder, METADATA)
     text = storage.text_of(storage.read_bytes(uri))
     named = re.findall(r"[^][,'\"/\s]+\.mcap\b", text)
-    gone = [one for one in dict.fromkeys(named) if one not in there]
+    gone = [name for name in dict.fromkeys(named) if name not in there]
     if gone:
         log.warning("%s names %s, not there", storage.redact(uri), " and ".join(gone[:3]))
 
@@ -256,10 +257,10 @@ def list_recording(files: Sequence[File], names: tuple[str, ...], folder: str) -
         AutolabelError: it cannot be read, or has no pictures; names its topics.
 
     """
-    ordered = sorted(files, key=lambda one: natural_key(one.name))
+    ordered = sorted(files, key=lambda file: natural_key(file.name))
     of_file = {
-        one.uri: topics_of(one.uri, partial(fetch, one.uri, one.etag, one.size_bytes))
-        for one in ordered
+        file.uri: topics_of(file.uri, partial(fetch, file.uri, file.etag, file.size_bytes))
+        for file in ordered
     }
     schemas = {topic: name for topics in of_file.values() for topic, name in topics.items()}
     cameras = cameras_of(schemas, storage.redact(ordered[0].uri))
@@ -271,9 +272,9 @@ def list_recording(files: Sequence[File], names: tuple[str, ...], folder: str) -
         )  # fmt: skip
     pictures = {
         camera: [
-            replace(one, stream=topic) for one in ordered if topic in of_file[one.uri]
+            replace(file, stream=topic) for file in ordered if topic in of_file[file.uri]
         ]
-        for camera, topic in sorted(cameras.items(), key=lambda one: natural_key(one[0]))
+        for camera, topic in sorted(cameras.items(), key=lambda pair: natural_key(pair[0]))
     }  # fmt: skip
     return ListedSequence(names, address_of(folder, Mcap.name, ""), pictures)
 

@@ -141,7 +141,9 @@ def _archives(names: tuple[str, ...], files: list[File]) -> list[Archive]:
     tars = [file for file in files if suffix_of(file.name) == ".tar"]
     recordings = [file for file in files if suffix_of(file.name) == ".mcap"]
     is_bag = bool(recordings) and any(file.name == "metadata.yaml" for file in files)
-    alone = sorted(tars if is_bag else [*tars, *recordings], key=lambda one: natural_key(one.name))
+    alone = sorted(
+        tars if is_bag else [*tars, *recordings], key=lambda file: natural_key(file.name)
+    )
     bag: list[Archive] = [(names, recordings, True)] if is_bag else []
     return [*bag, *((names, [file], False) for file in alone)]
 
@@ -185,7 +187,7 @@ def groups(
             for file in videos:
                 group.add(stem(file), [file])
         else:
-            for file in sorted(videos, key=lambda one: natural_key(one.name)):
+            for file in sorted(videos, key=lambda video: natural_key(video.name)):
                 yield _Group((*names, stem(file)), {"": [file]})
     yield from map(with_warning, waiting.values())
 
@@ -210,7 +212,7 @@ def _refuse_camera_link(folder: Path, target: Path) -> None:
     elsewhere = not target.is_relative_to(folder.parent.resolve())
     if not is_camera_name(folder.name) or not elsewhere:
         return
-    if any(suffix_of(one.name) in IMAGE_SUFFIXES for one in target.iterdir()):
+    if any(suffix_of(file.name) in IMAGE_SUFFIXES for file in target.iterdir()):
         raise AutolabelError(
             f"{folder} and {target} are one folder, and both are below the source: give as the "
             "source what holds one of them"
@@ -231,7 +233,7 @@ def _images(files: list[File]) -> list[File]:
 
 
 def _in_order(found: Found) -> list[Names]:
-    return sorted(found, key=lambda one: natural_key("/".join(one)))
+    return sorted(found, key=lambda folders: natural_key("/".join(folders)))
 
 
 class KittiRaw(Reader):
@@ -284,7 +286,7 @@ def _timed(files: list[File], times_uri: str) -> list[File]:
     except storage.StorageError as error:
         log.warning("%s", error)
     times = dict(enumerate(timestamp_ns(line.strip().replace(" ", "_")) for line in lines))
-    numbers = [int(stem(one)) if stem(one).isdecimal() else at for at, one in enumerate(ordered)]
+    numbers = [int(stem(name)) if stem(name).isdecimal() else at for at, name in enumerate(ordered)]
     found = [times.get(number) for number in numbers]
     if None in found:
         where, missing = storage.redact(times_uri), ordered[found.index(None)].name
@@ -308,10 +310,10 @@ class KittiTracking(Reader):
         inside = [folder, *(folder / name for name in folder.folders if name in _SPLITS)]
         return any(
             bool(numbered) and all(map(_SEQUENCE.fullmatch, numbered))
-            for one in inside
-            for name in one.folders
+            for drive in inside
+            for name in drive.folders
             if CAMERA.fullmatch(name)
-            for numbered in [(one / name).folders]
+            for numbered in [(drive / name).folders]
         )
 
     def sequences(

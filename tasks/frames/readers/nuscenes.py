@@ -269,9 +269,7 @@ def _scenes(
             find = find or _finder(folder, cameras)
             pictures = {
                 camera: list(_files_of_camera(folder, shots, find, passed_over))
-                for camera, shots in sorted(
-                    cameras.items(), key=lambda camera_and_shots: natural_key(camera_and_shots[0])
-                )
+                for camera, shots in sorted(cameras.items(), key=lambda pair: natural_key(pair[0]))
             }
             if any(pictures.values()):
                 yield ListedSequence(
