@@ -100,6 +100,12 @@ def s3(s3_endpoint, monkeypatch):
 
 
 @pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """A cache of the test's own."""
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
 def memory():
     """URL of a new, empty folder in memory."""
     return f"memory://{uuid.uuid4().hex}"

@@ -3,11 +3,9 @@
 import base64
 import contextlib
 import json
-import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlencode
 
 import cv2
@@ -15,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.frames.sources import serve as serve_folder
 from tests.integration.cluster import empty_home, free_port
 from tests.review.app_page import browser_page, needs_chromium
 from tests.sam2_core.serving.conftest import serving, statistics
@@ -25,30 +24,6 @@ FOREIGN = (
     {"origin": "http://attacker.example"},
     {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
 )
-
-
-class _Page(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write(b"<!doctype html><title>Kittens</title>")
-
-    def log_message(self, *_):
-        """Say nothing."""
-
-
-@contextlib.contextmanager
-def attackers_origin():
-    """Another port of 127.0.0.1: a browser sends it, and its requests, this machine's cookies."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 # Asks for a picture by a tag, and for everything else by `fetch`: readable, then blind.
@@ -231,9 +206,11 @@ def target(request, tmp_path_factory):
 
 @pytest.mark.ci
 @needs_chromium
-def test_a_page_of_another_origin_reads_nothing_and_changes_nothing(target):
+def test_a_page_of_another_origin_reads_nothing_and_changes_nothing(target, tmp_path):
     before = target.traces()
-    with browser_page() as page, attackers_origin() as origin:
+    # Another port of 127.0.0.1: a browser sends it, and its requests, this machine's cookies.
+    (tmp_path / "index.html").write_text("<!doctype html><title>Kittens</title>")
+    with browser_page() as page, serve_folder(tmp_path) as origin:
         evil, kept = target.replaced
         page.goto(target.opened)
         if evil:

@@ -14,13 +14,10 @@ from tests.examples import example
 from tests.frames.sources import serve
 from tests.onnx_file import write_yolox
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 NAMES = ["car", "truck", "person"]
 CELLS = 8 * 8 + 4 * 4 + 2 * 2
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
 
 
 def rows_for(boxes, classes=3):

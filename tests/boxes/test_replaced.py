@@ -18,10 +18,7 @@ from tests.boxes.test_imported import frame
 from tests.onnx_file import write_yolox
 from tests.sam2_core.test_stamps import MICRO, rewrite
 
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(params=["local", "s3"])

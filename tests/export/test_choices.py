@@ -151,8 +151,7 @@ def test_cameras_whose_flat_names_are_equal_keep_their_files(tmp_path, format_):
     assert len(paths) == len({*paths})
 
 
-def test_links_are_for_pictures_that_stay_and_folders_of_this_machine(tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+def test_links_are_for_pictures_that_stay_and_folders_of_this_machine(tmp_path, own_cache):
     for name in ("cache/a.jpg", "mine/a.jpg"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(b"x")

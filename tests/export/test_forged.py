@@ -7,9 +7,7 @@ exported and measured, and nothing is read outside of what was labeled here.
 import json
 import os
 import shutil
-import threading
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +25,7 @@ from tasks.frames.identity import file_version
 from tasks.store import artifacts, checksums, manifests, tables
 from tasks.store import tracks as store_tracks
 from tests.export.labeled_runs import run_of
+from tests.frames.sources import QuietHandler, serve
 
 FORGED, GOOD = "drive", "other"
 SECRET = b"-----BEGIN PRIVATE KEY-----"
@@ -405,26 +404,19 @@ BESIDE_LABELS = {
 
 
 @pytest.fixture(scope="module")
-def server():
+def server(tmp_path_factory):
     """A server that only this machine reaches, and what it was asked for."""
     asked = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
+    class Handler(QuietHandler):
+        def send_head(self):
             asked.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(SECRET)
+            return super().send_head()
 
-        do_HEAD = do_GET
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{http.server_address[1]}", asked
-        http.shutdown()
+    folder = tmp_path_factory.mktemp("private")
+    (folder / "creds").write_bytes(SECRET)
+    with serve(folder, Handler) as url:
+        yield url, asked
 
 
 @pytest.fixture(scope="module")
@@ -542,8 +534,7 @@ def test_what_is_no_picture_is_not_copied_whatever_its_version(labeled, forged):
     assert not any(SECRET in one.read_bytes() for one in labeled.glob("export/**/*.*"))
 
 
-def test_pictures_of_another_machine_are_read_below_a_named_source(labeled, monkeypatch, tmp_path):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+def test_pictures_of_another_machine_are_read_below_a_named_source(labeled, tmp_path, own_cache):
     asked = ("export", labeled / "run", "--format", "coco", "--to")
     said = said_by(*asked, tmp_path / "a")
     assert "this machine has labeled nothing from there" in said

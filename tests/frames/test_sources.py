@@ -9,6 +9,8 @@ from tasks.types import FrameRef
 from tests.integration.runs import write_image
 from tests.sam2_core.test_stamps import MICRO
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 
 def is_known(uri):
     try:
@@ -16,11 +18,6 @@ def is_known(uri):
     except UnknownSourceError:
         return False
     return True
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(

@@ -80,10 +80,9 @@ def under_prefect(monkeypatch, prefect_api):
 
 
 @pytest.fixture
-def terminal(monkeypatch, capsys, tmp_path, database, certificates):
+def terminal(monkeypatch, capsys, tmp_path, database, certificates, own_cache):
     """`autolabel` in this process, with a database and no Prefect server; nothing in its cache."""
     shutil.copytree(certificates, tmp_path / "cache" / "certificates", dirs_exist_ok=True)
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     return Terminal(monkeypatch, capsys)
 
 

@@ -80,8 +80,7 @@ def labels_of(run, folder):
         for run, options in RUNS.items()
     ],
 )
-def test_labels_of_a_version_are_equal(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+def test_labels_of_a_version_are_equal(run, tmp_path, own_cache):
     golden = json.loads(GOLDEN.read_text())
     again = "record tests/data/golden_labels.json anew, as this file's first lines say"
     assert golden["version"] == LABELS_VERSION, f"the version was raised: {again}"

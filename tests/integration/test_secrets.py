@@ -1,13 +1,12 @@
 """Planted secrets: in no output, artifact, log, dataset and row of Prefect's database."""
 
-import http.server
 import json
-import threading
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import OWN_CACHE
+from tests.frames.sources import QuietHandler, serve
 from tests.integration.dataset_rows import all_documents
 from tests.integration.runs import write_boxes, write_image
 from tests.planted import ADDRESSES, PLANTED
@@ -40,7 +39,7 @@ def test_no_message_of_a_command_repeats_a_secret(words, terminal):
     assert PLANTED not in told
 
 
-class _Redirecting(http.server.SimpleHTTPRequestHandler):
+class _Redirecting(QuietHandler):
     """A web server whose store signs addresses: `gone.jpg` leads to one that has expired."""
 
     def do_GET(self):
@@ -62,25 +61,14 @@ class _Redirecting(http.server.SimpleHTTPRequestHandler):
             return False
         return True
 
-    def log_message(self, *_):
-        pass
-
 
 @pytest.fixture
 def web(tmp_path):
     for name in ("1", "2"):
         write_image(tmp_path / "web" / "drive" / f"{name}.jpg")
     (tmp_path / "web" / "drive" / "gone.jpg").touch()
-    handler = type("Handler", (_Redirecting,), {"directory": None})
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), lambda *words: handler(*words, directory=str(tmp_path / "web"))
-    )
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serve(tmp_path / "web", _Redirecting) as url:
+        yield url
 
 
 def test_what_a_library_says_of_a_failure_is_kept_without_its_secret(

@@ -15,10 +15,9 @@ from sam2_core.types import AutolabelError
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch, tmp_path):
+def machine(monkeypatch, tmp_path, own_cache):
     """Folders of a worker that is well."""
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(self_test, "WRITTEN_BYTES", 1 << 20)
     return tmp_path
 

@@ -31,10 +31,9 @@ FRAME_BYTES = 64 * 64 * 3
 
 
 @pytest.fixture
-def labeled(tmp_path, monkeypatch):
+def labeled(tmp_path, monkeypatch, own_cache):
     """Label a chunk on host memory in place of a GPU's, keeping frames of so many bytes."""
     gpu = host_gpu()
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(process, "_gpu", gpu)
     monkeypatch.setattr(
         yolox, "CudaNetwork", lambda *given, captured: CudaNetwork(*given, CPU, captured=captured)

@@ -34,8 +34,7 @@ FRAMES = 6
 
 
 @pytest.fixture
-def source(tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+def source(tmp_path, own_cache):
     folder = tmp_path / "drive"
     folder.mkdir()
     for i in range(FRAMES):
@@ -210,8 +209,7 @@ def test_what_a_server_said_is_the_files_and_what_this_host_lacks_is_not():
     assert is_host_full(said)
 
 
-def test_a_video_that_cannot_be_read_is_not_a_broken_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+def test_a_video_that_cannot_be_read_is_not_a_broken_one(tmp_path, monkeypatch, own_cache):
     path = tmp_path / "drive.mp4"
     path.write_bytes(b"\0" * 5000)
     (found,) = discover([str(path)])

@@ -27,12 +27,9 @@ from sam2_core.types import AutolabelError
 from tasks.masks.model import Segmenters, choose_model
 from tests.planted_graphs import COMPACT, ROOT, plant
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 MICRO = ROOT / "tests" / "data" / "micro"
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ MICRO = Path(__file__).parents[1] / "data" / "micro"
 
 
 @pytest.fixture
-def micro(tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+def micro(tmp_path, own_cache):
     return Path(shutil.copytree(MICRO, tmp_path / "micro"))
 
 
