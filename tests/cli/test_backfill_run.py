@@ -158,7 +158,7 @@ def test_whoever_waits_goes_on_while_storage_is_away_and_lists_no_source_again(
     half.touch()
     os.utime(half, (0, 0))
     monkeypatch.setattr(retry, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(backfill_run.runs, "watch", goes)
+    monkeypatch.setattr(backfill_run.lost_runs, "watch", goes)
     monkeypatch.setattr(backfill_run, "look_again", look)
     monkeypatch.setattr(backfill_run, "runs_of", lambda *_: [])
     monkeypatch.setattr(backfill_run, "percent_done", lambda _: {})

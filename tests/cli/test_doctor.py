@@ -13,7 +13,7 @@ from flows.server.client import asked_once
 from sam2_core import devices
 from sam2_core.cache import file_sha256
 from sam2_core.model_download import record
-from tasks.boxes import detectors
+from tasks.boxes import detector_files
 from tests.planted import PLANTED
 
 
@@ -65,8 +65,8 @@ def test_a_variable_that_names_no_gpu_and_the_server_of_up_are_told(monkeypatch,
     ],
 )
 def test_a_damaged_file_of_a_model_is_named_and_fails(tmp_path, monkeypatch, name):
-    weights = shutil.copytree(detectors.BUNDLED_FOLDER, tmp_path / "weights")
-    monkeypatch.setattr(detectors, "BUNDLED_FOLDER", weights)
+    weights = shutil.copytree(detector_files.BUNDLED_FOLDER, tmp_path / "weights")
+    monkeypatch.setattr(detector_files, "BUNDLED_FOLDER", weights)
     assert examined()["state"] == "ok"
     data = bytearray((weights / name).read_bytes())
     data[len(data) // 2] ^= 1
