@@ -34,6 +34,9 @@ _FORMATS = (
     "h264", "hevc", "mjpeg", "m4v",
 )  # fmt: skip
 
+# What is no UTF-8 in titles: PyAV 19 takes it as it is, earlier versions only if told to.
+_TEXTS = {} if int(av.__version__.partition(".")[0]) >= 19 else {"metadata_errors": "replace"}
+
 log = logging.getLogger(__name__)
 
 
@@ -92,7 +95,7 @@ def video_frames(path: Path, where: str) -> Iterator[tuple[Any, int | None]]:
     try:
         with (
             _File(path) as file,
-            av.open(file, container_options=options, metadata_errors="replace") as container,
+            av.open(file, container_options=options, **_TEXTS) as container,
         ):
             stream = _stream_to_label(container, where)
             yield from _with_times(

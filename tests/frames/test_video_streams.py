@@ -106,6 +106,12 @@ def test_interlaced_video_is_known_behind_what_cannot_be_decoded(tmp_path):
     assert min(pixels.max() for pixels in found) > 200, "none is black"
 
 
+def test_a_title_in_another_encoding_is_no_hindrance(tmp_path):
+    path = write(tmp_path / "a.mkv", SMALL)
+    path.write_bytes(path.read_bytes().replace(b"Lavf", b"\xff\xfevf"))
+    assert len(pictures(path)) == 6
+
+
 def test_a_video_is_turned_as_it_is_displayed(tmp_path):
     path = write(tmp_path / "a.mp4", LARGE)
     upright = pictures(path)
