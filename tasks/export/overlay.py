@@ -1,7 +1,6 @@
 """Pictures for people: masks, classes, tracks and risk drawn over frames; sheets and videos.
 
-Videos are H.264 at the frames' own times where PyAV is here, which browsers play. OpenCV's wheels
-have no encoder of H.264; what they write is MPEG-4 part 2 at one rate, for players.
+Videos are H.264, which browsers play, at the frames' own times.
 """
 
 import colorsys
@@ -217,15 +216,6 @@ _TICKS = 90_000  # a second, as players of MP4 are used to: 24, 25 and 30 frames
 _LENGTHS_TOLD = 1 << 8  # AV_CODEC_FLAG_FRAME_DURATION
 
 
-def has_h264() -> bool:
-    """Whether H.264 can be written here."""
-    try:
-        import av
-    except ImportError:
-        return False
-    return "libx264" in av.codecs_available
-
-
 class Film:
     """An MP4 of pictures, uint8 (H, W, 3) BGR; the first one decides its size, made even.
 
@@ -237,9 +227,11 @@ class Film:
 
     def __init__(self, path: Path, size_wh: tuple[int, int]) -> None:
         self.path, self._size_wh = path, size_wh
-        self._writer: Any = None
+        self._container: Any = None
+        self._stream: Any = None
         self._waiting: tuple[Picture, int | None] | None = None  # shown until the next one
         self._length_ns = _UNKNOWN_NS  # of the one before
+        self._passed_ns = 0
 
     def add(self, picture: Picture, time_ns: int | None) -> None:
         """Add a picture, taken at this time."""
@@ -256,59 +248,30 @@ class Film:
         self._waiting = even, time_ns
 
     def _write(self, picture: Picture) -> None:
-        if self._writer is None:
-            kind: Any = _H264 if has_h264() else _Mpeg4
-            self._writer = kind(self.path, (picture.shape[1], picture.shape[0]), self._length_ns)
-        self._writer.write(picture, self._length_ns)
+        import av
+
+        if self._container is None:
+            self._container = av.open(str(self.path), "w", options={"movflags": "+faststart"})
+            rate = Fraction(1_000_000_000, self._length_ns).limit_denominator(1001)
+            self._stream = self._container.add_stream("libx264", rate=rate)
+            self._stream.height, self._stream.width = picture.shape[:2]
+            self._stream.pix_fmt = "yuv420p"
+            self._stream.options = {"preset": "veryfast", "crf": "23"}
+            self._stream.codec_context.time_base = Fraction(1, _TICKS)
+            self._stream.codec_context.flags |= _LENGTHS_TOLD
+        frame = av.VideoFrame.from_ndarray(picture, format="bgr24")
+        frame.time_base = Fraction(1, _TICKS)
+        frame.pts = _ticks(self._passed_ns)
+        self._passed_ns += self._length_ns
+        frame.duration = _ticks(self._passed_ns) - frame.pts
+        self._container.mux(self._stream.encode(frame))
 
     def close(self) -> None:
         """Finish the file; the last picture is shown as long as the one before it."""
         if self._waiting is not None:
             self._write(self._waiting[0])
-            self._writer.close()
-
-
-class _H264:
-    """Writes with PyAV, each picture for its own time."""
-
-    def __init__(self, path: Path, size_wh: tuple[int, int], first_ns: int) -> None:
-        import av
-
-        self._container: Any = av.open(str(path), "w", options={"movflags": "+faststart"})
-        rate = Fraction(1_000_000_000, first_ns).limit_denominator(1001)
-        self._stream: Any = self._container.add_stream("libx264", rate=rate)
-        self._stream.width, self._stream.height = size_wh
-        self._stream.pix_fmt = "yuv420p"
-        self._stream.options = {"preset": "veryfast", "crf": "23"}
-        self._stream.codec_context.time_base = Fraction(1, _TICKS)
-        self._stream.codec_context.flags |= _LENGTHS_TOLD
-        self._passed_ns = 0
-
-    def write(self, picture: Picture, length_ns: int) -> None:
-        import av
-
-        frame = av.VideoFrame.from_ndarray(picture, format="bgr24")
-        frame.time_base = Fraction(1, _TICKS)
-        frame.pts = _ticks(self._passed_ns)
-        self._passed_ns += length_ns
-        frame.duration = _ticks(self._passed_ns) - frame.pts
-        self._container.mux(self._stream.encode(frame))
-
-    def close(self) -> None:
-        self._container.mux(self._stream.encode(None))
-        self._container.close()
-
-
-class _Mpeg4:
-    """Writes with OpenCV, which knows one rate: that of the first picture."""
-
-    def __init__(self, path: Path, size_wh: tuple[int, int], first_ns: int) -> None:
-        rate = round(min(max(1e9 / first_ns, 1.0), 60.0), 2)
-        self._writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), rate, size_wh)
-        self.close = self._writer.release
-
-    def write(self, picture: Picture, _: int) -> None:
-        self._writer.write(picture)
+            self._container.mux(self._stream.encode(None))
+            self._container.close()
 
 
 def _ticks(time_ns: int) -> int:
@@ -467,4 +430,4 @@ class OverlayWriter(Writer):
         """Finish the last video and sheet."""
         if self._series:
             self._series.close()
-        return {"video_codec": "h264" if has_h264() else "mpeg4, which browsers do not play"}
+        return {}

@@ -4,6 +4,7 @@ import base64
 import json
 from dataclasses import replace
 
+import av
 import cv2
 import numpy as np
 import pytest
@@ -133,7 +134,6 @@ def test_overlays_sheets_and_videos(tmp_path):
 
 
 def test_videos_play_at_the_times_of_their_frames_and_in_browsers(tmp_path):
-    av = pytest.importorskip("av")
     path = tmp_path / "a.mp4"
     film = Film(path, (129, 73))
     times_ns = [5_000_000_000, 5_040_000_000, 5_040_000_000, 5_120_000_000, None]
@@ -148,17 +148,6 @@ def test_videos_play_at_the_times_of_their_frames_and_in_browsers(tmp_path):
     assert [(one.width, one.height) for one in frames] == [(128, 72)] * 5
     values = [frame.to_ndarray(format="bgr24").mean() for frame in frames]
     np.testing.assert_allclose(values, [0, 50, 100, 150, 200], atol=4)
-
-
-def test_videos_are_written_without_pyav_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.export.overlay.has_h264", lambda: False)
-    film = Film(tmp_path / "a.mp4", (128, 72))
-    for number in range(3):
-        film.add(np.zeros((72, 128, 3), np.uint8), number * 50_000_000)
-    film.close()
-    video = cv2.VideoCapture(str(tmp_path / "a.mp4"))
-    assert (video.get(cv2.CAP_PROP_FRAME_COUNT), video.get(cv2.CAP_PROP_FPS)) == (3, 20)
-    assert video.read()[0]
 
 
 def captions_of(boxes):
