@@ -23,7 +23,7 @@ from tasks.pipeline.outcome import (
     with_error,
 )
 from tasks.pipeline.run_context import Job
-from tasks.pipeline.sequence import prepare_dataset
+from tasks.pipeline.sequence import make_dataset_ready
 from tasks.store import quarantine, storage
 from tasks.wording import counted
 
@@ -127,7 +127,7 @@ def label_sequences(
         if job.params.dataset_name:
             # FiftyOne takes seconds to import: behind the first chunks, not before them.
             prepared = submit(
-                "prepare", job.params.dataset_name, prepare_dataset, job, list(cameras)
+                "prepare", job.params.dataset_name, make_dataset_ready, job, list(cameras)
             )
         waiting, submitted = deque(todo), deque[tuple[int, Steps]]()
         opened = deque[tuple[int, Steps, Iterator[tuple[str, Handle]]]]()

@@ -25,7 +25,7 @@ from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.run_context import Job
 from tasks.pipeline.sequence import (
     check_sequence,
-    load_sequence,
+    load_into_dataset,
     open_sequence,
     track_sequence,
 )
@@ -85,7 +85,7 @@ def run_sequence(
         yield TRACK, outcome
     if prepared and not _is_loaded(outcome, prepared):
         yield LOAD, prepared
-        yield LOAD, submit(LOAD, name, load_sequence, job, outcome, prepared)
+        yield LOAD, submit(LOAD, name, load_into_dataset, job, outcome, prepared)
 
 
 def label_block(job: Job, opened: FoundSequence, first: int, stop: int) -> list[ChunkState]:

@@ -301,14 +301,14 @@ def _with_filled(
         yield frame, FrameTracks(np.concatenate([tracks.ids, ids]), labels)
 
 
-def prepare_dataset(job: Job, cameras: Sequence[str]) -> frozenset[str]:
+def make_dataset_ready(job: Job, cameras: Sequence[str]) -> frozenset[str]:
     """Make the run's dataset ready for loads, in the loader where there is one.
 
     Returns the manifests that it holds already.
     """
     if loader := job.context.loader:
         ensure_database()  # ours ends with this process, not with the loader
-        return loader.run(prepare_dataset, cameras)
+        return loader.run(make_dataset_ready, cameras)
     import_around_fiftyone()  # while its database starts
     from tasks.load import into_fiftyone
 
@@ -316,7 +316,9 @@ def prepare_dataset(job: Job, cameras: Sequence[str]) -> frozenset[str]:
     return into_fiftyone.prepare_dataset(name, tuple(cameras), job.params.out)
 
 
-def load_sequence(job: Job, outcome: SequenceOutcome, loaded: frozenset[str]) -> SequenceOutcome:
+def load_into_dataset(
+    job: Job, outcome: SequenceOutcome, loaded: frozenset[str]
+) -> SequenceOutcome:
     """Load a sequence's labels into FiftyOne, unless it is not complete or there already."""
     manifest, loader = outcome.manifest, job.context.loader
     if manifest is None or outcome.is_in(loaded):
