@@ -165,7 +165,10 @@ def test_names_that_fit_twice_are_a_failure_not_a_guess(tmp_path):
             {"image_id": 1, "category_id": 9, "bbox": [1, 2, 3, 4]},
             "category_id 9 is none of the file's",
         ),
-        ({"image_id": 1, "category_id": 1}, "it has no bbox: write the box around it"),
+        (
+            {"image_id": 1, "category_id": 1},
+            "it has no bbox: write the box around it, or leave the annotation out",
+        ),
         (BOX | {"bbox_mode": 0}, "its bbox_mode is not 1: write bbox as x, y, width, height"),
         (BOX | {"track_id": "tok-12"}, "track_id must be a whole number of at most 64 bits, and"),
         *(

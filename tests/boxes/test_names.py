@@ -160,12 +160,6 @@ def test_results_without_a_box_are_results(tmp_path):
     assert [entry.empty for entry in imported.entries] == [True]
 
 
-def test_an_annotation_without_a_bbox_is_told_what_to_do(tmp_path):
-    (entry,) = import_boxes(str(coco(tmp_path / "c.json", ["a.jpg"], bbox=None))).entries
-    with pytest.raises(AutolabelError, match="no bbox: write the box around it, or leave the ann"):
-        entry.read("")
-
-
 @pytest.mark.parametrize("name", ["a.xml", "1.txt"])
 def test_a_truth_of_another_form_is_told_which_are_read(tmp_path, name):
     with pytest.raises(AutolabelError, match="a truth is COCO json, a folder of indexed PNGs or"):
