@@ -120,7 +120,7 @@ def uninstall(work: Path) -> None:
     """Nothing is left; what CI goes on with comes back afterwards, by links."""
     run(".venv/bin/autolabel", "down")
     run(".venv/bin/autolabel", "cache", "list")
-    run(".venv/bin/autolabel", "cache", "clear", "--all")
+    run(".venv/bin/autolabel", "cache", "clear", "all")
     assert not (Path.home() / ".cache" / "autolabel").exists()
     kept = [Path(name) for name in (".venv", ".uv") if Path(name).exists()]
     for folder in kept:

@@ -29,14 +29,17 @@ class BackfillParams(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     label: LabelParams
-    since: Moment | None = Field(default=None, description="Only sequences recorded from then on.")
+    since: Moment | None = Field(
+        default=None,
+        description="Only what is from then on, such as 2026-11-20 or 2026-11-20T18:00.",
+    )
     until: Moment | None = Field(
-        default=None, description="Only sequences recorded before; a date includes that day."
+        default=None, description="Only what is from before then; a date includes that day."
     )
     sequences: str = Field(
         default="*",
         min_length=1,
-        description="Pattern of sequence names, or several, one per line; @FILE reads a file.",
+        description="Only sequences whose names match; @FILE has patterns, one per line.",
     )
     shard_minutes: float = Field(
         default=10.0, gt=0, le=24 * 60, description="Length of a shard in minutes."

@@ -346,8 +346,8 @@ def export_model(
                     raise
     except OSError as error:
         raise AutolabelError(
-            f"cannot write the exported model to {folder}: {error}. Choose another cache folder "
-            "with --cache or AUTOLABEL_CACHE"
+            f"cannot write the exported model to {folder}: {error}. Name another cache folder "
+            "in AUTOLABEL_CACHE"
         ) from error
     return folder
 

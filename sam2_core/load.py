@@ -200,8 +200,8 @@ def memory_sha256(model: str | Path, backend: str, precision: str) -> str:
 def _without_memory(name: str) -> NoMemoryError:
     return NoMemoryError(
         f"{name} has no memory to follow objects with. compact, tiny, small, base_plus and "
-        "large have one; a folder exported without it gets it from `autolabel models export "
-        "--force`"
+        "large have one; a folder exported without it gets it from `autolabel cache clear "
+        "models` and `autolabel models export`"
     )
 
 

@@ -26,7 +26,7 @@ _LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
 _ATTEMPTS = 5  # in a row without a byte of progress
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
 _PERMANENT = {400, 401, 403, 404, 405, 410, 451}
-_ELSEWHERE = "choose another cache folder with --cache or AUTOLABEL_CACHE"
+_ELSEWHERE = "name another cache folder in AUTOLABEL_CACHE"
 
 
 class _UnreachableError(Exception):

@@ -13,6 +13,9 @@ from sam2_core.types import AutolabelError
 META_URL = "https://dl.fbaipublicfiles.com/segment_anything_2/092824"
 HUGGING_FACE_URL = "https://huggingface.co"
 
+# Behind the name of a model of close-ups: it takes whole frames.
+WHOLE_FRAMES = ":whole"
+
 
 @dataclass(frozen=True)
 class Preset:

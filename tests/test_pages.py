@@ -40,7 +40,7 @@ def test_paths_and_links_of_a_page_lead_somewhere(name: str) -> None:
 STOPS = {
     "RUN_OR_DATASET --format FORMAT": "'FORMAT' is not one of",  # a synopsis
     "nightly --off": "no Prefect server",  # it acts as soon as it is read
-    "old.json": "does not exist", "drive/CAM_FRONT": "does not exist",
+    "old.json": "does not exist",
     "server.pem": "does not exist", "repository repository": "does not exist",
 }  # fmt: skip
 

@@ -5,16 +5,19 @@ from typing import Any
 
 import click
 
-from flows.cli.common_options import json_option, print_json
+from flows.cli.commands import Command
+from flows.cli.common_options import dry_run_option, json_option, print_json
 from flows.cli.main import INTERRUPTED
-from flows.cli.options import backfill_params, label_options, options_of
+from flows.cli.options import LABEL_FIRST, backfill_params, label_options, options_of
 from flows.params import BackfillParams
 
 
-@click.command()
+@click.command(
+    cls=Command, first=f"{LABEL_FIRST} since until sequences dry_run wait cancel as_json"
+)
 @label_options
 @options_of(BackfillParams, but={"label"})
-@click.option("--dry-run", is_flag=True, help="Print the plan, submit nothing.")
+@dry_run_option
 @click.option("--wait", is_flag=True, help="Watch until every shard has ended.")
 @click.option("--cancel", is_flag=True, help="Cancel this backfill's unfinished shards instead.")
 @json_option

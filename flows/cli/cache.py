@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from rich.filesize import decimal
 
+from flows.cli.commands import Group
 from flows.cli.common_options import json_option, print_json
 from flows.cli.display import say
 from flows.machine.services import running
@@ -39,13 +40,14 @@ KINDS = {
     "services": "passwords and logs of `autolabel up`",
     "mongodb": "FiftyOne's datasets; rebuilt from labels by `autolabel review rebuild`",
 }
+ALL = "all"
 PATTERNS = {"demo": "demo-*", "prefect": "prefect*"}
 
 
 def parts() -> dict[str, list[Path]]:
     """Return the files and folders of every part of the cache that is there."""
     found = {name: sorted(cache_folder().glob(PATTERNS.get(name, name))) for name in KINDS}
-    found["mongodb"] = [one for one in (database_folder(),) if one.exists()]
+    found["mongodb"] = [folder for folder in (database_folder(),) if folder.exists()]
     return {name: paths for name, paths in found.items() if paths}
 
 
@@ -53,13 +55,13 @@ def _size(path: Path) -> int:
     """Bytes of a file, or of all files in a folder, links as what they are."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size
-    return sum(_size(one) for one in path.iterdir())
+    return sum(map(_size, path.iterdir()))
 
 
 def _sizes(chosen: Mapping[str, list[Path]]) -> dict[str, int]:
     """Return bytes by part, the largest first."""
     sizes = {name: sum(map(_size, paths)) for name, paths in chosen.items()}
-    return dict(sorted(sizes.items(), key=lambda one: -one[1]))
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
 def _show(sizes: Mapping[str, int]) -> None:
@@ -83,7 +85,7 @@ def refuse_in_use(names: Collection[str]) -> None:
         )
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """List and clear what is kept on this machine besides labels."""
 
@@ -99,29 +101,26 @@ def list_(as_json: bool) -> None:
 
 
 @command.command("clear")
-@click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option(
-    "--all", "everything", is_flag=True, help="Remove everything, before uninstalling for instance."
-)
-@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
+@click.argument("names", metavar="NAME...", nargs=-1)
 @json_option
-def clear_(names: tuple[str, ...], everything: bool, dry_run: bool, as_json: bool) -> None:
-    """Remove parts of the cache by the names of `autolabel cache list`; labels stay."""
-    unknown = set(names) - KINDS.keys()
-    if unknown or bool(names) == everything:
-        wrong = f"no {', '.join(sorted(unknown))}; " if unknown else ""
+def clear_(names: tuple[str, ...], as_json: bool) -> None:
+    """Remove parts of the cache by the names of `autolabel cache list`; labels stay.
+
+    `all` removes everything, before uninstalling for instance.
+    """
+    everything = names == (ALL,)
+    unknown = ", ".join(sorted(set(names) - KINDS.keys()))
+    if not everything and (unknown or not names):
         raise click.UsageError(
-            f"{wrong}name what to clear ({', '.join(sorted(KINDS))}), or give --all"
+            f"{f'no {unknown}; ' if unknown else ''}name what to clear "
+            f"({', '.join(sorted(KINDS))}), or {ALL} alone"
         )
     chosen = {name: paths for name, paths in parts().items() if everything or name in names}
     sizes = _sizes(chosen)
     _show(sizes)
     freed = decimal(sum(sizes.values()))
     refuse_in_use(chosen)
-    print_json(as_json, {"dry_run": dry_run, "bytes": sizes})
-    if dry_run:
-        say(f"would free {freed}; nothing was removed", err=True)
-        return
+    print_json(as_json, {"bytes": sizes})
     for path in (path for paths in chosen.values() for path in paths):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -31,14 +31,7 @@ class FloatRange(click.FloatRange):
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
-PRECISION = click.Choice(["auto", "fp32", "fp16"])
-GRAPH = click.Choice(["restructured", "published"])
-PORT = click.IntRange(1, 65535)
-sources_option = click.option(
-    "--source", "sources", metavar="URL", multiple=True,
-    help="Read pictures below this folder, too, if another machine has labeled them; remembered. "
-    "Can be repeated.",
-)  # fmt: skip
+PORT = click.IntRange(0, 65535)
 
 
 def refuse(rules: Mapping[str, Any]) -> None:
@@ -60,7 +53,7 @@ def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> t
 
 def split_names(text: str | None) -> tuple[str, ...]:
     """Read names with commas between them; none of None."""
-    return tuple(one.strip() for one in (text or "").split(",") if one.strip())
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def print_json(wanted: bool, result: Any) -> bool:
@@ -73,30 +66,32 @@ def print_json(wanted: bool, result: Any) -> bool:
     return wanted
 
 
+# One word means one thing: commands that have the same option have it from here or, of labeling,
+# from `flows.cli.options`.
 json_option = click.option(
     "--json", "as_json", is_flag=True, is_eager=True, help="One JSON object on stdout."
 )  # eager: known to options that end a command
-cache_option = click.option(
-    "--cache",
-    type=FOLDER,
-    help="Cache folder [default: $AUTOLABEL_CACHE, else ~/.cache/autolabel].",
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Say what would be done, and do nothing."
 )
-load_timeout_option = click.option(
-    "--load-timeout",
-    type=click.IntRange(1),
-    default=600,
-    metavar="SECONDS",
-    help="How long loading a model may take, including TensorRT engines.",
+sources_option = click.option(
+    "--source", "sources", metavar="URL", multiple=True,
+    help="Read pictures below this folder, too, if another machine has labeled them; remembered. "
+    "Can be repeated.",
+)  # fmt: skip
+images_option = click.option(
+    "--images", type=FOLDER, metavar="FOLDER", help="Folder of the pictures."
 )
-cache_mb_option = click.option(
-    "--cache-mb",
-    type=click.IntRange(16),
-    default=1024,
-    help="Memory for open images; the least recently used go first.",
+to_option = click.option(
+    "--to", "target", metavar="FOLDER", help="Folder to write; an export also takes a URL."
 )
-precision_option = click.option(
-    "--precision", type=PRECISION, default="auto", help="By default fp16 on a GPU, else fp32."
+port_option = click.option(
+    "--port", type=PORT, metavar="PORT", help="Port to listen on; 0: any free one."
 )
+workers_option = click.option(
+    "--workers", "count", type=click.IntRange(1), metavar="N",
+    help="Number of workers. Default: one for each GPU, else one.",
+)  # fmt: skip
 
 
 def check_writable(*, folders: Iterable[Path] = (), files: Iterable[Path] = ()) -> None:
@@ -135,7 +130,7 @@ def check_report(folder: Path, page: str, mark: str) -> None:
 
     """
     check_writable(folders=[folder])
-    files = {one.name: one for one in folder.iterdir() if one.is_file()}
+    files = {path.name: path for path in folder.iterdir() if path.is_file()}
     if files and (page not in files or mark not in files[page].read_text(errors="replace")):
         raise AutolabelError(
             f"{folder} has files that are of no such report, and would be mixed with its own: name "

@@ -37,7 +37,7 @@ def command(as_json: bool) -> None:
         f"{summary['box_recall']:.0%} that the detector found), box AP50 "
         f"[bold]{summary['box_ap50']:.3f}[/]"
     )
-    truth = escape(as_typed("evaluate", f"dataset:{DATASET}", "--run", summary["out"]))
+    truth = escape(as_typed("evaluate", f"dataset:{DATASET}", "--out", summary["out"]))
     console.print(f"more of that: [bold]{truth}[/]", soft_wrap=True)
     pictures = leave_overlays(summary, PICTURES)
     console.print(f"took {summary['seconds']['total']:.0f} s")
@@ -90,7 +90,7 @@ def run_demo(console: Console) -> dict[str, Any]:
 
 
 def compare(out_uri: str, run_key: str, folder: Path) -> dict[str, Any]:
-    """Put the truth beside the labels in FiftyOne; `evaluate dataset:demo --run` says the same."""
+    """Put the truth beside the labels in FiftyOne; `evaluate dataset:demo --out` says the same."""
     from tasks.evaluate.stored_labels import StoredLabels
     from tasks.load.into_fiftyone import load_truth
 

@@ -10,17 +10,16 @@ from typing import Any
 
 import click
 import numpy as np
-from click.core import ParameterSource
 from rich.table import Column
 
+from flows.cli.commands import Command
 from flows.cli.common_options import (
     FILE,
     FOLDER,
-    FloatRange,
     check_report,
     check_writable,
+    images_option,
     json_option,
-    precision_option,
     print_json,
     refuse,
     sources_option,
@@ -34,6 +33,8 @@ from flows.cli.display import (
     telling,
     tracked,
 )
+from flows.cli.options import options_of
+from flows.params import LabelParams
 from sam2_core.machine import product_version
 from sam2_core.redaction import redact
 from sam2_core.trust.calibration import write_difference
@@ -85,123 +86,90 @@ ap50: COCO's average precision at an IoU of 0.5, of the best 100 of each class i
 CHANGED = "changed.txt"
 # What an evaluation records of its options, to compare it with others later.
 OF_A_RUN = ("truth", "first_frames", "limit")
-OF_PROMPT = {
-    "boxes": ("prompt", "whole_frames"), "jittered": ("prompt", "whole_frames"),
-    "points": ("prompt", "whole_frames", "clicks"),
-    "detector": ("prompt", "whole_frames", "detector", "min_score"),
-}  # fmt: skip
-OF_ONE_PROMPT = {"--clicks": "points", "--detector": "detector", "--min-score": "detector"}
 # They say how masks are made, and mean nothing where the masks are there already.
-OF_A_MODEL = (
-    "model", "backend", "precision", "prompt", "clicks", "detector", "min_score", "whole_frames"
-)  # fmt: skip
+OF_A_MODEL = ("model", "backend", "precision", "detector", "clicks", "jitter")
+# Of detected boxes: average precision needs low scores too.
+LEAST_SCORE = 0.05
 
 
-@click.command()
+@click.command(cls=Command, first="images out dataset model report as_json")
 @click.argument("truth", required=False)
-@click.option(
-    "--images", type=FOLDER, help="Images of the truth; not needed for a dataset or a run."
+@images_option
+@options_of(
+    LabelParams, only=["out", "dataset", "model", "backend", "precision", "detector"], may_lack=True
 )
 @click.option(
-    "--run",
-    metavar="OUT",
-    help="Score the labels of a run, its --out or OUT#RUN_KEY, as they are; loads no model.",
-)
+    "--clicks", type=click.IntRange(1, 20), metavar="N",
+    help="Prompt with N clicks per object, each on the largest error, in whole frames.",
+)  # fmt: skip
 @click.option(
-    "--dataset",
-    metavar="NAME",
-    help="Score the labels of a FiftyOne dataset, with what people decided; loads no model.",
-)
-@click.option("--model", default="compact", help="As for `label`.")
-@click.option("--backend", default="auto", help="As for `label`.")
-@precision_option
-@click.option(
-    "--prompt",
-    type=click.Choice(["boxes", "jittered", "detector", "points"]),
-    default="boxes",
-    help="Prompt with the true boxes, the true boxes jittered by a tenth of their sides, "
-    "detected boxes, or clicks on the largest error.",
-)
-@click.option(
-    "--clicks",
-    type=click.IntRange(1, 20),
-    default=1,
-    help="Clicks per object, with --prompt points.",
-)
-@click.option("--detector", default="compact", help="As for `label`.")
-@click.option(
-    "--min-score",
-    type=FloatRange(0, 1),
-    default=0.05,
-    help="Lowest score of a detected box; average precision needs low scores too.",
-)
+    "--jitter", is_flag=True,
+    help="Prompt with the true boxes, each corner moved by a tenth of the side.",
+)  # fmt: skip
 @click.option("--first-frames", is_flag=True, help="Only the first frame of each sequence.")
-@click.option("--limit", type=click.IntRange(min=1), help="Measure at most this many pictures.")
 @click.option(
-    "--whole-frames",
-    is_flag=True,
-    help="Segment whole frames even if the model has close-ups.",
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Measure at most N pictures."
 )
 @click.option("--save", type=FILE, help="Save every instance to a file, for --against.")
 @click.option(
-    "--against",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    metavar="FILE",
+    "--against", type=click.Path(path_type=Path, dir_okay=False, exists=True), metavar="FILE",
     help="Compare with a file of --save, instance by instance.",
+)  # fmt: skip
+@click.option(
+    "--report",
+    type=FOLDER,
+    metavar="FOLDER",
+    help="Write a page with tables, plots and the worst masks.",
 )
-@click.option("--report", type=FOLDER, help="Write a page with tables, plots and the worst masks.")
 @sources_option
 @json_option
 def command(**options: Any) -> None:
-    """Measure masks and boxes against TRUTH.
+    """Measure masks and boxes against TRUTH: labels that exist, or those that a model makes.
 
-    TRUTH is a COCO instances json, a folder of indexed PNGs (DAVIS, MOSE, Cityscapes),
-    `dataset:NAME.FIELD`, a field of a FiftyOne dataset, or `run:OUT`, the labels of a run (of
-    several in one --out `run:OUT#RUN_KEY`). With --dataset it is that dataset's own field
-    ground_truth where none is given.
+    TRUTH is a COCO instances json or a folder of indexed PNGs (DAVIS, MOSE, Cityscapes), whose
+    pictures are in --images; `dataset:NAME.FIELD`, a field of a FiftyOne dataset; or `run:OUT`, the
+    labels of a run.
 
-    Against a run, `evaluate` says what has changed: a mask with an IoU below 0.9 or none, and
-    labels that are new. With --report, changed.txt lists the sequences with a change, for
-    `autolabel backfill --sequences @changed.txt`. With --run it compares the labels of two runs,
-    else what another model makes of the run's boxes.
+    --out scores the labels of a run, --dataset those of a dataset with what people decided (by
+    default against its own field ground_truth). A storage with several runs is OUT#RUN_KEY. Frames
+    are found by name: folders that the truth names must be in a frame's address.
 
-    `miou` and `boundary_f` are means over all true instances; one that was not found counts 0;
-    boundary F allows 0.2% of the diagonal (3 px at 1280x720). Where the boxes are the truth's own,
-    recall and box AP are not shown: they would say nothing. Sequences also get DAVIS's J
-    and F.
+    Without them a model makes masks of the true boxes; with --detector, --clicks or --jitter of
+    other prompts. MODEL:whole takes whole frames of a model of close-ups.
 
-    With --run or --dataset, labels that exist are scored. Their frames are found by name: folders
-    that the truth names must be in a frame's address. Exit code 1: some images could not be
-    measured.
+    Against a run, the result also says what has changed: masks with an IoU below 0.9, or that are
+    gone or new. changed.txt in the report lists the sequences with a change, for `autolabel
+    backfill --sequences @changed.txt`.
+
+    Exit code 1: some images could not be measured.
     """
     _refuse_wrong_options(options)
     options["truth"] = options["truth"] or f"dataset:{options['dataset']}.{TRUTH_FIELD}"
     other = read_run(options["against"]) if options["against"] else None
-    existing = options["run"] or options["dataset"]
+    existing = options["out"] or options["dataset"]
     remember_sources(options["sources"])
     truth = open_truth(
         options["truth"], options["images"], first_frames=options["first_frames"],
         unseen=bool(existing),
     )  # fmt: skip
-    if truth.boxes_alone and options["prompt"] == "points":
+    if truth.boxes_alone and options["clicks"]:
         raise AutolabelError(f"{options['truth']} has boxes alone, and clicks are put on masks")
     if options["limit"]:
         truth = Truth(truth.images[: options["limit"]], truth.categories)
     folder = options["images"] or Path("/")  # paths of a dataset or a run are absolute
     measured = _stored(options, truth) if existing else _made(options, truth, folder)
-    by_row = not existing and options["prompt"] != "detector"
+    by_row = not existing and not options["detector"]
     steps = evaluate(truth, None if existing else folder, measured.predict, by_row=by_row)
     for evaluation in tracked(stderr_console(), steps, "evaluating images", len(truth.images)):
         last = evaluation
     _refuse_nothing(last.failed, truth)
-    prompts = {"points": counted(options["clicks"], "click")}
-    prompt = "the run's boxes" if existing else prompts.get(options["prompt"], options["prompt"])
-    kept = [*OF_A_RUN, *([] if existing else OF_PROMPT[options["prompt"]])]
     run = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"), "version": product_version(),
-        **{name: options[name] for name in kept if options[name]}, **measured.facts,
+        **{name: options[name] for name in OF_A_RUN if options[name]}, **measured.facts,
     }  # fmt: skip
-    result = {"model": measured.model, "prompt": prompt, "run": run, **last.result()}
+    result = {
+        "model": measured.model, "prompt": measured.prompt, "run": run, **last.result()
+    }  # fmt: skip
     if options["truth"].startswith(RUN):
         result["changes"] = changes(truth.images, last)
     if other:
@@ -225,29 +193,21 @@ def command(**options: Any) -> None:
 
 def _refuse_wrong_options(options: dict[str, Any]) -> None:
     """Refuse options that mean nothing beside the others, and files that cannot be written."""
-    context = click.get_current_context()
-    given = [
-        f"--{name.replace('_', '-')}"
-        for name in OF_A_MODEL
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
-    existing = [f"--{name}" for name in ("run", "dataset") if options[name]]
+    given = [f"--{name}" for name in OF_A_MODEL if options[name]]
+    existing = [f"--{name}" for name in ("out", "dataset") if options[name]]
+    prompts = [f"--{name}" for name in ("detector", "clicks", "jitter") if options[name]]
     made, scored = "".join(given[:1]), "".join(existing[:1])
     refuse(
         {
-            "give --run or --dataset, not both": len(existing) == 2,
+            "give --out or --dataset, not both": len(existing) == 2,
             "give TRUTH; only a --dataset may have its own": not (
                 options["truth"] or options["dataset"]
             ),
             f"{made} says how masks are made; {scored} scores those that exist": made and scored,
-            "--run is the truth itself: name another run of this storage as OUT#RUN_KEY": (
-                options["truth"] == f"{RUN}{options['run']}"
+            f"{' and '.join(prompts)} exclude each other": len(prompts) > 1,
+            "--out is the truth itself: name another run of this storage as OUT#RUN_KEY": (
+                options["truth"] == f"{RUN}{options['out']}"
             ),
-            **{
-                f"{option} applies only with --prompt {prompt}": option in given
-                for option, prompt in OF_ONE_PROMPT.items()
-                if options["prompt"] != prompt
-            },
             "--save takes a file; with --json results go to stdout": str(options["save"]) == "-",
         }
     )
@@ -274,6 +234,7 @@ class Measured:
     Attributes:
         predict: finds them.
         model: name of what made the masks.
+        prompt: what it was prompted with.
         facts: more of it, for the result.
         picture: returns the file of a picture of the truth, None where it is gone.
 
@@ -281,6 +242,7 @@ class Measured:
 
     predict: Predict
     model: str
+    prompt: str
     facts: dict[str, Any]
     picture: Callable[[TruthImage], Path | None]
 
@@ -294,7 +256,7 @@ def _stored(options: dict[str, Any], truth: Truth) -> Measured:
     if options["dataset"]:
         (out_uri, dataset), run_key = dataset_source(options["dataset"]), ""
     else:
-        out_uri, run_key = run_named(options["run"])
+        out_uri, run_key = run_named(options["out"])
     with telling(stderr_console(), "reading labels") as tell:
         found = StoredLabels(
             truth, out_uri, run_key, dataset, pictures=bool(options["report"]),
@@ -304,7 +266,7 @@ def _stored(options: dict[str, Any], truth: Truth) -> Measured:
         "labels": redact(options["dataset"] or out_uri), "run_keys": found.run_keys,
         "engine": {}, **({"uncertified": found.uncertified} if found.uncertified else {}),
     }  # fmt: skip
-    return Measured(found, found.model, facts, found.picture)
+    return Measured(found, found.model, "the run's boxes", facts, found.picture)
 
 
 def _made(options: dict[str, Any], truth: Truth, folder: Path) -> Measured:
@@ -312,31 +274,33 @@ def _made(options: dict[str, Any], truth: Truth, folder: Path) -> Measured:
     from tasks.boxes.detectors import load_detector
     from tasks.masks.model import choose_model, load_segmenter
 
-    prompt = options["prompt"]
-    close_ups = False if options["whole_frames"] or prompt == "points" else None
-    choice = choose_model(
-        options["model"], options["backend"], options["precision"], close_ups=close_ups
-    )
-    detector = None
-    if prompt == "detector":  # first: a wrong name is told before a model is loaded
-        detector = load_detector(options["detector"], backend=choice.backend)
+    detector, clicks = options["detector"], options["clicks"]
+    chosen = (options[name] or "auto" for name in ("model", "backend", "precision"))
+    choice = choose_model(*chosen, close_ups=False if clicks else None)
+    # First: a wrong name is told before a model is loaded.
+    found = load_detector(detector, backend=choice.backend) if detector else None
     segmenter = load_segmenter(choice)
-    if detector:
-        predict = by_detector(segmenter, detector, options["min_score"], truth.categories)
-    elif prompt == "points":
+    facts: dict[str, Any] = {"whole_frames": True} if choice.close_ups is False else {}
+    if found:
+        prompt = "detector"
+        predict = by_detector(segmenter, found, LEAST_SCORE, truth.categories)
+        facts |= {"detector": detector, "min_score": LEAST_SCORE}
+    elif clicks:
+        prompt = counted(clicks, "click")
         predict = one_by_one(
             lambda pixels, image: (
-                true_boxes(image), clicked_masks(segmenter, pixels, image, options["clicks"])
+                true_boxes(image), clicked_masks(segmenter, pixels, image, clicks)
             )
         )  # fmt: skip
+        facts["clicks"] = clicks
     else:
-        predict = by_boxes(segmenter, jittered_boxes if prompt == "jittered" else true_boxes)
+        prompt = "jittered" if options["jitter"] else "boxes"
+        predict = by_boxes(segmenter, jittered_boxes if options["jitter"] else true_boxes)
     info = segmenter.backend.info
-    engine = {**asdict(info.stamp), "device": info.device}
+    facts["engine"] = {**asdict(info.stamp), "device": info.device}
     return Measured(
-        predict, choice.stamp.name, {"engine": engine},
-        lambda image: find_image(folder, image.file_name),
-    )  # fmt: skip
+        predict, choice.stamp.name, prompt, facts, lambda image: find_image(folder, image.file_name)
+    )
 
 
 def _report(
@@ -355,7 +319,7 @@ def _report(
 
 def _draw(truth: Truth, measured: Measured, by_row: bool, record: Record, path: Path) -> None:
     """Draw the mask of a record beside the true one; a model makes it once more."""
-    image = next(one for one in truth.images if one.file_name == record.image)
+    image = next(image for image in truth.images if image.file_name == record.image)
     file = measured.picture(image)
     (prediction,) = measured.predict([(image, file)])
     if isinstance(prediction, Exception):
@@ -373,10 +337,10 @@ def _print(result: dict[str, Any]) -> None:
     console, images = results_console(), counted(result["images"], "image")
     console.print(f"{headline(result)}, {images}", soft_wrap=True)
     first = Column("instances", overflow="fold", min_width=12)
-    columns: list[Column | str] = [first, "count", *(NUMBERS[one] for one in COLUMNS)]
+    columns: list[Column | str] = [first, "count", *(NUMBERS[name] for name in COLUMNS)]
     print_table(console, columns, rows_of(result, COLUMNS))
     for line in (*TERMS.splitlines(), *remarks(result)):
         console.print(line, soft_wrap=True)
-    for one in shown_of(console, result["failed_images"]):
-        text = f"not measured: {one['file_name']}: {one['reason']}"
+    for image in shown_of(console, result["failed_images"]):
+        text = f"not measured: {image['file_name']}: {image['reason']}"
         console.print(text, soft_wrap=True)

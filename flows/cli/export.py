@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from flows.cli.commands import Command
 from flows.cli.common_options import (
     FloatRange,
     json_option,
@@ -14,8 +15,11 @@ from flows.cli.common_options import (
     refuse,
     sources_option,
     split_names,
+    to_option,
 )
 from flows.cli.display import as_typed, stderr_console
+from flows.cli.options import options_of
+from flows.params import LabelParams
 from tasks.wording import counted
 
 FORMATS = (
@@ -33,7 +37,7 @@ POLYGON_READERS = {"coco-polygons": "pycocotools", "yolo": "Ultralytics"}
 
 def _pairs(text: str | None, what: str) -> dict[str, str]:
     """Read `a=b,c=d`."""
-    pairs = [one.partition("=") for one in (text or "").split(",") if one.strip()]
+    pairs = [pair.partition("=") for pair in (text or "").split(",") if pair.strip()]
     if not all(name.strip() and value.strip() for name, _, value in pairs):
         raise click.UsageError(f"{what}: expected NAME=VALUE,NAME=VALUE")
     return {name.strip(): value.strip() for name, _, value in pairs}
@@ -64,24 +68,26 @@ def _shares(text: str | None) -> dict[str, float]:
     return shares
 
 
-@click.command()
+@click.command(cls=Command, first="format_ target classes reviewed splits as_json")
 @click.argument("source", metavar="RUN_OR_DATASET")
-@click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
-@click.option("--to", "target", metavar="URL", required=True, help="Empty folder or URL.")
 @click.option(
-    "--images",
-    type=click.Choice(["copy", "link", "none"]),
-    default="copy",
-    help="Copy the pictures, link to them, or leave them out; frames of videos are extracted.",
+    "--format",
+    "format_",
+    metavar="FORMAT",
+    type=click.Choice(FORMATS),
+    required=True,
+    help=f"One of {', '.join(FORMATS)}.",
 )
-@click.option("--classes", metavar="A,B", help="Only these, numbered in this order.")
+@to_option
+@click.option(
+    "--pictures", type=click.Choice(["copy", "link", "none"]), default="copy",
+    help="Copy the pictures, link to them, or leave them out; frames of videos are extracted.",
+)  # fmt: skip
+@options_of(LabelParams, only=["classes", "min_score"])
 @click.option(
     "--class-map", metavar="OLD=NEW,...", help="Rename classes, before --classes applies."
 )
-@click.option(
-    "--min-score", type=FloatRange(0, 1), default=0.0, help="Leave out labels with a lower score."
-)
-@click.option("--risk-below", type=FloatRange(0, 1), help="Only labels with a lower risk.")
+@click.option("--risk-below", type=FloatRange(0, 1), metavar="RISK", help="Only labels of less.")
 @click.option(
     "--reviewed", is_flag=True,
     help="Only what people hold to be right, on frames they decided on: finish "
@@ -97,36 +103,40 @@ def _shares(text: str | None) -> dict[str, float]:
 @click.option(
     "--splits", metavar="NAME=SHARE,...", help="Split by sequence, such as train=0.8,val=0.2."
 )
-@click.option("--run", "run_key", help="Key of the run. Default: the newest labels.")
 @sources_option
 @json_option
 def command(
-    source: str, format_: str, target: str, images: Any, as_json: bool, **chosen: Any
+    source: str, format_: str, target: str | None, pictures: Any, as_json: bool, **chosen: Any
 ) -> None:
     """Write the labels of RUN_OR_DATASET in a format that other tools read.
 
-    RUN_OR_DATASET is the --out of a run, or a FiftyOne dataset: of a dataset, what people decided
-    takes the place of the labels that they decided on. Where both have one name, NAME is the
-    dataset that was loaded from this folder, and ./NAME the folder.
+    RUN_OR_DATASET is the --out of a run (OUT#RUN_KEY where several share it), or a FiftyOne
+    dataset: of a dataset, what people decided takes the place of the labels that they decided on.
+    Where both have one name, NAME is the dataset that was loaded from this folder, and ./NAME the
+    folder. --to names an empty folder or URL; --classes numbers the classes in its order.
 
     Exit code 1: nothing was exported, or sequences were left out whose labels cannot be read.
     """
-    from tasks.export.run import STATES, Choice, export
+    from tasks.export.run import STATES, Choice, export, run_named
 
+    if not target:
+        raise click.UsageError("give --to, an empty folder or URL")
     console = stderr_console()
+    source, run_key = run_named(source)
     choice = Choice(
+        run_key=run_key,
         classes=split_names(chosen["classes"]),
         decisions=split_names(chosen["decisions"]), reviewers=split_names(chosen["reviewers"]),
         class_map=_pairs(chosen["class_map"], "--class-map"),
-        min_score=chosen["min_score"], risk_below=chosen["risk_below"],
+        min_score=chosen["min_score"] or 0, risk_below=chosen["risk_below"],
         reviewed=chosen["reviewed"], splits=_shares(chosen["splits"]),
-        run_key=chosen["run_key"] or "", track_classes=chosen["track_classes"],
+        track_classes=chosen["track_classes"],
     )  # fmt: skip
     if unknown := ", ".join(set(choice.decisions) - {*STATES}):
         raise click.UsageError(f"--decisions: {unknown} is none of {', '.join(STATES)}")
     with console.status("exporting") as status:
         report = export(
-            source, format_, target, choice, images=images, sources=chosen["sources"],
+            source, format_, target, choice, images=pictures, sources=chosen["sources"],
             on_frame=lambda count: status.update(f"exporting: {counted(count, 'frame')}"),
         )  # fmt: skip
     _say(console, report, target)
@@ -180,7 +190,7 @@ def _origin(report: Mapping[str, Any], target: str) -> Iterator[str]:
         endings = [f"_{name}" for name, count in report["splits"].items() if count]
         yield f"to open: {', '.join(dict.fromkeys(map(opened.format, endings or [''])))}"
     if len(runs := report["runs"]) > 1:
-        yield f"made by {len(runs)} models or parameters; one with --run: {', '.join(runs)}"
+        yield f"made by {len(runs)} models or parameters; one as OUT#RUN_KEY: {', '.join(runs)}"
     yield from _of_dataset(report) if report["dataset"] else _of_folder(report, target)
 
 

@@ -16,9 +16,10 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from flows.cli.common_options import json_option, print_json
+from flows.cli.commands import Command
+from flows.cli.common_options import dry_run_option, json_option, print_json
 from flows.cli.display import as_typed, showing, shown_of, spinning, stderr_console, stop_moving
-from flows.cli.options import label_options, label_params
+from flows.cli.options import LABEL_FIRST, label_options, label_params
 from flows.label_sequences import label_sequences
 from flows.params import LabelParams
 from flows.pipeline import Threads
@@ -318,18 +319,16 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
     }
 
 
-@click.command()
+@click.command(cls=Command, first=f"{LABEL_FIRST} overlays dry_run as_json")
 @label_options
 @click.option("--sequence", metavar="NAME", help="What to call the one sequence of SOURCE.")
 @click.option(
     "--overlays", type=click.IntRange(0), default=0, metavar="N",
     help="Draw labels over N pictures of all that is labeled alike in --out, beside the reports.",
 )  # fmt: skip
-@click.option(
-    "--dry-run", "only_planned", is_flag=True, help="Say what would be done, and do nothing."
-)
+@dry_run_option
 @json_option
-def command(overlays: int, only_planned: bool, as_json: bool, **values: Any) -> None:
+def command(overlays: int, as_json: bool, **values: Any) -> None:
     """Label all sequences in SOURCE.
 
     A SOURCE is a folder of images, a folder of camera folders, a video, or a folder of these, on
@@ -339,9 +338,10 @@ def command(overlays: int, only_planned: bool, as_json: bool, **values: Any) -> 
     Frames that are labeled already are not labeled again. Exit code 0: all labeled; 1: some frames
     or sequences failed, or there was nothing to label; 2: bad usage; 130: stopped by Ctrl-C.
     """
+    is_dry = values.pop("dry_run")
     params = label_params(values)
-    summary = dry_run(params) if only_planned else run_label(params)
-    if overlays and not only_planned:
+    summary = dry_run(params) if is_dry else run_label(params)
+    if overlays and not is_dry:
         summary["overlays"] = leave_overlays(summary, overlays)
     print_json(as_json, summary)
     sys.exit(1 if summary.get("failed") or summary.get("nothing") else 0)

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from flows.cli.commands import Group
 from sam2_core.cache import (
     absolute_places,
     cache_folder,
@@ -35,27 +36,30 @@ MENDING = {"doctor", "down"}
 INTERRUPTED = 128 + 2  # SIGINT
 STOPPED = "stopped by Ctrl-C; run the same command again to continue"
 # The click command of each is `command` in a module of flows.cli that has its name.
-COMMANDS = {
+FIRST_COMMANDS = {
     "demo": "Label a few sequences: a first look.",
     "label": "Label frames and videos, from a disk or a bucket.",
     "review": "Review a dataset in the FiftyOne App.",
     "export": "Write labels as COCO, YOLO, PNG and more.",
-    "backfill": "Label what is missing, on workers.",
-    "nightly": "Label what is new, every night.",
+    "evaluate": "Measure labels or a model against a truth or a run.",
     "status": "Show the state of runs and shards, and what to do.",
-    "up": "Start what a workstation needs: server, database, workers.",
-    "down": "Stop what `up` started.",
-    "serve": "Serve models on a Triton server.",
-    "worker": "Run workers, one per GPU.",
-    "models": "Download, export, build and certify models.",
-    "cache": "List and clear the cache.",
     "doctor": "Check what this machine has and lacks.",
     "docs": "Open the pages of this version in a browser.",
-    "evaluate": "Measure labels or a model against a truth or a run.",
 }
+ADVANCED_COMMANDS = {
+    "up": "Start what a workstation needs: server, database, workers.",
+    "down": "Stop what `up` started.",
+    "backfill": "Label what is missing, on workers.",
+    "nightly": "Label what is new, every night.",
+    "worker": "Run workers, one per GPU.",
+    "models": "Download, export, build and certify models.",
+    "serve": "Serve models on a Triton server.",
+    "cache": "List and clear the cache.",
+}
+COMMANDS = FIRST_COMMANDS | ADVANCED_COMMANDS
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """Imports a command's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -92,14 +96,16 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(FIRST_COMMANDS.items()))
+        with formatter.section("Advanced commands"):
+            formatter.write_dl(list(ADVANCED_COMMANDS.items()))
 
 
 def was_interrupted(error: BaseException) -> bool:
     """Whether an error is a Ctrl-C, or what a library made of it: pydantic keeps its name only."""
     return any(
-        isinstance(one, KeyboardInterrupt) or KeyboardInterrupt.__name__ in str(one)
-        for one in causes(error, contexts=True)
+        isinstance(cause, KeyboardInterrupt) or KeyboardInterrupt.__name__ in str(cause)
+        for cause in causes(error, contexts=True)
     )
 
 
@@ -140,7 +146,7 @@ def _refuse_settings_of_this_folder() -> None:
             file.stat().st_size > _MOST_SETTINGS or has_some(file.read_text(errors="replace"))
         ):
             raise AutolabelError(
-                f"{file} has settings for Prefect, which would take them from whoever wrote this "
+                f"{file} has settings for Prefect, which would take them from the author of this "
                 "folder: work in another one, and set what you need in the environment"
             )
 
@@ -191,9 +197,8 @@ def main() -> None:
     # Else it writes its list of fonts beside our cache.
     os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
     # What is asked to end, or loses its terminal, ends in order: it may be a database's last user.
-    ends = [
-        one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL
-    ]
+    signals = (signal.SIGTERM, signal.SIGHUP)
+    ends = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
     try:
         with handling(lambda number, _: sys.exit(128 + number), *ends):
             cli(standalone_mode=True)

@@ -1,58 +1,39 @@
-"""`autolabel models`: what models there are, fetch and export them, for a Triton server too."""
+"""`autolabel models`: what models there are; fetch and export them."""
 
 from pathlib import Path
 from typing import Any
 
 import click
 
-from flows.cli.common_options import (
-    FILE,
-    FOLDER,
-    GRAPH,
-    cache_mb_option,
-    cache_option,
-    json_option,
-    load_timeout_option,
-    numbers,
-    precision_option,
-    print_json,
-)
+from flows.cli.commands import Group
+from flows.cli.common_options import FILE, json_option, print_json, to_option
 from flows.cli.display import print_table, results_console, say, stderr_console, telling
 from flows.cli.models_engines import build, certify_model
-from sam2_core.backend_choice import precision_for
+from flows.cli.options import options_of
+from flows.params import LabelParams
 from sam2_core.backends.model_folder import exported_folder, is_current
 from sam2_core.cache import cache_folder
 from sam2_core.checkpoints import EXPORTING, load_checkpoint, load_memory, need_torch
 from sam2_core.find_weights import bundled_checkpoint
 from sam2_core.model_download import SOURCES, checkpoint_path, fetch_checkpoint, record, verify
 from sam2_core.presets import PRESETS, Preset, preset_named
-from sam2_core.serving.repository import RepositoryOptions, write_repository
-from sam2_core.serving.server_model import ModelSettings
-from sam2_core.trust.certify import certificates
+from sam2_core.trust.certify import Certificate, certificates
 from sam2_core.types import AutolabelError
 from tasks.boxes.detector_files import RELEASES, resolve_detector
 from tasks.masks.model import is_of_now
 from tasks.wording import counted, local_date
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Download, export, build and certify models."""
 
 
-for _one in (build, certify_model):
-    command.add_command(_one)
+for _command in (build, certify_model):
+    command.add_command(_command)
 
 
-_source_option = click.option(
-    "--source",
-    type=click.Choice(["meta", "hugging-face"]),
-    default="meta",
-    help="Where to download the weights.",
-)
-
-
-def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
+def _fetch(name: str, source: str) -> tuple[Path, str]:
     """Fetch a checkpoint and show on stderr how much is here; return it and its sha256."""
     preset = preset_named(name)
     with telling(stderr_console(), f"downloading {name}") as tell:
@@ -61,34 +42,33 @@ def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
             size = f" of {total / 1e6:,.0f}" if total else ""
             tell(f"downloading {name}: {done / 1e6:,.0f}{size} MB")
 
-        return fetch_checkpoint(preset, source=source, cache=cache, progress=show)
+        return fetch_checkpoint(preset, source=source, progress=show)
 
 
 @command.command("download")
 @click.argument("names", nargs=-1, required=True, metavar="MODEL...")
-@_source_option
-@cache_option
+@click.option(
+    "--from", "source", type=click.Choice(SOURCES), default=SOURCES[0],
+    help="Who publishes the weights.",
+)  # fmt: skip
 @json_option
-def download(names: tuple[str, ...], source: str, cache: Path | None, as_json: bool) -> None:
+def download(names: tuple[str, ...], source: str, as_json: bool) -> None:
     """Download checkpoints and detectors, resume partial downloads, and check their sha256.
 
     MODEL is one of Meta's, such as tiny, or a detector, such as yolox_s.
     """
-    detectors = [name for name in names if name in RELEASES]
-    if detectors and cache:
-        raise click.UsageError("--cache is for Meta's models; detectors go to $AUTOLABEL_CACHE")
-    for name in set(names) - set(detectors):  # found before anything is downloaded
+    for name in set(names) - RELEASES.keys():  # found before anything is downloaded
         try:
             preset_named(name)
         except AutolabelError as error:
             raise AutolabelError(f"{error}; or a detector: {', '.join(RELEASES)}") from None
     done = []
     for name in names:
-        if name in detectors:
+        if name in RELEASES:
             found = resolve_detector(name)
             path, sha256, use = found.path, found.sha256, f"label with --detector {name}"
         else:
-            path, sha256 = _fetch(name, source, cache)
+            path, sha256 = _fetch(name, source)
             use = f"`autolabel models export {name}` makes it fit for labeling"
         done.append({"name": name, "path": str(path), "sha256": sha256})
         if not as_json:
@@ -96,111 +76,81 @@ def download(names: tuple[str, ...], source: str, cache: Path | None, as_json: b
     print_json(as_json, {"checkpoints": done})
 
 
-def _weights(
-    name: str, checkpoint: Path | None, seed: int | None, source: str, cache: Path | None
-) -> tuple[Any, Any, str, str]:
-    """Return the model, its memory, its checkpoint's sha256 and what to call its weights."""
-    from sam2_core.architecture import random_memory, random_weights
-
-    preset = preset_named(name)
-    if seed is not None:
-        model, memory = random_weights(preset, seed), random_memory(preset, seed)
-        return model, memory, f"random-{seed}", f"random, seed {seed}"
-    if checkpoint is None:
-        path, sha256 = _fetch(name, source, cache)
-    elif checkpoint.is_file():
-        path, sha256 = checkpoint, verify(checkpoint, cache=cache)
-    else:
-        raise AutolabelError(f"there is no checkpoint {checkpoint}")
-    model = load_checkpoint(path, preset)
-    record(path, sha256)
-    return model, load_memory(path, preset), sha256, path.name
-
-
 @command.command("export")
 @click.argument("name", metavar="MODEL")
 @click.option("--checkpoint", type=FILE, help="A .pt or .safetensors file, not the published one.")
-@click.option(
-    "--random-weights", "seed", type=int, metavar="SEED", help="Seeded random weights: for tests."
-)
-@click.option(
-    "--graph", type=GRAPH, default="restructured", help="Fast, or identical to SAM 2's own modules."
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["fp32", "fp16"]),
-    help="Default: both, fp32 for CPUs and fp16 for GPUs; fp32 with --out.",
-)
-@click.option("--out", type=FOLDER, help="Folder to write.")
-@click.option("--force", is_flag=True, help="Export again.")
-@_source_option
-@cache_option
+@options_of(LabelParams, only=["precision"])
+@to_option
 @json_option
 def export(
-    name: str,
-    checkpoint: Path | None,
-    seed: int | None,
-    graph: str,
-    precision: str | None,
-    out: Path | None,
-    force: bool,
-    source: str,
-    cache: Path | None,
-    as_json: bool,
+    name: str, checkpoint: Path | None, precision: str | None, target: str | None, as_json: bool
 ) -> None:
-    """Export a checkpoint to ONNX graphs (needs the extra `export`)."""
-    if checkpoint is not None and seed is not None:
-        raise click.UsageError("--checkpoint and --random-weights exclude each other")
-    if checkpoint is None and seed is None:  # before PyTorch is asked for in vain
-        checkpoint_path(preset_named(name), source, cache)
+    """Export a checkpoint to ONNX graphs (needs the extra `export`).
+
+    What is exported goes into the cache, in fp32 for CPUs and fp16 for GPUs; with --to, in one
+    precision, into that folder. `autolabel cache clear models` has all exported anew.
+    """
+    preset = preset_named(name)
+    if checkpoint is None:  # before PyTorch is asked for in vain
+        checkpoint_path(preset)
     need_torch("exporting", also=EXPORTING)
-    model, memory, sha256, weights = _weights(name, checkpoint, seed, source, cache)
+    if checkpoint is None:
+        there = [source for source in SOURCES if checkpoint_path(preset, source).is_file()]
+        path, sha256 = _fetch(name, [*there, SOURCES[0]][0])
+    elif checkpoint.is_file():
+        path, sha256 = checkpoint, verify(checkpoint)
+    else:
+        raise AutolabelError(f"there is no checkpoint {checkpoint}")
+    model, memory = load_checkpoint(path, preset), load_memory(path, preset)
+    record(path, sha256)
     from sam2_core.export import export_model
 
-    wanted = [precision or "fp32"] if precision or out else ["fp32", "fp16"]
+    chosen = None if precision == "auto" else precision
     folders: dict[str, str] = {}
-    for one in wanted:  # fp16 last: the model is cast
-        folder = out or exported_folder(model.preset, sha256, graph, one, cache)
-        was_there = is_current(folder) and not force
+    # fp16 last: the model is cast.
+    for kind in [chosen or "fp32"] if chosen or target else ["fp32", "fp16"]:
+        folder = exported_folder(model.preset, sha256, "restructured", kind, None)
+        folder = Path(target) if target else folder
+        was_there = is_current(folder)
         if not was_there:
-            with stderr_console().status(f"exporting {name} {one}") as status:
+            with stderr_console().status(f"exporting {name} {kind}") as status:
                 export_model(
-                    model, folder, checkpoint_sha256=sha256, weights=weights, graph=graph,
-                    precision=one, memory=memory, progress=status.update,
+                    model, folder, checkpoint_sha256=sha256, weights=path.name,
+                    graph="restructured", precision=kind, memory=memory,
+                    progress=status.update,
                 )  # fmt: skip
-        folders[one] = str(folder)
+        folders[kind] = str(folder)
         if not as_json:
-            say(f"{name} {one}: {folder}" + (" (was there)" if was_there else ""))
+            say(f"{name} {kind}: {folder}" + (" (was there)" if was_there else ""))
     result = {
-        "name": name, "folder": folders[wanted[0]], "folders": folders,
-        "checkpoint_sha256": sha256, "weights": weights,
+        "name": name, "folder": next(iter(folders.values())), "folders": folders,
+        "checkpoint_sha256": sha256, "weights": path.name,
     }  # fmt: skip
     print_json(as_json, result)
 
 
 @command.command("list")
-@cache_option
 @json_option
-def list_(cache: Path | None, as_json: bool) -> None:
+def list_(as_json: bool) -> None:
     """List models, their checkpoints, exports and certificates on this machine.
 
     Certificates of other folders, or of files replaced since, are listed separately.
     """
-    models, others = [], _certificates(cache)
+    models, others = [], [_certificate_row(certificate) for certificate in certificates()]
     for preset in PRESETS.values():
-        facts, sources = _facts(preset, cache)
-        certificates = [one for one in others if one["now"] and one["source"] in sources]
-        others = [one for one in others if one not in certificates]
-        models.append(facts | {"certificates": certificates})
+        facts, sources = _facts(preset)
+        own = [row for row in others if row["now"] and row["source"] in sources]
+        others = [row for row in others if row not in own]
+        models.append(facts | {"certificates": own})
     if not print_json(as_json, {"models": models, "other_certificates": others}):
         _print_models(models, others)
 
 
-def _facts(preset: Preset, cache: Path | None) -> tuple[dict[str, Any], list[str]]:
+def _facts(preset: Preset) -> tuple[dict[str, Any], list[str]]:
     """Return what is here of a model, and what names it in a certificate."""
-    places = [checkpoint_path(preset, s, cache) for s in SOURCES] if preset.checkpoint else []
+    places = [checkpoint_path(preset, s) for s in SOURCES] if preset.checkpoint else []
     files = [path for path in places if path.is_file()]
-    root = cache_folder(cache) / "models" / preset.name
+    root = cache_folder() / "models" / preset.name
     exports = [path.parent for path in sorted(root.glob("*/*/model.json"))]
     facts = {
         "name": preset.name, "image_size": preset.image_size, "url": preset.meta_url,
@@ -217,15 +167,13 @@ def _facts(preset: Preset, cache: Path | None) -> tuple[dict[str, Any], list[str
     return facts, [preset.name, *map(str, exports), *([str(bundled.parent)] if bundled else [])]
 
 
-def _certificates(cache: Path | None) -> list[dict[str, Any]]:
-    return [
-        {
-            "engine": one.title, "id": one.path(cache).stem[:8], "verdict": one.verdict,
-            "pictures": one.calibration["pictures"], "made": one.made, "source": one.source,
-            "now": is_of_now(one), "file": str(one.path(cache)),
-        }
-        for one in certificates(cache)
-    ]  # fmt: skip
+def _certificate_row(certificate: Certificate) -> dict[str, Any]:
+    return {
+        "engine": certificate.title, "id": certificate.path().stem[:8],
+        "verdict": certificate.verdict, "pictures": certificate.calibration["pictures"],
+        "made": certificate.made, "source": certificate.source, "now": is_of_now(certificate),
+        "file": str(certificate.path()),
+    }  # fmt: skip
 
 
 def _print_models(models: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
@@ -250,65 +198,13 @@ def _print_models(models: list[dict[str, Any]], others: list[dict[str, Any]]) ->
     if others:
         console.print()
         console.print("certificates of other folders, or of what has been replaced since:")
-    for one in others:
-        where = one["source"] if one["now"] else f"{one['source']} (replaced since)"
-        text = f"  {one['id']}  {_certificate_line(one)}  {where}"
+    for row in others:
+        where = row["source"] if row["now"] else f"{row['source']} (replaced since)"
+        text = f"  {row['id']}  {_certificate_line(row)}  {where}"
         console.print(text, soft_wrap=True)
 
 
-def _certificate_line(one: dict[str, Any]) -> str:
-    pictures = counted(one["pictures"], "picture")
-    made = local_date(one["made"]) if one["made"] else "date unknown"
-    return f"{one['engine']}: {one['verdict']} on {pictures}, {made}"
-
-
-@command.command("triton-repository", short_help="Write a Triton model repository.")
-@click.option(
-    "--model",
-    "models",
-    multiple=True,
-    required=True,
-    metavar="MODEL",
-    help="As for `autolabel label`; append `:whole` for whole frames. Repeat for several models.",
-)
-@click.option("--out", type=FOLDER, required=True, help="Folder to write.")
-@click.option(
-    "--backend",
-    type=click.Choice(["onnxruntime-cpu", "onnxruntime-cuda", "tensorrt", "torch"]),
-    default="onnxruntime-cpu",
-    help="What runs the model on the server.",
-)
-@precision_option
-@click.option("--gpus", callback=numbers, metavar="0,1", help="CUDA devices. Default: the CPU.")
-@click.option(
-    "--instances",
-    type=click.IntRange(1),
-    default=2,
-    help="Processes of a model per device; while one segments, another answers clicks.",
-)
-@cache_mb_option
-@load_timeout_option
-@click.option(
-    "--version",
-    type=click.IntRange(1),
-    default=1,
-    help="Number of this version; other versions stay.",
-)
-@json_option
-def triton_repository(models: tuple[str, ...], out: Path, **options: Any) -> None:
-    """Write a Triton model repository: the graphs, config.pbtxt and a line of Python for each.
-
-    The server needs sam2-autolabel installed, as the image of deploy/docker has.
-    """
-    precision = precision_for(options["backend"], options["precision"])
-    settings = ModelSettings(
-        backend=options["backend"], precision=precision, image_bytes=options["cache_mb"] << 20,
-        loading_s=options["load_timeout"],
-    )  # fmt: skip
-    names = write_repository(
-        out, models, RepositoryOptions(settings, options["gpus"], options["instances"]),
-        version=options["version"], with_graphs=True,
-    )  # fmt: skip
-    if not print_json(options["as_json"], {"folder": str(out), "models": names}):
-        for name in names:
-            say(f"{name}: {out / name}")
+def _certificate_line(row: dict[str, Any]) -> str:
+    pictures = counted(row["pictures"], "picture")
+    made = local_date(row["made"]) if row["made"] else "date unknown"
+    return f"{row['engine']}: {row['verdict']} on {pictures}, {made}"

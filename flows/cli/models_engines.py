@@ -3,20 +3,16 @@
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.text import Text
 
-from flows.cli.common_options import (
-    cache_option,
-    check_writable,
-    json_option,
-    precision_option,
-    print_json,
-)
+from flows.cli.commands import Command
+from flows.cli.common_options import check_writable, images_option, json_option, print_json
 from flows.cli.display import print_table, results_console, say, spinning, stderr_console
+from flows.cli.options import options_of
+from flows.params import LabelParams
 from sam2_core.backend_choice import require_tensorrt
 from sam2_core.backends.cuda_device import CudaDevice
 from sam2_core.backends.model_folder import ModelFolder
@@ -40,48 +36,40 @@ from tasks.boxes.detector_files import resolve_detector
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
 from tasks.wording import counted
 
+MOST_PICTURES, SCENES = 20, 4  # of a user, and of rendered drives
 
-@click.command("build")
+
+@click.command("build", cls=Command)
 @click.argument("model", default="compact")
+@options_of(LabelParams, only=["precision"])
 @click.option(
-    "--precision",
-    type=click.Choice(["fp16", "fp32"]),
-    default="fp16",
-    help="Precision of the exported graph and its engines.",
-)
-@click.option("--device", "index", type=click.IntRange(min=0), default=0, help="CUDA device.")
-@click.option(
-    "--for",
-    "capabilities",
-    metavar="sm86,sm89",
+    "--for", "capabilities", metavar="sm86,sm89",
     help="Build for GPUs of these compute capabilities instead, here or on a machine without one.",
-)
-@cache_option
+)  # fmt: skip
 @json_option
-def build(
-    model: str, precision: str, index: int, capabilities: str | None, cache: Path | None,
-    as_json: bool,
-) -> None:  # fmt: skip
+def build(model: str, precision: str | None, capabilities: str | None, as_json: bool) -> None:
     """Build TensorRT engines of a model and the bundled detector, for the GPU of this machine.
 
-    Engines are stored by GPU, TensorRT version and graph, and built once. Labeling builds what it
+    Engines are in fp16 unless --precision says fp32, stored by GPU, TensorRT version and graph, and
+    built once. Labeling builds what it
     lacks by itself: this only does it ahead of time, with --for also in CI or an image build.
     """
     require_tensorrt()
-    targets = _targets(capabilities, index)
+    targets = _targets(capabilities)
+    fp32 = precision == "fp32"
     with stderr_console().status(f"resolving {model}") as status:
-        wanted = Wanted(precision, cache=cache, progress=lambda text: status.update(str(text)))
+        wanted = Wanted("fp32" if fp32 else "fp16", progress=lambda text: status.update(str(text)))
         # As labeling uses it: for close-ups where it has them.
         folder = resolve_model(model, wanted).for_close_ups(None)
-        engines = [one for target in targets for one in _build(folder, target, status.update)]
+        engines = [engine for target in targets for engine in _build(folder, target, status.update)]
     if not print_json(as_json, {"model": str(folder.path), "engines": engines}):
-        for one in engines:
-            size = f"{one['engine_bytes'] / 1e6:.1f} MB, built in {one['build_s']} s"
-            say(f"{one['target']} {one['graph']}: {one['path']} ({size})")
+        for engine in engines:
+            size = f"{engine['engine_bytes'] / 1e6:.1f} MB, built in {engine['build_s']} s"
+            say(f"{engine['target']} {engine['graph']}: {engine['path']} ({size})")
 
 
-def _targets(capabilities: str | None, index: int) -> list[str]:
-    """Return whom to build for."""
+def _targets(capabilities: str | None) -> list[str]:
+    """Return the GPUs to build for."""
     from sam2_core.backends.tensorrt_engines import (
         NAME_AND_VERSION,
         ON_ANY_MACHINE,
@@ -91,7 +79,7 @@ def _targets(capabilities: str | None, index: int) -> list[str]:
 
     capabilities = (capabilities or "").strip(" ,")
     if not capabilities and cuda_devices():
-        return [target_of(CudaDevice(index))]
+        return [target_of(CudaDevice(0))]
     if not capabilities:
         raise click.UsageError("no NVIDIA GPU here: say what to build for, such as --for sm89")
     if not ON_ANY_MACHINE:
@@ -99,7 +87,7 @@ def _targets(capabilities: str | None, index: int) -> list[str]:
             f"--for needs TensorRT-RTX: {NAME_AND_VERSION}, which is here, builds only on the GPU "
             "that it builds for"
         )
-    targets = [one.strip().lower() for one in capabilities.split(",")]
+    targets = [target.strip().lower() for target in capabilities.split(",")]
     if problem := next(filter(None, map(why_not_for, targets)), ""):
         raise click.UsageError(f"--for: {problem}")
     return targets
@@ -121,72 +109,46 @@ def _build(folder: ModelFolder, target: str, note: Callable[[str], None]) -> lis
     ]
 
 
-@click.command("certify")
+@click.command("certify", cls=Command)
 @click.argument("model", default="auto")
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "onnxruntime", "onnxruntime-cpu", "onnxruntime-cuda", "torch",
-                       "tensorrt"]),
-    default="auto", help="As for `label`.",
-)  # fmt: skip
-@precision_option
-@click.option(
-    "--whole-frames", is_flag=True, help="Use whole frames even if the model has close-ups."
-)
-@click.option(
-    "--frames",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Also use your own frames, with detected boxes.",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    help="Use at most this many of them, spread over the folder.",
-)
-@click.option(
-    "--scenes",
-    type=click.IntRange(0, 36),
-    help="Frames of the demo's rendered drives, besides the bundled pictures. Default: 4, where "
-    "there is a judge.",
-)
+@options_of(LabelParams, only=["backend", "precision"])
+@images_option
 @click.option("--quick", is_flag=True, help="Only what labeling does before its first frame.")
 @json_option
 def certify_model(**options: Any) -> None:
     """Run MODEL as `label` would and compare its masks with PyTorch's in float32.
 
     Writes a certificate into the cache, and one of its memory if it can follow objects; `label`
-    and workers refuse an engine that failed. The last check counts. Exit code 1: failed. Pictures
-    other than the bundled ones need PyTorch, or certified float32 graphs on the CPU, as judge.
+    and workers refuse an engine that failed. The last check counts. Exit code 1: failed.
+
+    MODEL:whole takes whole frames of a model of close-ups. Pictures are the bundled ones, four
+    frames of the demo's rendered drives, and up to 20 of --images with detected boxes. All but the
+    bundled ones need PyTorch, or certified float32 graphs on the CPU, as judge.
     """
-    if options["quick"] and options["frames"]:
-        raise click.UsageError("--quick takes the bundled pictures only, no --frames")
+    if options["quick"] and options["images"]:
+        raise click.UsageError("--quick takes the bundled pictures only, no --images")
     with spinning(stderr_console(), "certifying"):
         proofs = _certified(options)
-        for one in proofs:
-            one.keep()
-    told, *memory = (one.as_json() | {"file": str(one.path())} for one in proofs)
+        for proof in proofs:
+            proof.keep()
+    told, *memory = (proof.as_json() | {"file": str(proof.path())} for proof in proofs)
     if not print_json(options["as_json"], told | ({"memory": memory[0]} if memory else {})):
-        for one in proofs:
-            _print_certificate(one)
-    sys.exit(0 if all(one.passed for one in proofs) else 1)
+        for proof in proofs:
+            _print_certificate(proof)
+    sys.exit(0 if all(proof.passed for proof in proofs) else 1)
 
 
 def _certified(options: dict[str, Any]) -> list[Certificate]:
     """Return the certificate of the model and, where it has one, that of its memory."""
     from tasks.evaluate.evaluate import more_pictures
 
-    close_ups = False if options["whole_frames"] else None
-    choice = choose_model(
-        options["model"], options["backend"], options["precision"], close_ups=close_ups
-    )
-    frames, scenes = options["frames"], options["scenes"]
-    rendered = 4 if scenes is None else scenes
-    more = [] if options["quick"] else more_pictures(frames, options["limit"], rendered)
-    if frames and len(more) == rendered:
-        raise AutolabelError(f"no frame in {frames} in which the detector finds a box")
+    choice = choose_model(*(options[name] or "auto" for name in ("model", "backend", "precision")))
+    images = options["images"]
+    more = [] if options["quick"] else more_pictures(images, MOST_PICTURES, SCENES)
+    if images and len(more) == SCENES:
+        raise AutolabelError(f"no picture in {images} in which the detector finds a box")
     try:
-        masks = _certify_masks(choice, more, needs_judge=bool(frames or scenes))
+        masks = _certify_masks(choice, more, needs_judge=bool(images))
         return [masks, *_certify_memory(choice)]
     except (AutolabelError, OSError, MemoryError):
         raise
@@ -253,8 +215,8 @@ def _print_certificate(certificate: Certificate) -> None:
     )
     if certificate.worst[0]["iou"] < 1:
         console.print("the worst; green: both, red: this engine only, blue: PyTorch only")
-        for one in certificate.worst[:3]:
-            text = f"  {one['picture']}: IoU {one['iou']:.4f}  {one['file']}"
+        for worst in certificate.worst[:3]:
+            text = f"  {worst['picture']}: IoU {worst['iou']:.4f}  {worst['file']}"
             console.print(text, soft_wrap=True)
     for failure in certificate.failures:
         console.print(failure, style="red")

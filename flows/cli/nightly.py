@@ -7,10 +7,11 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from flows.cli.commands import Command
 from flows.cli.common_options import json_option, print_json
 from flows.cli.display import say
-from flows.cli.options import backfill_params, label_options
-from flows.params import LabelParams
+from flows.cli.options import LABEL_FIRST, backfill_params, label_options, options_of
+from flows.params import BackfillParams, LabelParams
 from flows.server.api import use_api
 from sam2_core.types import AutolabelError
 from tasks.store import storage
@@ -34,9 +35,9 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.exit()
 
 
-@click.command()
+@click.command(cls=Command, first=f"{LABEL_FIRST} at off sequences as_json")
 @label_options
-@click.option("--sequences", metavar="GLOB", default="*", help="Only sequences whose names match.")
+@options_of(BackfillParams, only=["sequences"])
 @click.option(
     "--at",
     metavar="HH:MM",
@@ -143,4 +144,4 @@ def refuse_other_names(label: LabelParams, sources: Iterable[str]) -> None:
 
     names = Names(read_root(label.out), label.root)
     for source in sources if names.known else ():
-        names.check_source(source, reader_of(source, label.format).name)
+        names.check_source(source, reader_of(source, label.layout).name)

@@ -15,37 +15,60 @@ from tasks.store.addresses import checked
 
 Params = TypeVar("Params", bound=BaseModel)
 _TYPES: dict[str, Any] = {"integer": int, "number": float}
+_METAVARS = {
+    "out": "URL", "dataset": "NAME", "root": "URL", "model": "MODEL", "detector": "MODEL",
+    "boxes": "URL", "box_names": "FILE", "prompt": "TEXTS", "frames": "SLICE", "min_score": "SCORE",
+    "clean_masks": "SHARE", "since": "DATE", "until": "DATE", "sequences": "GLOB",
+    "shard_minutes": "MINUTES",
+}  # fmt: skip
+# What stands first in the help of commands that label.
+LABEL_FIRST = "out dataset no_dataset model detector boxes classes"
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def options_of(
-    model: type[BaseModel], but: Collection[str] = ()
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for every field of a model: its name, kind, choices, default, description."""
+    model: type[BaseModel],
+    only: Collection[str] = (),
+    but: Collection[str] = (),
+    *,
+    may_lack: bool = False,
+) -> Decorator:
+    """Add an option for fields of a model: its name, kind, choices, default, description.
+
+    Args:
+        model: whose fields.
+        only: these; all when empty.
+        but: not these.
+        may_lack: whether no option is required.
+
+    """
     fields = model.model_json_schema()["properties"]
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in reversed([one for one in fields if one not in but]):
-            required = model.model_fields[name].is_required()
+        for name in reversed([name for name in only or fields if name not in but]):
+            required = model.model_fields[name].is_required() and not may_lack
             function = _option(name, fields[name], required=required)(function)
         return function
 
     return add
 
 
-def _option(name: str, field: dict[str, Any], *, required: bool) -> Any:
+def _option(name: str, field: dict[str, Any], *, required: bool) -> Decorator:
     default, text = field.get("default"), field.get("description", "")
-    kind = next(one for one in field.get("anyOf", [field]) if one.get("type") != "null")
+    kind = next(kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null")
     flag = f"--{name.replace('_', '-')}"
     if kind["type"] == "boolean":
         text += "  [default: on]" if default else ""
         both = f"{flag}/--no-{name.replace('_', '-')}" if default else flag
         return click.option(both, is_flag=True, default=None, show_default=False, help=text)
-    if kind["type"] not in {"boolean", "array"} and default is not None:
+    type_, metavar = _TYPES.get(kind["type"], str), _METAVARS.get(name, "N")
+    if choices := kind.get("enum"):
+        type_, metavar = click.Choice(choices), name.upper()
+        text += f" One of {', '.join(choices)}."
+    if kind["type"] == "array":
+        metavar = "A,B"
+    elif default is not None:
         text += f"  [default: {default}]"
-    choices = click.Choice(kind["enum"]) if "enum" in kind else None
-    unit = name.partition("_per_")[0].rpartition("_")[2].upper()  # USD of `usd_per_gpu_hour`
-    metavar = None if choices else "A,B" if kind["type"] == "array" else unit
-    type_ = choices or _TYPES.get(kind["type"], str)
     return click.option(flag, type=type_, metavar=metavar, required=required, help=text)
 
 
@@ -106,9 +129,10 @@ def label_params(options: dict[str, Any]) -> LabelParams:
     _refuse_empty(options)
     if options["no_dataset"] and options.get("dataset"):
         raise click.UsageError("--no-dataset excludes --dataset: labels are either loaded or not")
-    lists = {name: split_names(options.get(name)) for name in ("classes", "triton_urls")}
-    sources, wanted = tuple(_addresses(options["sources"])), not options["no_dataset"]
-    own = {"sources": sources, "load_dataset": wanted, **lists}
+    own = {
+        "sources": tuple(_addresses(options["sources"])),
+        "load_dataset": not options["no_dataset"], "classes": split_names(options["classes"]),
+    }  # fmt: skip
     others = {name: value for name, value in options.items() if name != "no_dataset"}
     return validated(LabelParams, **others | own)
 

@@ -5,17 +5,24 @@ import html
 import os
 import sys
 import time
-import webbrowser
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
-from flows.cli.common_options import FloatRange, json_option, print_json, sources_option
+from flows.cli.commands import Command, Group
+from flows.cli.common_options import (
+    FloatRange,
+    json_option,
+    port_option,
+    print_json,
+    sources_option,
+)
 from flows.cli.display import say
+from flows.cli.options import options_of
 from flows.machine.services import folder
+from flows.params import LabelParams
 from flows.server.sign_in import write_links
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import DatabaseKeeper, end_without_waiting, running_server
@@ -49,18 +56,17 @@ from tasks.wording import counted
 
 
 @contextlib.contextmanager
-def _way_in(url: str, port: int, what: str) -> Iterator[Path]:
+def _way_in(url: str, port: int, what: str) -> Iterator[None]:
     """Say where the queue is: its address on a terminal, to anything else a file that has it.
 
-    The address signs a browser in, and a log may be read by others. So may be what a browser is
-    asked to open. The file goes with the App.
+    The address signs a browser in, and others may read a log. The file goes with the App.
     """
     leads_on = f'<meta http-equiv="refresh" content="0;url={html.escape(url)}">'
     file = write_links(folder(), {what: url}, f"review-{port}.html", leads_on)
     way = f"the link in {file} leads to the queue; only you can read that file"
     try:
         say(f"{what}: {f'the queue is at {url}' if sys.stdout.isatty() else way}")
-        yield file
+        yield
     finally:
         file.unlink(missing_ok=True)
 
@@ -112,7 +118,7 @@ def _advice(dataset: Any, share: Share, queue: Queue) -> Iterator[str]:
     yield f"{frames} in all{control if queue.control else ''}"
 
 
-class DefaultGroup(click.Group):
+class DefaultGroup(Group):
     """A group whose first word may be a dataset: `review DATASET` is `review open DATASET`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -131,29 +137,34 @@ def command() -> None:
     """
 
 
-@command.command("open")
+@command.command("open", cls=Command, first="reviewer share budget")
 @click.argument("dataset")
-@click.option("--budget", type=click.IntRange(min=1),
-              help="Number of decisions in the queue, one per object. "
-              "By default one with decisions left goes on, whoever opens it; else as many as the "
-              f"last time, at first {DEFAULT_BUDGET}.")  # fmt: skip
-@click.option("--reviewer", metavar="NAME", envvar=REVIEWER_VARIABLE,
-              help="Who decides. Default: the login name.")  # fmt: skip
-@click.option("--share", metavar="N/OF", envvar=SHARE_VARIABLE,
-              help="Your share of the queue: 2/3 is that of the second of three.")  # fmt: skip
-@click.option("--double", type=FloatRange(0, 1), envvar=DOUBLE_VARIABLE,
-              help="Part of the frames on which you decide after others, without seeing what they "
-              "said; with --share of those of the share before yours. "
-              f"Default: {DOUBLE} with --share, else none.")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=None,
-              help="Default: 5151, or the next free port; 0 takes any.")  # fmt: skip
-@click.option("--browser/--no-browser", default=False, help="Open the address in a browser.")
+@click.option(
+    "--budget", type=click.IntRange(min=1), metavar="N",
+    help="Number of decisions in the queue, one per object. By default one with decisions left "
+    f"goes on; else as many as the last time, at first {DEFAULT_BUDGET}.",
+)  # fmt: skip
+@click.option(
+    "--reviewer", metavar="NAME", envvar=REVIEWER_VARIABLE,
+    help="Who decides. Default: the login name.",
+)  # fmt: skip
+@click.option(
+    "--share", metavar="N/OF", envvar=SHARE_VARIABLE,
+    help="Your share of the queue: 2/3 is that of the second of three.",
+)  # fmt: skip
+@click.option(
+    "--double", type=FloatRange(0, 1), metavar="PART", envvar=DOUBLE_VARIABLE,
+    help="Part of the frames on which you decide after others, without seeing what they said; with "
+    f"--share of those of the share before yours. Default: {DOUBLE} with --share, else none.",
+)  # fmt: skip
+@port_option
 def open_(
     dataset: str, budget: int | None, reviewer: str | None, share: str | None,
-    double: float | None,
-    port: int | None, browser: bool,
+    double: float | None, port: int | None,
 ) -> None:  # fmt: skip
     """Open the queue in the App on this machine; Ctrl-C stops App and database.
+
+    The App listens on port 5151, or the next free one.
 
     In a team everybody gives this command, with another NAME and another share.
     """
@@ -186,10 +197,8 @@ def open_(
         url = app.link(opened.name, view=view.replace(" ", "-"))
         what = f"Review {dataset} as {who}"
         try:
-            with _way_in(url, app.port, what) as file:
+            with _way_in(url, app.port, what):
                 say("click the first picture there; Ctrl-C here stops the App", err=True)
-                if browser:
-                    webbrowser.open(file.as_uri())
                 _serve(app, opened)
         except (KeyboardInterrupt, SystemExit) as end:
             say("stopping", err=True)  # it takes a moment
@@ -260,7 +269,7 @@ def calibrate(dataset: str) -> None:
 
 @command.command("rebuild")
 @click.argument("dataset")
-@click.option("--out", required=True, help="The `--out` of the labels.")
+@options_of(LabelParams, only=["out"])
 @sources_option
 @json_option
 def rebuild_(dataset: str, out: str, sources: tuple[str, ...], as_json: bool) -> None:

@@ -13,11 +13,15 @@ from typing import Any
 
 import click
 
-from flows.cli.common_options import FILE, cache_mb_option, load_timeout_option, numbers, refuse
+from flows.cli.commands import Command
+from flows.cli.common_options import json_option, port_option, print_json, refuse, to_option
 from flows.cli.display import say, stderr_console
+from flows.cli.options import options_of
+from flows.params import LabelParams
+from sam2_core.backend_choice import precision_for
 from sam2_core.images import open_image
 from sam2_core.serving.client import Sam2Client
-from sam2_core.serving.contract import WHOLE_FRAMES
+from sam2_core.serving.contract import URLS_VARIABLE
 from sam2_core.serving.http_front import answering, demo_page, listen, triton_http
 from sam2_core.serving.repository import RepositoryOptions, models_in, write_repository
 from sam2_core.serving.server_model import ModelSettings
@@ -39,66 +43,87 @@ from tasks.review.door import NAMES, TOKEN, Door, bind
 _TLS_FILES = ("certificate", "key", "clients")
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _LEAST_SCORE = 0.3  # of objects that a click on the demo page may mean
-_PORT, _ANY = click.IntRange(0, 65535), "0: any free one."
+HTTP_PORT = 8000
 
 
-@click.command()
+def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise click.BadParameter(f"expected numbers separated by commas, got {text!r}") from None
+
+
+@click.command(cls=Command, first="backend precision port host demo as_json")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@click.option("--backend", default="auto", help="What runs the models.")
-@click.option("--precision", default="auto", help="auto, fp32 or fp16.")
-@click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: every core.")
+@options_of(LabelParams, only=["backend", "precision"])
+@port_option
+@click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="Address to listen on.")
 @click.option(
-    "--gpus", callback=numbers, metavar="0,1", help="CUDA devices, each with two processes."
-)
-@cache_mb_option
-@load_timeout_option
-@click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option("--http-port", type=_PORT, default=8000, help=_ANY)
-@click.option("--grpc-port", type=_PORT, default=8001, help=_ANY)
-@click.option("--metrics-port", type=_PORT, default=8002, help=_ANY)
-@click.option(
-    "--tls-certificate", type=_FILE, help="Certificate of this server; all ports then speak TLS."
-)
-@click.option("--tls-key", type=_FILE, help="Key of that certificate.")
-@click.option("--tls-clients", type=_FILE, help="CA of the clients that may connect.")
-@click.option(
-    "--repository",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Serve all models of an existing repository.",
+    "--demo", metavar="PICTURE", type=_FILE, help="Also serve a page to click on this picture."
 )
 @click.option(
-    "--log",
-    type=FILE,
-    help="File for the server's log. Default: if the server ends, its last errors are shown.",
+    "--threads", type=click.IntRange(0), metavar="N", default=0, help="CPU threads; 0: every core."
 )
 @click.option(
-    "--demo",
-    "picture",
+    "--gpus", callback=_numbers, metavar="0,1", help="CUDA devices, each with two processes."
+)
+@click.option(
+    "--cache-mb", type=click.IntRange(16), metavar="MB", default=1024,
+    help="Memory for open images; the least recently used go first.",
+)  # fmt: skip
+@click.option(
+    "--tls-certificate",
     type=_FILE,
-    help="Also serve a page on this machine to click on this picture.",
+    metavar="FILE",
+    help="Certificate of this server; all ports then speak TLS.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout when ready.")
-def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
+@click.option("--tls-key", type=_FILE, metavar="FILE", help="Key of that certificate.")
+@click.option(
+    "--tls-clients", type=_FILE, metavar="FILE", help="CA of the clients that may connect."
+)
+@to_option
+@click.option(
+    "--repository", type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="Serve all models of a repository that --to has written.",
+)  # fmt: skip
+@json_option
+def command(models: tuple[str, ...], **options: Any) -> None:
     """Serve SAM 2 to labeling on other machines and to interactive tools.
 
     A MODEL is one that `autolabel label --model` takes; with `:whole` behind it a model of
     close-ups takes whole frames. By default: compact, compact:whole.
+
+    HTTP is on port 8000 or --port, gRPC on the next one, metrics on the one after that.
+
+    With --to, nothing is served: the models are written as a Triton repository, with their graphs,
+    for a server with sam2-autolabel on any machine. What is there gets a new version.
     """
+    options |= {name: options[name] or "auto" for name in ("backend", "precision")}
+    models = models or () if options["repository"] else models or ("compact", "compact:whole")
     _refuse_wrong_options(models, options)
+    if options["target"]:
+        folder = Path(options["target"])
+        names = _written(folder, models, options, with_graphs=True)
+        if not print_json(options["as_json"], {"folder": str(folder), "models": names}):
+            for name in names:
+                say(f"{name}: {folder / name}")
+        return
     console, prefix = stderr_console(), new_prefix()
     remove_left_over()
     installed = find_server()
-    if options["picture"]:
-        open_image(options["picture"])  # errors come before the server starts
+    picture = options["demo"]
+    if picture:
+        open_image(picture)  # errors come before the server starts
     host = options["host"]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(own_folder()))
         repository = options["repository"] or folder / "repository"
-        names = _written(repository, models or ("compact", "compact:whole"), options)
-        log = (options["log"] or folder / "server.log").absolute()
-        http, metrics, grpc = (
-            stack.enter_context(listen(host, options[name], f"--{name.replace('_', '-')}"))
-            for name in ("http_port", "metrics_port", "grpc_port")
+        names = _written(repository, models, options)
+        first = HTTP_PORT if options["port"] is None else options["port"]
+        http, grpc, metrics = (
+            stack.enter_context(listen(host, first and first + number, f"{what}, see --port"))
+            for number, what in enumerate(("HTTP", "gRPC", "metrics"))
         )
         server_options = ServerOptions(
             host, grpc.getsockname()[1], *(options[f"tls_{one}"] for one in _TLS_FILES)
@@ -106,8 +131,8 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
         grpc.close()  # Triton listens there
         stack.callback(remove_shared_memory, prefix)
         server = TritonServer(
-            installed, repository, names, server_options, prefix=prefix, log=log,
-            loading_s=options["load_timeout"], tell=console.print,
+            installed, repository, names, server_options, prefix=prefix,
+            log=folder / "server.log", tell=console.print,
         )  # fmt: skip
         stack.callback(server.stop)
         for number in (signal.SIGINT, signal.SIGTERM):  # the waiting thread then continues
@@ -122,8 +147,8 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
             at = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - as asked for
             grpc_url = f"grpc{tls}://{at}:{server_options.grpc_port}"
             where = {}
-            if options["picture"]:
-                where["page"] = _serve_page(options["picture"], grpc_url, names, stack)
+            if picture:
+                where["page"] = _serve_page(picture, grpc_url, names, stack)
             where |= {
                 "grpc": grpc_url,
                 "http": f"http{tls}://{at}:{http.getsockname()[1]}",
@@ -132,10 +157,10 @@ def command(models: tuple[str, ...], **options: Any) -> None:  # fmt: skip
             for name, address in (where | {"models": ", ".join(names)}).items():
                 say(f"{name:<8} {address}", err=True)  # with the token of the page's link
             console.print(
-                "Ctrl-C ends it. Label with it: [bold]autolabel label ... --backend triton "
-                f"--triton-urls {where['grpc']}"
+                f"Ctrl-C ends it. Label with it: [bold]{URLS_VARIABLE}={where['grpc']} autolabel "
+                "label ... --backend triton"
             )
-            if options["as_json"]:  # on one line, for whoever waits for it
+            if options["as_json"]:  # on one line, for what waits for it
                 ready = where | {"models": names, "pid": server.process.pid}
                 say(json.dumps(ready))
         server.wait()
@@ -171,7 +196,6 @@ def _tls_of(options: dict[str, Any]) -> dict[str, Any]:
 def _refuse_wrong_options(models: tuple[str, ...], options: dict[str, Any]) -> None:
     """Refuse what the server would refuse later, and in words of its own."""
     certificate, key = options["tls_certificate"], options["tls_key"]
-    folder = (options["log"] or Path("log")).absolute().parent
     refuse(
         {
             "--tls-certificate and --tls-key go together": bool(certificate) != bool(key),
@@ -179,10 +203,12 @@ def _refuse_wrong_options(models: tuple[str, ...], options: dict[str, Any]) -> N
                 options["tls_clients"] and not certificate
             ),
             "--demo is for a look on this machine: leave the TLS options out": (
-                options["picture"] and certificate
+                options["demo"] and certificate
             ),
             "--repository serves the models in it: name none": models and options["repository"],
-            f"--log: there is no folder {folder}": not folder.is_dir(),
+            "--to writes a repository, --repository serves one": (
+                options["target"] and options["repository"]
+            ),
         }
     )
     try:
@@ -196,24 +222,30 @@ def _refuse_wrong_options(models: tuple[str, ...], options: dict[str, Any]) -> N
         ) from error
 
 
-def _written(repository: Path, models: tuple[str, ...], options: dict[str, Any]) -> list[str]:
+def _written(
+    repository: Path, models: tuple[str, ...], options: dict[str, Any], *, with_graphs: bool = False
+) -> list[str]:
     """Return what to load; write a repository unless one is given."""
     if options["repository"]:
         found = models_in(repository)
         if not found:
             raise AutolabelError(
-                f"there are no models in {repository}: `autolabel models triton-repository --out "
-                f"{repository}` writes them"
+                f"there are no models in {repository}: `autolabel serve --to {repository}` writes "
+                "them"
             )
         return found
-    for model in models:  # refuse before Triton starts what `autolabel label` would refuse
-        choose_model(model.removesuffix(WHOLE_FRAMES), options["backend"], options["precision"])
+    backend, precision = options["backend"], options["precision"]
+    if with_graphs:  # another machine's server cannot be asked what it has
+        backend = "onnxruntime-cpu" if backend == "auto" else backend
+        precision = precision_for(backend, precision)
+    for model in () if with_graphs else models:  # refuse here what `autolabel label` would refuse
+        choose_model(model, backend, precision)
     settings = ModelSettings(
-        backend=options["backend"], precision=options["precision"], threads=options["threads"],
-        image_bytes=options["cache_mb"] << 20, loading_s=options["load_timeout"],
+        backend=backend, precision=precision, threads=options["threads"],
+        image_bytes=options["cache_mb"] << 20,
     )  # fmt: skip
     placed = RepositoryOptions(settings, options["gpus"])
-    return write_repository(repository, models, placed)
+    return write_repository(repository, models, placed, with_graphs=with_graphs)
 
 
 def _serve_page(picture: Path, grpc_url: str, names: list[str], stack: contextlib.ExitStack) -> str:

@@ -1,6 +1,7 @@
 """`autolabel status`: how runs and shards are doing, and what to do."""
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Set
 from datetime import UTC, datetime
 from typing import Any
@@ -8,9 +9,11 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from flows.cli.common_options import FloatRange, json_option, print_json
+from flows.cli.common_options import json_option, print_json
 from flows.cli.display import as_typed, say
+from flows.cli.options import options_of
 from flows.machine.services import ADVICE, has_died, refused_workers
+from flows.params import BackfillParams, nanoseconds
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine, storage
@@ -27,16 +30,17 @@ from tasks.store.manifests import (
 from tasks.wording import counted, local_time
 
 FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
+HOURS = 72.0  # of shards that are shown, without --since
 
 
 @click.command()
 @click.argument("out", required=False)
-@click.option("--hours", type=FloatRange(0), default=72.0, metavar="H",
-              help="Shards submitted in the last H hours.")  # fmt: skip
+@options_of(BackfillParams, only=["since"])
 @json_option
-def command(out: str | None, hours: float, as_json: bool) -> None:
+def command(out: str | None, since: str | None, as_json: bool) -> None:
     """Show workers, schedules and the next nights, shards by state, failures by reason, throughput,
-    what was given up on, and what to do.
+    what was given up on, and what to do; of shards that were submitted in the last three days, or
+    --since another moment.
 
     With OUT, the --out of runs, show what is labeled there, and which datasets people decided
     on; so also for this folder and those in it, where no Prefect server runs. Of a run with more
@@ -47,6 +51,7 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
     from flows.server.client import asked_once
     from flows.server.status import collect_status
 
+    hours = HOURS if since is None else hours_since(since)
     died = has_died()
     if died:
         say(
@@ -84,6 +89,22 @@ def command(out: str | None, hours: float, as_json: bool) -> None:
     todo += [schedule["problem"] for schedule in status["schedules"]]
     todo += [status["workers_refused"]]
     sys.exit(1 if died or any(todo) else 0)
+
+
+def hours_since(text: str) -> float:
+    """Return how long ago a date or moment was.
+
+    Raises:
+        UsageError: the text is none, or of the future.
+
+    """
+    try:
+        hours = (time.time() - nanoseconds(datetime.fromisoformat(text)) / 1e9) / 3600
+    except ValueError as error:
+        raise click.UsageError(f"--since: {error}") from error
+    if hours < 0:
+        raise click.UsageError(f"--since: {text} is not past yet")
+    return hours
 
 
 def _show_all(status: dict[str, Any], hours: float) -> None:

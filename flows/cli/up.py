@@ -13,7 +13,7 @@ import click
 from filelock import FileLock
 from rich.console import Console
 
-from flows.cli.common_options import PORT, json_option, print_json
+from flows.cli.common_options import PORT, json_option, print_json, workers_option
 from flows.cli.display import say, stderr_console
 from flows.cli.main import was_interrupted
 from flows.machine.programs import APP, CPU_POOL, DATABASE, GPU_POOL, SERVER, workers
@@ -108,8 +108,8 @@ def _begin(count: int | None) -> None:
         start(program)
     from flows.server.deployments import described, flow_of
 
-    for one in described():
-        flow_of(one["entrypoint"])
+    for deployment in described():
+        flow_of(deployment["entrypoint"])
 
 
 def _bring_up_server(
@@ -167,11 +167,11 @@ def refuse_ignored(port: int | None, count: int | None, app_port: int | None) ->
     found, chosen = running(), configured_api()
     if port and chosen and chosen.rstrip("/") != running_api():
         raise AutolabelError(
-            f"--port {port} would be ignored: PREFECT_API_URL or a profile names the server "
-            f"{redact(chosen)}; leave out --port, or unset that for a server of `autolabel up`"
+            f"--prefect-port {port} would be ignored: PREFECT_API_URL or a profile names the "
+            f"server {redact(chosen)}; leave it out, or unset that for a server of `autolabel up`"
         )
     for name, what, option, asked in (
-        ("server", "Prefect's server", "--port", port),
+        ("server", "Prefect's server", "--prefect-port", port),
         ("app", "the App", "--app-port", app_port),
     ):
         there = urlsplit(found[name].url).port if name in found else asked
@@ -191,11 +191,18 @@ def _runs_otherwise(what: str, option: str) -> AutolabelError:
 
 
 @click.command()
-@click.option("--port", type=PORT, help=f"Port of Prefect's server.  [default: {PREFECT_PORT}]")
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="GPU workers.")
-@click.option("--app-port", type=PORT, help="Also start FiftyOne's App there.")
+@click.option(
+    "--prefect-port",
+    type=PORT,
+    metavar="PORT",
+    help=f"Port of Prefect's server.  [default: {PREFECT_PORT}]",
+)
+@workers_option
+@click.option("--app-port", type=PORT, metavar="PORT", help="Also start FiftyOne's App there.")
 @json_option
-def command(port: int | None, workers: int | None, app_port: int | None, as_json: bool) -> None:
+def command(
+    prefect_port: int | None, count: int | None, app_port: int | None, as_json: bool
+) -> None:
     """Start whatever is not running yet: PostgreSQL, Prefect's server, its deployments, FiftyOne's
     database, a worker for each GPU and one for planning. Everything listens on 127.0.0.1 or a
     socket only and asks for a password; the printed links sign your browser in.
@@ -211,7 +218,7 @@ def command(port: int | None, workers: int | None, app_port: int | None, as_json
 
     try:
         with status:
-            started = bring_up(port, workers, app_port, tell)
+            started = bring_up(prefect_port, count, app_port, tell)
     except (Exception, KeyboardInterrupt) as error:
         if not was_interrupted(error):
             raise

@@ -4,49 +4,27 @@ import os
 
 import click
 
-from flows.cli.common_options import PORT, FloatRange
-from flows.machine.programs import GRACE_S, workers
+from flows.cli.common_options import PORT, FloatRange, workers_option
+from flows.machine.programs import WORKER_NUMBER, workers
 from flows.machine.services import in_foreground
 from flows.server.worker import Worker, work
 from sam2_core.machine import METRICS_PORT
 
 
 @click.command()
-@click.option("--pool", default="gpu", help="Work pool.")
+@click.option("--pool", metavar="NAME", default="gpu", help="Work pool.")
+@workers_option
 @click.option(
-    "--count",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Number of workers.  [default: one per GPU, else 1]",
-)
-@click.option(
-    "--grace",
-    type=FloatRange(0),
-    default=GRACE_S,
-    metavar="SECONDS",
-    help="How long to wait for shards to be given back when stopped.",
-)
-@click.option(
-    "--metrics-port",
-    type=PORT,
-    metavar="PORT",
+    "--metrics-port", type=PORT, metavar="PORT",
     help="Prometheus metrics of the first worker, on 127.0.0.1; the next one takes PORT+1.",
-)
+)  # fmt: skip
 @click.option(
-    "--until-idle",
-    type=FloatRange(0),
-    metavar="SECONDS",
+    "--until-idle", type=FloatRange(0), metavar="SECONDS",
     help="One worker, which ends after so long without a run and, when its machine fails, with "
     "exit code 1: for a scheduler of jobs.",
-)
-@click.option("--number", type=click.IntRange(0), hidden=True)
+)  # fmt: skip
 def command(
-    pool: str,
-    count: int | None,
-    grace: float,
-    metrics_port: int | None,
-    until_idle: float | None,
-    number: int | None,
+    pool: str, count: int | None, metrics_port: int | None, until_idle: float | None
 ) -> None:
     """Take runs from a work pool until stopped, with one of Prefect's workers per GPU.
 
@@ -57,12 +35,14 @@ def command(
     METRICS_PORT.read()  # refused before anything is started
     if until_idle is not None:
         if (count or 1) > 1:
-            raise click.UsageError("--until-idle runs one worker: leave out --count")
-        work(Worker(pool, 0, 1), grace, until_idle)
-    elif number is None:
-        from flows.server.api import use_api
+            raise click.UsageError("--until-idle runs one worker: leave out --workers")
+        work(Worker(pool, 0, 1), until_idle)
+        return
+    number = os.environ.pop(WORKER_NUMBER, None)  # of one that another has started
+    if number is not None:
+        work(Worker(pool, int(number), count or 1))
+        return
+    from flows.server.api import use_api
 
-        use_api()
-        in_foreground(workers(pool, count, grace))
-    else:
-        work(Worker(pool, number, count or 1), grace)
+    use_api()
+    in_foreground(workers(pool, count))

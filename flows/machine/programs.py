@@ -21,6 +21,7 @@ from tasks.processes import python
 GPU_POOL, CPU_POOL = "gpu", "cpu"
 GRACE_S = 120.0  # for shards to be given back
 NUMBER = "%(process_num)d"  # of one process of a program, as supervisord writes it
+WORKER_NUMBER = "AUTOLABEL_WORKER_NUMBER"  # set for each process of `workers`
 
 SETPRIV = shutil.which("setpriv") or "/usr/bin/setpriv"  # also when the PATH is short
 # Before a command line: it gets SIGTERM when its parent ends.
@@ -36,12 +37,12 @@ class Program:
 
     Attributes:
         name: server, database, app, worker-POOL.
-        command: command line; NUMBER in it is that of the process.
+        command: command line.
         order: programs of a lower order start first and stop last.
         port: of 127.0.0.1 that it gets as its standard input, listening; none when 0.
         path: behind the port in its address.
         count: how many processes run it; one of those with a port.
-        environment: added to the supervisor's.
+        environment: added to the supervisor's; a value may be NUMBER.
 
     """
 
@@ -65,16 +66,15 @@ DATABASE = Program("database", python("flows.server.process", "database"), order
 APP = Program("app", python("tasks.review.app", "0"))
 
 
-def workers(pool: str, count: int | None = None, grace_s: float = GRACE_S) -> Program:
+def workers(pool: str, count: int | None = None) -> Program:
     """Return the program of a pool's workers on this machine.
 
     Args:
         pool: work pool. Those of the planning pool use no GPU, and go on beside a sick one.
         count: how many; one for each GPU, else one, when None.
-        grace_s: the longest to wait for flow runs to give their shards back.
 
     """
-    environment, gpus = {}, list[str]()
+    environment, gpus = {WORKER_NUMBER: NUMBER}, list[str]()
     if pool != CPU_POOL:
         try:
             gpus = gpu_ids()
@@ -83,10 +83,7 @@ def workers(pool: str, count: int | None = None, grace_s: float = GRACE_S) -> Pr
         else:  # as they are now: a worker must not get another's GPU when its own is gone
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     count = count or len(gpus) or 1
-    command = [
-        *python("flows.cli.main", "worker"), "--pool", pool, "--count", str(count),
-        "--number", NUMBER, "--grace", f"{grace_s:g}",
-    ]  # fmt: skip
+    command = python("flows.cli.main", "worker", "--pool", pool, "--workers", str(count))
     return Program(f"worker-{pool}", command, count=count, environment=environment)
 
 

@@ -287,7 +287,10 @@ def _put_on_list(program: Program, at: Path, log: str, most: str) -> None:
         more = f"socket=tcp://127.0.0.1:{program.port}\n"
     words = [*TIED, *holding, *program.command]
     command = " ".join(word if word == NUMBER else _escaped(shlex.quote(word)) for word in words)
-    values = ",".join(f'{key}="{_escaped(value)}"' for key, value in program.environment.items())
+    values = ",".join(
+        f'{key}="{value if value == NUMBER else _escaped(value)}"'
+        for key, value in program.environment.items()
+    )
     url = f"http://127.0.0.1:{program.port}{program.path}" if program.port else ""
     section = (
         f"[{kind}:{program.name}]\n{more}"

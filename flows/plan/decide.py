@@ -76,7 +76,7 @@ class Survey:
         label = self._label
         refuse_output_inside(label.out, label.sources)
         for found in discover(
-            label.sources, label.selection, label.sequence, label.format, self.names,
+            label.sources, label.selection, label.sequence, label.layout, self.names,
             passed_over=self.passed_over,
         ):  # fmt: skip
             yield self.matching.with_boxes(found) if self.matching else found

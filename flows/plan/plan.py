@@ -159,9 +159,7 @@ def model_of(params: LabelParams) -> ModelChoice:
         AutolabelError: it is not there, or its backend cannot run here.
 
     """
-    found = choose_model(
-        params.model, params.backend, params.precision, triton_urls=params.triton_urls
-    )
+    found = choose_model(params.model, params.backend, params.precision)
     return replace(found, allow_uncertified=params.allow_uncertified)
 
 

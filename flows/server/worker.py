@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from flows.machine import self_test
-from flows.machine.programs import CPU_POOL, TAKES_NO_WORK, TIED, gpu_ids
+from flows.machine.programs import CPU_POOL, GRACE_S, TAKES_NO_WORK, TIED, gpu_ids
 from flows.server.api import use_api
 from sam2_core.devices import TESTED_VARIABLE
 from sam2_core.machine import METRICS_PORT, share_of, usable_cores
@@ -91,14 +91,13 @@ class Worker:
         return gpu
 
 
-def work(worker: Worker, grace_s: float, until_idle_s: float | None = None) -> None:
+def work(worker: Worker, until_idle_s: float | None = None) -> None:
     """Work until SIGTERM or Ctrl-C, until idle, or until the machine or Prefect's worker fails.
 
     Where it takes no work, it says why and exits; its supervisor starts it again.
 
     Args:
         worker: which.
-        grace_s: the longest to wait for its flow run to give its shard back.
         until_idle_s: end it after so long without a flow run; never when None.
 
     """
@@ -111,7 +110,7 @@ def work(worker: Worker, grace_s: float, until_idle_s: float | None = None) -> N
         with joined(worker, offers) as plain:
             (scratch.path / "joined").touch()  # what Kubernetes asks for
             print(f"{worker.name} takes work", file=sys.stderr)  # noqa: T201
-            asyncio.run(_run(plain, grace_s, until_idle_s))
+            asyncio.run(_run(plain, until_idle_s))
     except Exception as error:  # noqa: BLE001 - whatever it is, `status` has to tell
         why = " ".join(error_text(error).split())
         sys.exit(f"{worker.name}{TAKES_NO_WORK}{why}")
@@ -178,7 +177,7 @@ def joined(worker: Worker, offers: Sequence[str]) -> Iterator[ProcessWorker]:
         sign_off(worker.pool, worker.name)
 
 
-async def _run(plain: ProcessWorker, grace_s: float, until_idle_s: float | None) -> None:
+async def _run(plain: ProcessWorker, until_idle_s: float | None) -> None:
     """Run Prefect's worker, and end its flow runs before it.
 
     Raises:
@@ -198,7 +197,7 @@ async def _run(plain: ProcessWorker, grace_s: float, until_idle_s: float | None)
             elif time.monotonic() - busy_s > until_idle_s:
                 stop.set()
     stopped = stop.is_set()
-    await _end_flow_runs(grace_s if stopped else STOP_S, ask=not failed.is_set())
+    await _end_flow_runs(GRACE_S if stopped else STOP_S, ask=not failed.is_set())
     working.cancel()
     ended = await asyncio.gather(working, return_exceptions=True)
     if not stopped:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from sam2_core.arrays import read_only
 from sam2_core.backends.protocol import BackendInfo
 from sam2_core.preprocess import checked_image
+from sam2_core.presets import WHOLE_FRAMES
 from sam2_core.prompts import PointPrompts
 from sam2_core.trust.certify import UncertifiedEngineError
 from sam2_core.types import AutolabelError, ImageArray, ModelStamp
@@ -29,7 +30,6 @@ ByteArray = npt.NDArray[np.uint8]
 # The input of a request that asks for `info`: Triton wants one.
 DESCRIBE = {"describe": np.ones((1, 1), np.uint8)}
 # Behind a model's name in a list of models to serve: whole frames, where it would take close-ups.
-WHOLE_FRAMES = ":whole"
 # How the text of the server's error begins when what a request refers to is no longer there.
 EXPIRED = "expired: "
 # Most prompts, and points in each, of one request: a decoder's memory grows with both.

@@ -29,11 +29,11 @@ from filelock import FileLock, Timeout
 
 from sam2_core.cache import cache_folder, only_one
 from sam2_core.clicks import TOGETHER, OpenImage
+from sam2_core.presets import WHOLE_FRAMES
 from sam2_core.redaction import redact
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.contract import (
     EXPIRED,
-    WHOLE_FRAMES,
     RequestTensors,
     ServedModel,
     image_id,

@@ -426,8 +426,7 @@ class TritonServer:
             shown = lines[stood[0] : stood[0] + _STACK_LINES]
             advice = (
                 f". A model was not loaded within {self._loading_s:.0f} s and was ended; this is "
-                "where it stood. On a busy machine, or where engines are built first, give it "
-                "more: --load-timeout"
+                "where it stood. `autolabel models build` builds engines ahead of time"
             )
         return f"; its log says: {' | '.join(shown)}{advice}"
 

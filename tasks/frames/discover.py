@@ -207,7 +207,7 @@ def _no_media(
 ) -> AutolabelError:
     where = storage.redact(source)
     if reader.layout:
-        return AutolabelError(f"{where} is not of --format {reader.name}: no {reader.layout}")
+        return AutolabelError(f"{where} is not of --layout {reader.name}: no {reader.layout}")
     return AutolabelError(
         f"{where} holds no images or videos "
         f"({', '.join(sorted(IMAGE_SUFFIXES | VIDEO_SUFFIXES))}), no plain .tar and no .mcap; "

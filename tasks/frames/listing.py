@@ -320,7 +320,7 @@ class Reader(Protocol):
     """Lists the sources of one format.
 
     Attributes:
-        name: as `--format` takes it.
+        name: as `--layout` takes it.
         layout: what a folder of this format holds; a message says "no" and then this.
 
     """

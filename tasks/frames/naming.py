@@ -138,8 +138,8 @@ class Names:
         if format_ != root.format and not self.known:
             root = self.root = replace(root, format="")
         if root.format not in {"", format_}:
-            why = f"is read as --format {format_}, and {root.address} as {root.format}"
-            raise _refused(f"source {source}", why, f"give --format {root.format}")
+            why = f"is read as --layout {format_}, and {root.address} as {root.format}"
+            raise _refused(f"source {source}", why, f"give --layout {root.format}")
         is_wider = not root.source or _way_below(root.source, source) is not None
         if is_walked and is_wider and suffix_of(source) not in {*_MEDIA, *BY_SUFFIX}:
             self.root = replace(root, source=storage.canonical(source))

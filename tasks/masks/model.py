@@ -10,7 +10,7 @@ from sam2_core.backends.follow_backends import FollowBackend
 from sam2_core.find_weights import Wanted, resolve_weights
 from sam2_core.load import load_follow_backend, memory_sha256, resolve_model
 from sam2_core.model_download import checkpoint_path
-from sam2_core.presets import PRESETS, preset_named
+from sam2_core.presets import PRESETS, WHOLE_FRAMES, preset_named
 from sam2_core.segmenter import Segmenter
 from sam2_core.trust.certify import (
     Certificate,
@@ -68,7 +68,7 @@ def choose_model(
 
     Args:
         model: a preset, a folder, a checkpoint, or "auto": the best that is on this machine, else
-            the bundled compact one.
+            the bundled compact one. With `:whole` behind it takes whole frames.
         backend: auto, a family (onnxruntime), or exactly which; see
             `sam2_core.backend_choice.BACKENDS`.
         precision: auto, fp32 or fp16.
@@ -81,6 +81,8 @@ def choose_model(
     """
     from sam2_core.backend_choice import choose_backend, precision_for
 
+    if backend != TRITON and model.endswith(WHOLE_FRAMES):
+        return choose_model(model.removesuffix(WHOLE_FRAMES), backend, precision, close_ups=False)
     chosen, reason = choose_backend(asked_for(model, backend))
     if chosen == TRITON:
         return _served_choice(model, precision, triton_urls)

@@ -84,12 +84,12 @@ class LabelParams(BaseModel):
         description="Folders of images, folders of camera folders, videos, or a folder of any of "
         "these; local paths or any fsspec URL (s3://, https://).",
     )
-    format: Format = Field(
+    layout: Format = Field(
         default="auto",
-        description="Format of the sources. nuscenes includes nuImages and T4; coco and parquet "
-        "are lists of frames; `auto` detects the format of each source.",
+        description="Layout of the sources. nuscenes includes nuImages and T4; coco and parquet "
+        "are lists of frames; `auto` detects that of each source.",
     )
-    out: Place = Field(description="Folder or URL for labels and reports.")
+    out: Place = Field(description="Folder or URL of the labels.")
     root: Place | None = Field(
         default=None,
         description="Folder around the sources from which sequences are named. Default: the one "
@@ -97,7 +97,8 @@ class LabelParams(BaseModel):
     )
     sequence: str = Field(default="", description="Name of the only sequence in the sources.")
     dataset: Annotated[str, _passing(check_name)] | None = Field(
-        default=None, description="FiftyOne dataset. Default: the last part of `out`."
+        default=None,
+        description="FiftyOne dataset of the labels. Labeling names it after `out` by default.",
     )
     load_dataset: bool = Field(default=True, description="Load the labels into FiftyOne.")
     clean_masks: float = Field(
@@ -139,13 +140,7 @@ class LabelParams(BaseModel):
     ] = Field(
         default="auto",
         description="What runs the model; part of the run's key. auto: the best on this machine, "
-        "or for a backfill on its workers. triton: on servers.",
-    )
-    triton_urls: tuple[str, ...] = Field(
-        default=(),
-        description="Servers of the backend triton (`autolabel serve`), tried in this order: "
-        "grpc://HOST:PORT or grpcs://HOST:PORT. Default: AUTOLABEL_TRITON_URLS, else "
-        "grpc://127.0.0.1:8001.",
+        "or for a backfill on its workers. triton: the servers in AUTOLABEL_TRITON_URLS.",
     )
     precision: Literal["auto", "fp32", "fp16"] = Field(
         default="auto", description="Part of the run's key. auto: fp16 on a GPU, fp32 on a CPU."
@@ -179,16 +174,16 @@ class LabelParams(BaseModel):
     )
     classes: tuple[str, ...] = Field(
         default=(),
-        description="Only these classes. Default: all; for yolox_* those found on roads (`all` "
-        "keeps every class).",
+        description="Only these classes. Default: all; of detectors yolox_* those found on roads "
+        "(`all` keeps every class).",
     )
     min_score: float | None = Field(
         allow_inf_nan=False,
         default=None,
         ge=0,
         le=1,
-        description="Lowest score of a box. Default: 0.25 for the bundled detector, 0.3 for "
-        "others; all imported boxes are kept.",
+        description="Lowest score of a box. Labeling takes 0.25 for the bundled detector, 0.3 for "
+        "others by default, and all imported boxes.",
     )
     tiles: int = Field(
         default=1,
@@ -220,9 +215,6 @@ class LabelParams(BaseModel):
             "give either a detector or boxes, not both": self.detector and self.boxes,
             "a prompt is for an open-vocabulary detector: give its .onnx file": (
                 self.prompt and not (self.detector or "").endswith(".onnx")
-            ),
-            "triton_urls are servers of the backend triton: choose it": (
-                self.triton_urls and self.backend != "triton"
             ),
             f"following runs on the backends {' and '.join(FOLLOWING)}: choose one of them": (
                 self.follow and self.backend not in {"auto", "onnxruntime", *FOLLOWING}

@@ -113,7 +113,7 @@ def test_certify_fails_every_planted_fault_and_labeling_refuses_by_that_verdict(
 def test_certify_names_a_model_that_cannot_be_run_and_goes_without_broken_frames(
     tmp_path, monkeypatch
 ):
-    assert invoke("models", "certify", "--quick", "--frames", tmp_path).exit_code == 2
+    assert invoke("models", "certify", "--quick", "--images", tmp_path).exit_code == 2
     (tmp_path / "frames").mkdir()
     (tmp_path / "frames" / "cut.jpg").write_bytes(b"\xff\xd8")
     assert more_pictures(tmp_path / "frames", 9, 0) == []

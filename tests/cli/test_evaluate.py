@@ -39,8 +39,8 @@ def truth(tmp_path, picture):
 
 def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
     found, kept = {}, str(truth.parent / "kept.json")
-    for options in (["--save", kept], ["--whole-frames", "--against", kept],
-                    ["--prompt", "points", "--clicks", "2"]):  # fmt: skip
+    for options in (["--save", kept], ["--model", "compact:whole", "--against", kept],
+                    ["--clicks", "2"]):  # fmt: skip
         asked = ["evaluate", str(truth), "--images", str(truth.parent), "--json", *options]
         result = CliRunner().invoke(cli, asked)
         assert result.exit_code == 0, result.output
@@ -74,14 +74,12 @@ def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
         (["--save", "-"], "--save takes a file"),
         (["--save", "s3://b/x.json"], "s3://b: reports are written to this machine"),
         (["--report", "{folder}"], "has files that are of no such report"),
-        (["--prompt", "detector", "--min-score", "nan"], "nan' is not a number"),
-        (["--min-score", "0.4"], "--min-score applies only with --prompt detector"),
         (["--against", "{file}"], "no evaluation that --save wrote$"),
-        (["--prompt", "detector", "--detector", "absent.onnx"], r"absent\.onnx"),
-        (["--run", "{folder}", "--model", "tiny"], "--model says how masks are made; --run scores"),
-        (["--run", "x", "--dataset", "y"], "give --run or --dataset, not both"),
-        (["--clicks", "2"], "--clicks applies only with --prompt points"),
-        (["--detector", "yolox_s"], "--detector applies only with --prompt detector"),
+        (["--detector", "absent.onnx"], r"absent\.onnx"),
+        (["--out", "{folder}", "--model", "tiny"], "--model says how masks are made; --out scores"),
+        (["--out", "x", "--dataset", "y"], "give --out or --dataset, not both"),
+        (["--clicks", "2", "--jitter"], "--clicks and --jitter exclude each other"),
+        (["--detector", "yolox_s", "--clicks", "1"], "--detector and --clicks exclude each"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_measured(
@@ -149,20 +147,21 @@ def test_a_picture_in_which_nothing_is_found_or_nothing_is_there_counts(truth):
 
     def measured(prompt, images, annotations):
         truth.write_text(json.dumps(values | {"images": images, "annotations": annotations}))
-        asked = ["evaluate", truth, "--images", truth.parent, "--prompt", prompt, "--json"]
+        asked = ["evaluate", truth, "--images", truth.parent, *prompt, "--json"]
         result = CliRunner().invoke(cli, [str(word) for word in asked], catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
-    alone = measured("detector", [first], values["annotations"])
-    with_missed = measured("detector", [first, plain], [*values["annotations"], missed])
+    detector = ["--detector", "compact"]
+    alone = measured(detector, [first], values["annotations"])
+    with_missed = measured(detector, [first, plain], [*values["annotations"], missed])
     assert (with_missed["images"], with_missed["instances"]) == (2, objects + 1)
     share = objects / (objects + 1)
     assert with_missed["recall"] == pytest.approx(alone["recall"] * share, abs=2e-4)
     assert with_missed["miou"] == pytest.approx(alone["miou"] * share, abs=2e-4)
     bare = first | {"id": 3, "file_name": "bare.png"}
-    assert measured("detector", [first, bare], values["annotations"])["ap"] < alone["ap"]
-    assert measured("boxes", [first, plain], values["annotations"])["images"] == 2
+    assert measured(detector, [first, bare], values["annotations"])["ap"] < alone["ap"]
+    assert measured([], [first, plain], values["annotations"])["images"] == 2
 
 
 def test_detections_are_of_the_one_class_of_a_truth_without_classes(truth, tmp_path):
@@ -177,7 +176,7 @@ def test_detections_are_of_the_one_class_of_a_truth_without_classes(truth, tmp_p
     picture.save(tmp_path / "png" / "0.png")
     for given in (truth, tmp_path / "png"):
         asked = ["evaluate", given, "--images", truth.parent, "--json",
-                 "--prompt", "detector", "--min-score", "0.4"]  # fmt: skip
+                 "--detector", "compact"]  # fmt: skip
         result = CliRunner().invoke(cli, [str(word) for word in asked], catch_exceptions=False)
         assert result.exit_code == 0, result.output
         measured = json.loads(result.stdout)
@@ -211,7 +210,7 @@ def test_labels_that_exist_are_scored_without_a_model(truth, tmp_path, monkeypat
     monkeypatch.setattr("tasks.boxes.detectors.load_detector", None)
     shown = {}
     for out in ("own", "found"):
-        result = run("evaluate", truth, "--run", tmp_path / out, "--report", tmp_path / f"of-{out}")
+        result = run("evaluate", truth, "--out", tmp_path / out, "--report", tmp_path / f"of-{out}")
         assert result.exit_code == 0
         shown[out] = result.stdout.splitlines()
         assert (tmp_path / f"of-{out}" / "worst-01.png").stat().st_size > 1000
@@ -227,7 +226,7 @@ def test_labels_that_exist_are_scored_without_a_model(truth, tmp_path, monkeypat
     moved["images"] += [first | {"id": number, "file_name": "1.png"} for number in (2, 3)]
     moved["images"] += [first | {"id": 4, "file_name": "2.png"}]
     truth.write_text(json.dumps(moved))
-    measured = run("evaluate", truth, "--run", tmp_path / "found", "--json")
+    measured = run("evaluate", truth, "--out", tmp_path / "found", "--json")
     assert measured.exit_code == 1
     failed = json.loads(measured.stdout)["failed_images"]
     twice = ("1.png", "the truth lists it several times")
@@ -237,12 +236,12 @@ def test_labels_that_exist_are_scored_without_a_model(truth, tmp_path, monkeypat
     assert failed[2]["reason"].endswith("drive/0.png"), "so whoever renamed frames sees it"
     moved["images"] = [first | {"file_name": "elsewhere/0.png"}]
     truth.write_text(json.dumps(moved))
-    result = CliRunner().invoke(cli, ["evaluate", str(truth), "--run", str(tmp_path / "found")])
+    result = CliRunner().invoke(cli, ["evaluate", str(truth), "--out", str(tmp_path / "found")])
     assert "labels of none of the truth's pictures, which are named elsewhere/0.png" in str(
         result.exception
     )
 
 
 def test_a_truth_that_is_not_there_is_told_as_such(tmp_path):
-    asked = ["evaluate", str(tmp_path / "truth.json"), "--run", str(tmp_path)]
+    asked = ["evaluate", str(tmp_path / "truth.json"), "--out", str(tmp_path)]
     assert "truth.json: no such file" in str(CliRunner().invoke(cli, asked).exception)

@@ -185,7 +185,10 @@ def test_options_that_up_would_ignore_are_refused(tmp_path, monkeypatch):
         services.start(Program("app", SLEEPS, port=app))
         services.start(Program("worker-gpu", SLEEPS, count=2))
         for asked, said in [
-            ((1, None, None), f"server listens on port {server} already, .* for --port 1 run"),
+            (
+                (1, None, None),
+                f"server listens on port {server} already, .* for --prefect-port 1 run",
+            ),
             ((None, 3, None), "2 GPU workers run already, .* for --workers 3 run `autolabel down`"),
             ((None, None, 1), f"App listens on port {app} already, .* for --app-port 1 run"),
         ]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +14,7 @@ from flows.cli.main import cli
 from flows.cli.models import command
 from sam2_core.find_weights import Wanted
 from sam2_core.load import resolve_model
-from sam2_core.presets import PRESETS
+from sam2_core.presets import PRESETS, preset_named
 from sam2_core.types import AutolabelError
 from tasks.boxes import detector_files
 from tests.integration.runs import write_image
@@ -24,13 +25,14 @@ def invoke(*arguments: str):
     return CliRunner().invoke(command, list(arguments), catch_exceptions=False)
 
 
-def test_list_names_every_model_and_what_of_it_is_there(tmp_path):
+def test_list_names_every_model_and_what_of_it_is_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "sam2.1_hiera_tiny.pt").write_bytes(b"x")
     folder = tmp_path / "models" / "tiny" / "abc" / "restructured-fp32"
     folder.mkdir(parents=True)
     (folder / "model.json").write_text("{}")
-    result = invoke("list", "--json", "--cache", str(tmp_path))
+    result = invoke("list", "--json")
     models = {model["name"]: model for model in json.loads(result.stdout)["models"]}
     assert list(models) == ["compact", "tiny", "small", "base_plus", "large"]
     assert models["tiny"]["url"].endswith("sam2.1_hiera_tiny.pt")
@@ -43,13 +45,14 @@ def test_list_names_every_model_and_what_of_it_is_there(tmp_path):
     )
     assert len(models["large"]["sha256"]) == 64
     assert models["compact"]["downloaded"] == models["small"]["exported"] == []
-    assert "to download, 184 MB" in invoke("list", "--cache", str(tmp_path)).stdout
+    assert "to download, 184 MB" in invoke("list").stdout
 
 
 def test_download(server, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr("sam2_core.presets.META_URL", server.url.rpartition("/")[0])
     monkeypatch.setitem(PRESETS, "tiny", replace(PRESETS["tiny"], checkpoint_sha256=SHA256))
-    asked = ("download", "tiny", "--json", "--cache", str(tmp_path / "cache"))
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    asked = ("download", "tiny", "--json")
     path = tmp_path / "cache" / "checkpoints" / "sam2.1_hiera_tiny.pt"
     for _ in range(2):
         result = invoke(*asked)
@@ -91,18 +94,29 @@ def test_a_first_run_names_better_models_and_they_can_be_fetched(
     [
         (("download", "compact"), "compact comes with this package"),
         (("export", "compact"), "compact comes with this package"),  # and asks for no PyTorch
-        (("export", "micro", "--checkpoint", "x", "--random-weights", "0"), "exclude each other"),
+        (("download", "yolo"), "or a detector: "),
     ],
 )
 def test_what_cannot_be_downloaded_or_exported_is_told(asked, told, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    done = CliRunner().invoke(command, [*asked, "--cache", str(tmp_path)])
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    done = CliRunner().invoke(command, asked)
     assert told in str(done.exception) + done.output
 
 
+def micro_checkpoint(folder):
+    """A checkpoint of the micro model with random weights; skips where PyTorch is not there."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch: make dev")
+    from sam2_core.architecture import random_weights
+
+    path = folder / "micro.pt"
+    torch.save({"model": random_weights(preset_named("micro"), 0).state_dict()}, path)
+    return str(path)
+
+
 def test_an_export_is_for_processors_and_for_gpus(tmp_path, monkeypatch):
-    pytest.importorskip("torch", reason="needs PyTorch: make dev")
-    given = ("export", "micro", "--random-weights", "0", "--json")
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    given = ("export", "micro", "--checkpoint", micro_checkpoint(tmp_path), "--json")
     made = []
 
     def note(model, folder, *, precision, **_):
@@ -110,12 +124,12 @@ def test_an_export_is_for_processors_and_for_gpus(tmp_path, monkeypatch):
         folder.mkdir(parents=True, exist_ok=True)
 
     monkeypatch.setattr("sam2_core.export.export_model", note)
-    found = json.loads(invoke(*given, "--cache", str(tmp_path)).stdout)
-    models = tmp_path / "models" / "micro" / "random-0"
+    found = json.loads(invoke(*given).stdout)
+    models = tmp_path / "models" / "micro" / found["checkpoint_sha256"][:12]
     folders = {one: str(models / f"restructured-{one}") for one in ("fp32", "fp16")}
     assert (found["folders"], found["folder"], made) == (folders, folders["fp32"], [*folders])
     for precision, options in (("fp16", ["--precision", "fp16"]), ("fp32", [])):
-        done = invoke(*given, *options, "--out", str(tmp_path / precision))
+        done = invoke(*given, *options, "--to", str(tmp_path / precision))
         assert json.loads(done.stdout)["folders"] == {precision: str(tmp_path / precision)}
 
 
@@ -135,15 +149,12 @@ def test_without_pytorch_the_other_precision_is_offered(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_export_random_weights(tmp_path):
-    pytest.importorskip("torch", reason="needs PyTorch: make dev")
-    given = ("export", "micro", "--random-weights", "0", "--cache", str(tmp_path), "--json")
-    given = (*given, "--precision", "fp32")
-    result = invoke(*given, "--graph", "published")
-    folder = tmp_path / "models" / "micro" / "random-0" / "published-fp32"
-    assert json.loads(result.stdout)["folder"] == str(folder)
+def test_an_export_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    given = ("export", "micro", "--checkpoint", micro_checkpoint(tmp_path), "--json")
+    folder = Path(json.loads(invoke(*given, "--precision", "fp32").stdout)["folder"])
     facts = json.loads((folder / "model.json").read_text())
-    assert (facts["weights"], facts["graph"]) == ("random, seed 0", "published")
+    assert (facts["weights"], facts["graph"]) == ("micro.pt", "restructured")
     before = (folder / "model.json").stat().st_mtime_ns
-    invoke(*given, "--graph", "published")
+    invoke(*given, "--precision", "fp32")
     assert (folder / "model.json").stat().st_mtime_ns == before, "not exported again"

@@ -43,8 +43,11 @@ def test_engines_are_built_once_for_every_gpu_that_is_named(tmp_path, monkeypatc
     assert "no GPU to run them" in said
 
 
-def test_a_gpu_that_there_is_no_engine_for_is_refused_before_anything_is_built(tmp_path):
-    refused = build(write_model(tmp_path / "a"), "--for", "sm89,sm90", "--cache", tmp_path)
+def test_a_gpu_that_there_is_no_engine_for_is_refused_before_anything_is_built(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    refused = build(write_model(tmp_path / "a"), "--for", "sm89,sm90")
     assert refused.exit_code == 2
     assert "has no kernels for sm90, only for sm75, " in refused.output
     assert not list(tmp_path.rglob("*.engine"))

@@ -144,12 +144,12 @@ def test_what_failed_and_what_another_run_has_labeled_since_is_told(tmp_path, mo
     assert "; a later run has labeled 2 anew\n" in told
     assert told.count("  with        boxes imported:boxes, min_score 0.01\n") == 1
     assert second["options"] == {"classes": [], "min_score": 0.01}
-    to = ["--format", "coco", "--to", str(tmp_path / "coco"), "--images", "none"]
+    to = ["--format", "coco", "--to", str(tmp_path / "coco"), "--pictures", "none"]
     write_image(sources / "other" / "0000.jpg", seed=9)
     (sources / "clip").rename(tmp_path / "clip")
     labeled()  # the first run again, of all but the clip
     exported = CliRunner().invoke(cli, ["export", str(out), *to])
-    assert "made by 2 models or parameters; one with --run: " in exported.stderr
+    assert "made by 2 models or parameters; one as OUT#RUN_KEY: " in exported.stderr
 
 
 def test_of_what_followed_objects_the_option_is_told_and_no_digest(tmp_path):

@@ -18,6 +18,7 @@ import yaml
 
 from flows.cli.cache import KINDS
 from flows.cli.main import cli
+from flows.cli.serve import HTTP_PORT
 from flows.machine.programs import CPU_POOL, GPU_POOL, GRACE_S
 from flows.server.process import SETTINGS
 from flows.server.worker import STOP_S
@@ -331,20 +332,16 @@ def test_each_variable_is_one_that_the_code_reads(pods, read_by_code):
 
 
 def test_each_port_and_command_is_the_programs(pods):
-    serve = {one.name: one.default for one in cli.get_command(None, "serve").params}
-    known = {
-        "http": serve["http_port"], "grpc": serve["grpc_port"], "app": DEFAULT_PORT,
-    }  # fmt: skip
+    known = {"http": HTTP_PORT, "grpc": HTTP_PORT + 1, "app": DEFAULT_PORT}
     for _, spec, container in containers(pods, "sam2-autolabel"):
         ports = {one["name"]: one["containerPort"] for one in container.get("ports", ())}
         given = {one["name"]: one.get("value", "") for one in container.get("env") or ()}
-        metrics = METRICS_PORT.read(given) or serve["metrics_port"]
+        metrics = METRICS_PORT.read(given) or HTTP_PORT + 2
         assert ports.items() <= (known | {"metrics": metrics}).items()
         words = [*(container.get("command") or ()), *(container.get("args") or ())]
         if words[:1] == ["autolabel"]:
             command = cli.get_command(None, words[1])
             options = command.make_context(words[1], words[2:]).params
-            assert options.get("grace", GRACE_S) == GRACE_S
             assert options.get("host", given.get("AUTOLABEL_METRICS_HOST")) == "0.0.0.0"
         if words[1:2] == ["worker"] or container["name"] == "prefect-job":
             assert spec["terminationGracePeriodSeconds"] == GRACE_S + STOP_S

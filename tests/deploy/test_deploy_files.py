@@ -65,7 +65,7 @@ def test_systemd_compose_and_kubernetes_run_the_programs_of_a_workstation():
         assert Path(command[0]).name == "autolabel"
         (known,) = [one for one in cli.list_commands(None) if one == command[1]]
         given = cli.get_command(None, known).make_context(known, command[2:]).params
-        assert (given["pool"], given["grace"]) == (pool, GRACE_S)
+        assert given["pool"] == pool
     patience = [compose["worker"]["stop_grace_period"], unit["Service"]["TimeoutStopSec"]]
     assert [int(str(one).rstrip("s")) for one in patience] == [GRACE_S + STOP_S] * 2
     assert int(whole["Service"]["TimeoutStopSec"]) >= 2 * (GRACE_S + STOP_S)
@@ -307,7 +307,7 @@ def test_slurm_starts_workers_with_the_users_environment_and_time_to_give_shards
     assert made.stat().st_mode & 0o777 == 0o700
     assert command[0] == "worker"
     given = cli.get_command(None, "worker").make_context("worker", command[1:]).params
-    assert (given["pool"], given["grace"]) == (GPU_POOL, GRACE_S)
+    assert given["pool"] == GPU_POOL
     # As Slurm does it: to every process of the step.
     step = psutil.Process(started.pid)
     for one in [step, *step.children(recursive=True)]:

@@ -79,14 +79,14 @@ def run(*words, code=0):
 
 def changes(first, second, code=0):
     """What the second run has otherwise than the first."""
-    return json.loads(run("evaluate", f"run:{first}", "--run", second, "--json", code=code).stdout)[
+    return json.loads(run("evaluate", f"run:{first}", "--out", second, "--json", code=code).stdout)[
         "changes"
     ]
 
 
 def test_another_run_is_measured_as_against_any_truth_and_lists_what_to_label_again(runs, tmp_path):
     report = tmp_path / "report"
-    asked = ["evaluate", f"run:{runs[0]}", "--run", runs[1], "--report", report]
+    asked = ["evaluate", f"run:{runs[0]}", "--out", runs[1], "--report", report]
     done = run(*asked, "--source", tmp_path / "in")
     assert (report / "changed.txt").read_text() == "boxes\nmasks\n"
     words = " ".join(done.stdout.split())
@@ -132,8 +132,8 @@ def test_an_empty_mask_is_none_and_other_versions_of_a_picture_are_not_compared(
 
 def test_a_run_and_itself_or_a_stranger_are_refused(runs, tmp_path):
     strange = run_of(tmp_path / "x", ("strange",))
-    done = run("evaluate", f"run:{runs[0]}", "--run", runs[0], code=2)
-    assert "--run is the truth itself: name another run of this storage as OUT#RUN_KEY" in (
+    done = run("evaluate", f"run:{runs[0]}", "--out", runs[0], code=2)
+    assert "--out is the truth itself: name another run of this storage as OUT#RUN_KEY" in (
         " ".join(done.output.split())
     )
     for other, message in (
@@ -186,7 +186,7 @@ def test_changes_in_videos_have_pictures(tmp_path, monkeypatch):
     for name, labeled in (("a", there), ("b", shifted(there, 0, 8))):
         store(str(tmp_path / name), str(video), [labeled])
     report = tmp_path / "report"
-    run("evaluate", f"run:{tmp_path / 'a'}", "--run", tmp_path / "b", "--report", report)
+    run("evaluate", f"run:{tmp_path / 'a'}", "--out", tmp_path / "b", "--report", report)
     drawn = Image.open(report / "worst-01.png")
     assert np.asarray(drawn).any()
     assert Path(report / "changed.txt").read_text() == "clip\n"

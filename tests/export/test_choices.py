@@ -50,7 +50,7 @@ def test_what_cannot_be_read_is_left_out_and_the_rest_is_exported(tmp_path):
     old = json.loads(paths["old"].read_bytes()) | {"labeled_by": "0.0.9", "sha256": "of its own"}
     old["stamp"]["format_version"] = 1
     paths["old"].write_text(json.dumps(old))
-    given = ["export", source, "--format", "coco", "--images", "none", "--json", "--to"]
+    given = ["export", source, "--format", "coco", "--pictures", "none", "--json", "--to"]
     done = CliRunner().invoke(cli, [*given, str(tmp_path / "to")])
     report = json.loads(done.stdout)
     assert (done.exit_code, report["sequences"], report["frames"]) == (1, 1, 2)
@@ -166,7 +166,7 @@ def test_links_are_for_pictures_that_stay_and_folders_of_this_machine(tmp_path, 
 
 
 def test_classes_that_no_label_has_are_told(tmp_path):
-    given = ["export", run_of(tmp_path, frames=1), "--format", "coco", "--images", "none", "--to"]
+    given = ["export", run_of(tmp_path, frames=1), "--format", "coco", "--pictures", "none", "--to"]
     for code, name, option in ((1, "tram", ["--classes", "tram"]),
                                (0, "tank", ["--class-map", "tank=car"])):  # fmt: skip
         done = CliRunner().invoke(cli, [*given, str(tmp_path / name), *option])

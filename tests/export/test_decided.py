@@ -202,7 +202,7 @@ def test_what_is_empty_is_told_from_what_nobody_has_looked_at(database, tmp_path
 
     def exported(*options, format_="coco"):
         target = tmp_path / f"to-{'-'.join(options)}-{format_}"
-        given = ["export", name, "--format", format_, "--images", "none", "--to", str(target)]
+        given = ["export", name, "--format", format_, "--pictures", "none", "--to", str(target)]
         told = CliRunner().invoke(cli, [*given, "--json", *options])
         assert told.exit_code == 0, told.output
         report, said = json.loads(told.stdout), " ".join(told.stderr.split())

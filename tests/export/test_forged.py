@@ -461,7 +461,7 @@ def test_what_is_forged_is_left_out_in_words(name, forged, server):
     for out in (forged.out, measured):
         REFUSED[name](replace(forged, out=out))
     said_by("status", forged.out)
-    asked = ("evaluate", folder / "truth.json", "--images", folder / "in", "--run", measured)
+    asked = ("evaluate", folder / "truth.json", "--images", folder / "in", "--out", measured)
     assert "miou" in said_by(*asked)
     said = said_by("export", forged.out, "--format", "coco", "--to", folder / "export")
     assert f"left out: sequence {FORGED}: " in said
@@ -539,7 +539,7 @@ def test_pictures_of_another_machine_are_read_below_a_named_source(labeled, tmp_
     said = said_by(*asked, tmp_path / "a")
     assert "this machine has labeled nothing from there" in said
     assert not (tmp_path / "a").exists()
-    assert "6 frames" in said_by(*asked, tmp_path / "b", "--images", "none")
+    assert "6 frames" in said_by(*asked, tmp_path / "b", "--pictures", "none")
     assert "6 frames" in said_by(*asked, tmp_path / "c", "--source", labeled / "in")
     assert "6 frames" in said_by(*asked, tmp_path / "d"), "it is remembered"
     assert len(list((tmp_path / "d").rglob("*.jpg"))) == 6

@@ -173,7 +173,7 @@ def test_formats_that_name_otherwise_do_not_meet(named, tmp_path):
     day = tmp_path / "kitti" / "2011_09_26"
     write(day, *(f"2011_09_26_drive_000{n}_sync/image_02/data/0.png" for n in (1, 2)))
     every = named(tmp_path / "kitti")
-    with pytest.raises(NamedOtherwiseError, match="give --format kitti-raw, or choose another"):
+    with pytest.raises(NamedOtherwiseError, match="give --layout kitti-raw, or choose another"):
         named(tmp_path / "kitti", format_="folders")
     assert named(day).items() <= every.items()
 

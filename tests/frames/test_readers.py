@@ -280,9 +280,9 @@ def test_a_format_that_was_named_is_not_looked_for(tmp_path):
     ("format_", "reason"),
     [
         ("auto", r"no plain \.tar and no \.mcap; lists of frames \(\.json, \.parquet\) are"),
-        ("kitti-raw", "in is not of --format kitti-raw: no pictures in image_NN/data"),
-        ("kitti-tracking", "in is not of --format kitti-tracking: no pictures in image_NN/0000"),
-        ("cityscapes", "in is not of --format cityscapes: no pictures in leftImg8bit"),
+        ("kitti-raw", "in is not of --layout kitti-raw: no pictures in image_NN/data"),
+        ("kitti-tracking", "in is not of --layout kitti-tracking: no pictures in image_NN/0000"),
+        ("cityscapes", "in is not of --layout cityscapes: no pictures in leftImg8bit"),
     ],
 )
 def test_a_folder_that_is_not_of_a_format_is_told_what_that_has(tmp_path, format_, reason):

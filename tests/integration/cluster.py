@@ -130,7 +130,7 @@ class Cluster:
     def start_worker(self, count: int = 1, **environment: str) -> subprocess.Popen[bytes]:
         number = len(self.workers)
         worker = self.spawn(
-            f"worker{number}", AUTOLABEL, "worker", "--count", str(count), "--grace", "60",
+            f"worker{number}", AUTOLABEL, "worker", "--workers", str(count),
             **{"PREFECT_WORKER_NAME": f"w{number}"} | environment,
         )  # fmt: skip
         self.workers.append(worker)

@@ -18,7 +18,7 @@ def test_a_backfill_labels_exactly_the_sequences_that_an_evaluation_lists(cluste
     report = tmp_path / "report"
     first, second = runs
     told, _ = cluster.home.run(
-        "evaluate", f"run:{first}", "--run", second, "--report", report, "--json"
+        "evaluate", f"run:{first}", "--out", second, "--report", report, "--json"
     )
     assert told["changes"]["sequences"] == ["beta"]
     done = cluster.backfill(

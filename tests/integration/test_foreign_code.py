@@ -98,7 +98,7 @@ def test_reviewing(unharmed):
 
 @pytest.mark.ci
 def test_a_workstation_and_what_it_is_given_to_do(unharmed):
-    said = unharmed.run("up", "--port", str(free_port()), "--app-port", str(free_port()))
+    said = unharmed.run("up", "--prefect-port", str(free_port()), "--app-port", str(free_port()))
     assert "up in" in said
     elsewhere = [one if one != unharmed.out else f"{unharmed.out}-2" for one in unharmed.labels()]
     said = unharmed.run("backfill", *elsewhere, "--no-dataset", "--wait")
@@ -109,8 +109,7 @@ def test_a_workstation_and_what_it_is_given_to_do(unharmed):
 @pytest.mark.ci
 def test_serving(unharmed):
     needs_triton()
-    ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
-    unharmed.run("serve", MICRO, *ports, until="Ctrl-C ends it")
+    unharmed.run("serve", MICRO, "--port", "0", until="Ctrl-C ends it")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.review.app_page import CHROMIUM, browser_page
 def workstation(tmp_path):
     """A home in which `autolabel up` is called again and again; whatever runs there is ended."""
     home = Home(tmp_path / "home", PREFECT_WORKER_QUERY_SECONDS="2")
-    ports = ["--port", free_port(), "--app-port", free_port()]
+    ports = ["--prefect-port", free_port(), "--app-port", free_port()]
     home.up = lambda: home.run("up", *ports, "--workers", "1", "--json", timeout=400)
     yield home
     _, told = said(home, "down")

@@ -74,7 +74,7 @@ def test_a_machine_that_is_lost_costs_no_decision_and_no_label(upload, tmp_path,
 
     def decisions(home):
         target = home.folder / "reviewed"
-        export = ["export", "drives", "--reviewed", "--format", "coco", "--images", "none"]
+        export = ["export", "drives", "--reviewed", "--format", "coco", "--pictures", "none"]
         told, _ = home.run(*export, "--to", target, "--json")
         return told["decisions"], (target / "annotations" / "instances.json").read_text()
 

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from sam2_core.serving.contract import URLS_VARIABLE
 from tests.integration.runs import Home, files_below
 from tests.sam2_core.serving.conftest import serving, statistics
 
@@ -25,8 +26,8 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_label(tmp_path, shared_
 
     there = [*arguments, "--out", tmp_path / "there", "--backend", "triton"]
     with serving("compact") as server:
-        there += ["--triton-urls", f"grpc://127.0.0.1:9,{server['grpc']}"]
-        ports = [urlsplit(server[name]).port for name in ("http", "grpc", "metrics")]
+        port = urlsplit(server["http"]).port
+        home.environment[URLS_VARIABLE] = f"grpc://127.0.0.1:9,{server['grpc']}"
         encoded = statistics(server, "sam2_compact")["success"]["count"]
         run = home.start("label", *there, "--json")
         while statistics(server, "sam2_compact")["success"]["count"] < encoded + 2:
@@ -35,11 +36,11 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_label(tmp_path, shared_
         os.kill(server["pid"], signal.SIGKILL)
         assert server["process"].wait(30) == 2  # `serve` tells that its server has ended
         assert run.poll() is None
-    with serving("compact", ports=ports) as server:
+    with serving("compact", port=port) as server:
         run.communicate(timeout=200)
-        printed = ["label", shared_data / "dashcam", "--backend", "triton", "--triton-urls"]
-        one = ["--frames", "0:1", "--no-dataset", "--out", tmp_path / "printed", "--json"]
-        assert home.run(*printed, server["grpc"], *one)[0]["model"]["name"] == "compact/close-ups"
+        printed = ["label", shared_data / "dashcam", "--backend", "triton"]
+        few = ["--frames", "0:1", "--no-dataset", "--out", tmp_path / "printed", "--json"]
+        assert home.run(*printed, *few)[0]["model"]["name"] == "compact/close-ups"
         again, _ = home.run("label", *there, "--json")
     assert again["skipped"] == (FRAMES if run.returncode == 0 else 0)
     assert again["failed"] == []

@@ -324,7 +324,7 @@ def test_two_hosts(hosts, tmp_path, monkeypatch):
     second.environment["LD_PRELOAD"] = clock_behind(BEHIND_S, tmp_path)
     assert abs(time.time() - BEHIND_S - float(second.output("date", "+%s"))) < 5
     for one in first, second:
-        one.start("worker", AUTOLABEL, "worker", "--grace", "60")
+        one.start("worker", AUTOLABEL, "worker")
         wait_for(lambda one=one: "takes work" in one.log("worker"), PATIENCE_S)
 
     command = [

@@ -100,7 +100,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_others_stand(
     schema.open_dataset(name).delete()
     code, said = run("review", "rebuild", name, "--out", out)
     assert (code, said.count(files[0].name), files[1].name in said) == (1, 1, False)
-    options = ("--reviewed", "--format", "coco", "--images", "none", "--to", tmp_path / "to")
+    options = ("--reviewed", "--format", "coco", "--pictures", "none", "--to", tmp_path / "to")
     code, said = run("export", name, *options)
     assert (code, files[0].name in said) == (0, True)
     coco = json.loads((tmp_path / "to/annotations/instances.json").read_text())

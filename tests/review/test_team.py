@@ -200,7 +200,7 @@ def test_who_overturns_what_somebody_else_has_decided_disagrees(
     by("root", reject, 0)
     assert "settled by root as wrong" in report()
     target = str(out.parent / "coco")
-    folder = ["./out", "--format", "coco", "--to", target, "--images", "none"]
+    folder = ["./out", "--format", "coco", "--to", target, "--pictures", "none"]
     monkeypatch.chdir(out.parent)
     said = CliRunner().invoke(export, folder, catch_exceptions=False).output
     assert f"export {name} --format coco" in " ".join(said.split())

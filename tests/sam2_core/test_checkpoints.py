@@ -124,10 +124,11 @@ def test_code_hidden_in_a_checkpoint_is_not_run(tmp_path, way):
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_a_sound_file_in_the_place_of_a_damaged_one_is_taken(whole, tmp_path, suffix):
+def test_a_sound_file_in_the_place_of_a_damaged_one_is_taken(whole, tmp_path, suffix, monkeypatch):
     data, path = (whole / f"weights{suffix}").read_bytes(), tmp_path / f"weights{suffix}"
     cache = tmp_path / "cache"
-    export = ["export", "micro", "--checkpoint", str(path), "--cache", str(cache)]
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(cache))
+    export = ["export", "micro", "--checkpoint", str(path)]
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises(AutolabelError, match="cannot read the checkpoint"):
         CliRunner().invoke(models, export, **RAISE)

@@ -136,7 +136,7 @@ def test_options_and_folder(tmp_path):
     with pytest.raises(AutolabelError, match="unknown precision 'int4'"):
         exported("micro", "published", tmp_path, "int4")
     (tmp_path / "file").write_text("")
-    with pytest.raises(AutolabelError, match="--cache or AUTOLABEL_CACHE"):
+    with pytest.raises(AutolabelError, match="AUTOLABEL_CACHE"):
         exported("micro", "published", tmp_path / "file")
     folder = exported_folder(MICRO, "0123456789abcdef", "restructured", "fp32", tmp_path)
     assert folder == tmp_path / "models" / "micro" / "0123456789ab" / "restructured-fp32"

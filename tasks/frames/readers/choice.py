@@ -56,4 +56,4 @@ def _reader_of(name: str) -> Reader:
     for reader in READERS:
         if reader.name == name:
             return reader
-    raise AutolabelError(f"--format {name}: there are {', '.join(FORMATS)}")
+    raise AutolabelError(f"--layout {name}: there are {', '.join(FORMATS)}")

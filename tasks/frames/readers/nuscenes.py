@@ -250,7 +250,7 @@ def _scenes(
             raise AutolabelError(
                 f"{storage.redact(storage.join(folder, table))} lacks "
                 f"{', '.join(sorted(_NEEDED - has))}: without it no picture has a scene and a "
-                "camera. To label it as plain folders: --format folders"
+                "camera. To label it as plain folders: --layout folders"
             )
         used = sorted((_NEEDED | {"scene.json", "log.json"}) & has)
         listed = [stat_file(storage.join(folder, table, name)) for name in used]

@@ -29,13 +29,12 @@ def needs_triton():
 
 
 @contextmanager
-def serving(*arguments, ports=(0, 0, 0)):
+def serving(*arguments, port=0):
     """Run `autolabel serve` and yield what it tells when it is ready, with its process."""
     needs_triton()
-    names = ("--http-port", "--grpc-port", "--metrics-port")
-    given = [word for pair in zip(names, map(str, ports), strict=True) for word in pair]
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli.main", "serve", *arguments, *given, "--json"],
+        [sys.executable, "-m", "flows.cli.main", "serve", *arguments, "--port", str(port),
+         "--json"],
         stdout=subprocess.PIPE, cwd=REPOSITORY, env=os.environ | {"COLUMNS": "200"},
     )  # fmt: skip
     try:

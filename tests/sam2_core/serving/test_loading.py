@@ -42,7 +42,7 @@ def test_a_model_that_never_loads_is_ended_and_says_where_it_stood(installed, tm
         loading_s=2,
     )  # fmt: skip
     try:
-        with pytest.raises(AutolabelError, match="--load-timeout") as caught:
+        with pytest.raises(AutolabelError, match="was not loaded within 2 s") as caught:
             server.wait_ready()
     finally:
         server.stop()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from flows.cli.models import triton_repository as command
+from flows.cli.serve import command
 from sam2_core.clicks import OpenImage
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
@@ -44,12 +44,11 @@ def asking(ask):
     thread.join()
 
 
-def write(repository, folder, source, version):
+def write(repository, folder, source):
     """Write a model under the one name `street`, as a user does."""
     shutil.copytree(source, folder / "street")
     told = CliRunner().invoke(
-        command, ["--model", str(folder / "street"), "--out", str(repository),
-                  "--version", str(version)],
+        command, [str(folder / "street"), "--to", str(repository)],
     )  # fmt: skip
     assert told.exit_code == 0, told.output
 
@@ -75,7 +74,7 @@ def test_a_new_version_takes_over_without_an_error_and_runs_keep_the_one_they_be
     from sam2_core.load import resolve_model
 
     repository, compact = tmp_path / "models", resolve_model("compact", Wanted("auto")).path
-    write(repository, tmp_path / "one", MICRO, 1)
+    write(repository, tmp_path / "one", MICRO)
     with serving("--repository", str(repository)) as server:
         client = Sam2Client(server["grpc"], "street")
         image = client.set_image(street())
@@ -86,7 +85,7 @@ def test_a_new_version_takes_over_without_an_error_and_runs_keep_the_one_they_be
         frames = (street() + np.uint8(shade) for shade in range(200))
         run = asking(lambda: labeling.segment([next(frames)], [GIVEN])[0].reasons)
         with clicks as clicked, run as labeled:
-            write(repository, tmp_path / "two", compact, 2)
+            write(repository, tmp_path / "two", compact)
             wait(server, 2, True)
             new = client.predict(image, boxes_xyxy_px=BOXES).rle
         assert not [one for one in (*clicked, *labeled) if isinstance(one, Exception)]

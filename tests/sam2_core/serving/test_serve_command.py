@@ -29,15 +29,14 @@ def servers_below(process):
 def test_a_server_survives_its_models_and_ends_when_told_under_load():
     with serving("compact", "--threads", "1") as server:
         command = psutil.Process(server["process"].pid)
-        port = server["grpc"].rpartition(":")[2]
+        port = server["http"].rpartition(":")[2]
         second = subprocess.run(
-            [sys.executable, "-m", "flows.cli.main", "serve", "compact", "--grpc-port", port,
-             "--http-port", "0", "--metrics-port", "0", "--json"],
+            [sys.executable, "-m", "flows.cli.main", "serve", "compact", "--port", port, "--json"],
             capture_output=True, text=True, cwd=REPOSITORY, check=False,
         )  # fmt: skip
         assert second.returncode == 2
         assert second.stdout == ""
-        assert f"127.0.0.1:{port} (--grpc-port)" in second.stderr
+        assert f"127.0.0.1:{port} (HTTP, see --port)" in second.stderr
 
         with Sam2Client(server["grpc"], "compact", patience_s=120) as client:
             image = client.set_image(street())
