@@ -202,12 +202,12 @@ def watch(
         )
     ]
     failed += failed_loads
-    partial = [ListedManifest(0.0, run_key, *one.key, partial=True) for one in left.works]
+    partial = [ListedManifest(0.0, run_key, *work.key, partial=True) for work in left.works]
     frames = unlabeled_frames(out_uri, [*left.complete, *partial])
     result = {
-        "states": Counter(str(one.state_name) for one in of_run),
+        "states": Counter(str(run.state_name) for run in of_run),
         "remaining": remaining, "failed": failed,
-        "failed_frames": [failure_row(one) for one in frames],
+        "failed_frames": [failure_row(frame) for frame in frames],
     }  # fmt: skip
     _say_what_is_left(console, left, result)
     return result
@@ -220,10 +220,10 @@ def _say_what_is_left(console: Console, left: BackfillPlan, result: dict[str, An
     failed = f", [red]{counted(len(frames), 'frame')} without labels[/]" if frames else ""
     sequences = counted(left.sequences, "sequence")
     console.print(f"[{color}]{left.up_to_date} of {sequences} labeled{kept}[/]{failed}")
-    for one in shown_of(console, result["failed"]):
-        console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
-    for one in shown_of(console, frames):
-        where = escape(f"{one['uri']}: {one['reason']} (in {one['stage']})")
+    for run in shown_of(console, result["failed"]):
+        console.print(f"  [red]{escape(run['shard'])}[/] {run['state']}: {escape(run['reason'])}")
+    for frame in shown_of(console, frames):
+        where = escape(f"{frame['uri']}: {frame['reason']} (in {frame['stage']})")
         console.print(f"  [red]no labels[/] {where}")
     dataset = left.params.label.dataset_name
     if left.up_to_date and dataset and not result["failed"]:
@@ -247,9 +247,11 @@ def watch_shards(console: Console, plan: BackfillPlan, warn: Callable[[str], obj
     with telling(console, "watching the shards") as tell:
         for active in lost_runs.watch(run_key, out_uri, POLL_S, warn):
             with contextlib.suppress(ServerAwayError), asked_once():  # the watcher reports it
-                percent |= percent_done([one.id for one in active if one.state_name == "Running"])
-            shards = {one.id: shard_of(one) for one in active}
-            left = sum(one.frames * (1 - percent.get(key, 0) / 100) for key, one in shards.items())
+                percent |= percent_done([run.id for run in active if run.state_name == "Running"])
+            shards = {run.id: shard_of(run) for run in active}
+            left = sum(
+                shard.frames * (1 - percent.get(key, 0) / 100) for key, shard in shards.items()
+            )
             total = max(total, round(left))  # shards of other submissions, too
             done = max(done, total - round(left))  # a shard that is lost reports less again
             now = time.monotonic()
@@ -260,5 +262,5 @@ def watch_shards(console: Console, plan: BackfillPlan, warn: Callable[[str], obj
             if active:
                 tell(
                     f"{about}{done:,} of {counted(total, 'frame')}{time_left}; "
-                    f"shards: {counted_states(Counter(str(one.state_name) for one in active))}"
+                    f"shards: {counted_states(Counter(str(run.state_name) for run in active))}"
                 )

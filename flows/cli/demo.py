@@ -42,7 +42,7 @@ def command(as_json: bool) -> None:
     pictures = leave_overlays(summary, PICTURES)
     console.print(f"took {summary['seconds']['total']:.0f} s")
     app = f"everything, with the truth: [bold]{escape(as_typed('review', 'demo'))}[/]"
-    for real in [one for one in pictures if REAL in one][:1]:  # none where nothing was labeled
+    for real in [uri for uri in pictures if REAL in uri][:1]:  # none where nothing was labeled
         app = f"a frame of the real drive: [bold]{escape(Path(real).as_uri())}[/], and {app}"
     console.print(f"open {app}", soft_wrap=True)
     summary["overlays"] = pictures
@@ -67,7 +67,7 @@ def run_demo(console: Console) -> dict[str, Any]:
 
     started, home = time.perf_counter(), cache_folder() / "demo-1"
     frames = home / "sequences"  # a copy, which outlives the checkout
-    if not all((frames / one.name).is_dir() for one in EXAMPLES.iterdir()):
+    if not all((frames / drive.name).is_dir() for drive in EXAMPLES.iterdir()):
         unfinished = home / "unfinished"
         for folder in (unfinished, frames):
             shutil.rmtree(folder, ignore_errors=True)

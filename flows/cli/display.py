@@ -52,7 +52,7 @@ class _RedactingConsole(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print, each text without secrets and as one line."""
         super().print(
-            *(_redacted(one) if isinstance(one, str) else one for one in objects), **options
+            *(_redacted(part) if isinstance(part, str) else part for part in objects), **options
         )
 
     def render(self, *what: Any) -> Iterator[Segment]:
@@ -64,7 +64,7 @@ class _RedactingConsole(Console):
 def _redacted(text: str) -> str:
     """Return a line with Rich's markup without secrets; a closing tag is no part of an address."""
     parts = _CLOSING.split(one_line(text))
-    return "".join(one if _CLOSING.fullmatch(one) else redact(one) for one in parts)
+    return "".join(part if _CLOSING.fullmatch(part) else redact(part) for part in parts)
 
 
 def stderr_console() -> Console:

@@ -211,10 +211,13 @@ def command(as_json: bool) -> None:
     findings = examine()
     console = stderr_console()
     marks = {"ok": "[green]✓[/]", "note": "[yellow]•[/]", "missing": "[red]✗[/]"}
-    for one in findings:
-        console.print(f"{marks[one.state]} [bold]{one.name:<12}[/] {escape(one.found)}")
-        if one.advice:
-            console.print(f"  {'':<12} → {escape(one.advice)}")
-    broken = any(one.state == "missing" for one in findings)
-    print_json(as_json, {"ok": not broken, "findings": {one.name: asdict(one) for one in findings}})
+    for finding in findings:
+        console.print(f"{marks[finding.state]} [bold]{finding.name:<12}[/] {escape(finding.found)}")
+        if finding.advice:
+            console.print(f"  {'':<12} → {escape(finding.advice)}")
+    broken = any(finding.state == "missing" for finding in findings)
+    print_json(
+        as_json,
+        {"ok": not broken, "findings": {finding.name: asdict(finding) for finding in findings}},
+    )
     raise SystemExit(1 if broken else 0)

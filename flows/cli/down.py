@@ -19,7 +19,7 @@ def command(as_json: bool) -> None:
     from tasks.dataset.database import running_server
 
     def tell(names: Sequence[str]) -> None:
-        shards = any(one.startswith("worker-") for one in names)
+        shards = any(name.startswith("worker-") for name in names)
         what = ": running shards finish their chunk and go back to the queue" if shards else ""
         say(f"waiting for {', '.join(names) or 'the supervisor'}{what}", err=True)
 

@@ -77,7 +77,9 @@ def run_label(
             if not plan.is_small:
                 beside.enter_context(ready(job))
             begin(params, plan.names, plan.again)
-        remove_abandoned(params.out, job.stamp.run_key, [one.sequence_id for one in plan.sequences])
+        remove_abandoned(
+            params.out, job.stamp.run_key, [sequence.sequence_id for sequence in plan.sequences]
+        )
         announce(console, plan)
         printed = _left_aside(plan)
         stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if params.dataset_name else [])]
@@ -141,8 +143,8 @@ def stopping_at_once(console: Console, stopped: str = RESUMABLE) -> AbstractCont
     """
 
     def stop(number: int, _: object) -> None:
-        for one in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C would say all of it again
-            signal.signal(one, lambda *_: None)  # Python reports one that SIG_IGN overtakes
+        for ending in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C would say all of it again
+            signal.signal(ending, lambda *_: None)  # Python reports one that SIG_IGN overtakes
         # Python refuses to nest a write in another one of this thread, which the signal may have
         # interrupted: straight to the descriptor.
         with contextlib.suppress(RuntimeError):
@@ -167,16 +169,19 @@ def stopping_at_once(console: Console, stopped: str = RESUMABLE) -> AbstractCont
 def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
     """Return the outcomes of a plan whose every sequence is labeled, tracked and loaded."""
     if plan.missing or (
-        plan.job.params.tracks and any(one.tracks_made is None for one in plan.sequences)
+        plan.job.params.tracks and any(sequence.tracks_made is None for sequence in plan.sequences)
     ):
         return None
     if plan.job.params.dataset_name:
         from tasks.dataset.schema import loaded_manifests
 
         loaded = loaded_manifests(plan.job.params.dataset_name)
-        if any(one.manifest and one.manifest.version not in loaded for one in plan.sequences):
+        if any(
+            sequence.manifest and sequence.manifest.version not in loaded
+            for sequence in plan.sequences
+        ):
             return None
-    return [complete_before(one) for one in plan.sequences]
+    return [complete_before(sequence) for sequence in plan.sequences]
 
 
 def announce(console: Console, plan: Plan) -> None:
@@ -247,12 +252,12 @@ def _say_left_aside(console: Console, lines: Sequence[str]) -> None:
 def _say_failed(console: Console, failed: Sequence[dict[str, Any]]) -> None:
     """Say which frames and sequences failed, and why."""
     previous = None
-    for one in shown_of(console, failed):
-        reason = "for the same reason" if one["reason"] == previous else one["reason"]
-        previous = one["reason"]
-        name = one.get("uri", "").rpartition("/")[2]
-        frame = " ".join(filter(None, (one["sequence"], one.get("camera"), name)))
-        console.print(f"  [red]{escape(frame)}[/] {one['stage']}: {escape(reason)}")
+    for failure in shown_of(console, failed):
+        reason = "for the same reason" if failure["reason"] == previous else failure["reason"]
+        previous = failure["reason"]
+        name = failure.get("uri", "").rpartition("/")[2]
+        frame = " ".join(filter(None, (failure["sequence"], failure.get("camera"), name)))
+        console.print(f"  [red]{escape(frame)}[/] {failure['stage']}: {escape(reason)}")
 
 
 def conclude(console: Console, summary: dict[str, Any]) -> None:
@@ -289,7 +294,7 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
         )
     if summary["nothing"]:
         console.print(f"[red]{escape(summary['nothing'])}[/]")
-    failed_sequences = {one["sequence"] for one in failed if "uri" not in one}
+    failed_sequences = {failure["sequence"] for failure in failed if "uri" not in failure}
     if summary["dataset"] and summary["frames"] and len(failed_sequences) < summary["sequences"]:
         console.print(f"look at it: [bold]{escape(as_typed('review', summary['dataset']))}[/]")
 
@@ -299,12 +304,12 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
     console, started = stderr_console(), time.perf_counter()
     plan = make_plan(params)
     announce(console, plan)
-    for one in plan.sequences:
-        state = "up to date" if one.manifest else "to label"
+    for sequence in plan.sequences:
+        state = "up to date" if sequence.manifest else "to label"
         # Those of videos are not known.
-        size = f", {counted(one.planned, 'frame')}" if one.planned else ""
-        console.print(f"  {escape(one.sequence_id)}: {state}{size}")
-    outcomes = [complete_before(one) for one in plan.sequences if one.manifest]
+        size = f", {counted(sequence.planned, 'frame')}" if sequence.planned else ""
+        console.print(f"  {escape(sequence.sequence_id)}: {state}{size}")
+    outcomes = [complete_before(sequence) for sequence in plan.sequences if sequence.manifest]
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     _say_failed(console, summary["failed"])  # before: the exit code has its reason above
     nothing = "" if plan.missing else summary["nothing"]  # what is missing may have masks
@@ -314,7 +319,7 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
         "dry_run": True,
         "nothing": nothing,
         "sequences": len(plan.sequences),
-        "to_label": [one.sequence_id for one in plan.missing],
+        "to_label": [sequence.sequence_id for sequence in plan.missing],
         "frames_to_label": plan.frames_to_label,
     }
 

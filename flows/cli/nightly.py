@@ -66,8 +66,8 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
 
     params = backfill_params(options)
     use_api()
-    for one in filter(storage.is_s3, (*params.label.sources, params.label.out)):
-        next(storage.s3_pages(one, Delimiter="/"))  # what would fail every night is refused now
+    for address in filter(storage.is_s3, (*params.label.sources, params.label.out)):
+        next(storage.s3_pages(address, Delimiter="/"))  # what would fail every night is refused now
     sources = refuse_absent(params.label.sources)
     refuse_before_labeling(params.label.dataset_name, params.label.out)
     refuse_other_names(params.label, sources)
@@ -81,7 +81,7 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
     before, rule = turn_on(params, f"{at.minute} {at.hour} * * *" if at else None, timezone)
     when, zone = time_of(rule.cron), rule.timezone or "UTC"
     instead = replaced(before.get("label", {}), params.label)
-    nights = [one.astimezone(ZoneInfo(zone)) for one in plan_nights(NIGHTS_SHOWN)]
+    nights = [night.astimezone(ZoneInfo(zone)) for night in plan_nights(NIGHTS_SHOWN)]
     served = bool(workers_online(CPU_POOL))
     if not served:
         say(f"no worker of pool {CPU_POOL} is online: `autolabel up` starts one", err=True)
@@ -89,7 +89,7 @@ def command(at: datetime | None, timezone: str | None, as_json: bool, **options:
         say(f"as things are now every night would fail: {refusal}", err=True)
     result = {
         "at": when, "timezone": zone,
-        "next_runs": [one.isoformat(timespec="minutes") for one in nights],
+        "next_runs": [night.isoformat(timespec="minutes") for night in nights],
         "replaced": instead, "worker_online": served, "refused": refusal,
     }  # fmt: skip
     if print_json(as_json, result):
@@ -106,7 +106,7 @@ def replaced(before: Mapping[str, Any], now: LabelParams) -> str:
     """Return what nights labeled until now and do no longer, or ""."""
     out = before.get("out", "")
     kept = now.sources if out == now.out else ()
-    gone = [one for one in before.get("sources", ()) if one not in kept]
+    gone = [source for source in before.get("sources", ()) if source not in kept]
     return f"{', '.join(gone)} to {out}" if gone else ""
 
 

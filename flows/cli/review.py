@@ -182,7 +182,7 @@ def open_(
     queue = build_queue(opened, budget, share=mine)
     names = [NEEDS_REVIEW, LABEL_BY_LABEL] if queue.decisions else []
     names += [SECOND_OPINIONS] if queue.second else []
-    views = " or ".join(f"'{mine.named(one)}'" for one in names)
+    views = " or ".join(f"'{mine.named(name)}'" for name in names)
     say(f"{dataset}: {queue.text()}{views and f'; choose {views} at the top left'}", err=True)
     for line in _advice(opened, mine, queue):
         say(f"{dataset}: {line}", err=True)
@@ -217,13 +217,13 @@ def report(dataset: str, as_json: bool) -> None:
     """
     opened = open_dataset(dataset)
     given = stats.review_stats(opened)
-    differing = [one for one in given.opinions if not one.agree]
+    differing = [opinion for opinion in given.opinions if not opinion.agree]
     waiting = show_disagreements(opened, given.opinions)
     pairs = stats.agreements(given.opinions)
     result = {
         "labels": given.labels, "decided": given.decided, "by_reviewer": given.by_reviewer,
-        "second_opinions": [asdict(one) for one in pairs],
-        "disagreements": [asdict(one) for one in differing],
+        "second_opinions": [asdict(pair) for pair in pairs],
+        "disagreements": [asdict(opinion) for opinion in differing],
     }  # fmt: skip
     if print_json(as_json, result):
         return
@@ -231,9 +231,9 @@ def report(dataset: str, as_json: bool) -> None:
     say(f"  decisions by: {stats.decided_by(given)}")
     if not given.opinions:
         say("  no second opinion yet")
-    for one in pairs:
-        say(f"  {one.text()}")
-        for name, rate in one.by_class.items():
+    for pair in pairs:
+        say(f"  {pair.text()}")
+        for name, rate in pair.by_class.items():
             if rate.wrong:
                 say(f"    {name}: they differ on {rate.wrong} of {rate.of}")
     for each in differing:

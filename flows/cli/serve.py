@@ -126,7 +126,7 @@ def command(models: tuple[str, ...], **options: Any) -> None:
             for number, what in enumerate(("HTTP", "gRPC", "metrics"))
         )
         server_options = ServerOptions(
-            host, grpc.getsockname()[1], *(options[f"tls_{one}"] for one in _TLS_FILES)
+            host, grpc.getsockname()[1], *(options[f"tls_{name}"] for name in _TLS_FILES)
         )
         grpc.close()  # Triton listens there
         stack.callback(remove_shared_memory, prefix)

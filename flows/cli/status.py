@@ -61,9 +61,9 @@ def command(out: str | None, since: str | None, as_json: bool) -> None:
         )
     if out or not api_that_runs():
         folders = (
-            [out] if out else [".", *(f"./{one}" for one in sorted(storage.list_folders(".")))]
+            [out] if out else [".", *(f"./{name}" for name in sorted(storage.list_folders(".")))]
         )
-        labels = [run for one in folders for run in _labeled_in(one)]
+        labels = [run for folder in folders for run in _labeled_in(folder)]
         if labels:
             sys.exit(_show_labels(labels, as_json) or died)
         if died and not out:
@@ -115,14 +115,14 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
         _show_schedule(schedule)
     if size := status["database_bytes"]:
         say(f"Prefect's database: {size / 1e6:,.0f} MB")
-    for one in status["label_runs"]:
-        when = local_time(one["started"]) if one["started"] else "not started"
-        later = "; the same command continued it later" if one["continued"] else ""
-        say(f"{one['name']}: {one['state']}, {when}, to {one['out']}{later}")
-        if one["state"] in {"Completed", "Failed"} and one["message"]:
-            lacks = one["state"] == "Failed" or "in part" in one["message"]
-            why = f"; which and why: {as_typed('status', one['out'])}" if lacks else ""
-            say(f"  {one['message']}{why}")
+    for run in status["label_runs"]:
+        when = local_time(run["started"]) if run["started"] else "not started"
+        later = "; the same command continued it later" if run["continued"] else ""
+        say(f"{run['name']}: {run['state']}, {when}, to {run['out']}{later}")
+        if run["state"] in {"Completed", "Failed"} and run["message"]:
+            lacks = run["state"] == "Failed" or "in part" in run["message"]
+            why = f"; which and why: {as_typed('status', run['out'])}" if lacks else ""
+            say(f"  {run['message']}{why}")
     if not status["runs"]:
         say(f"no shards in the last {hours:g} h")
     for run in status["runs"]:
@@ -134,10 +134,12 @@ def _labeled_in(out: str) -> list[dict[str, Any]]:
     from tasks.review.events import reviewed_datasets
 
     listed, reviewed = list_manifests(checked(out)), reviewed_datasets(out)
-    last = {one.run_key: one for one in listed}  # oldest first
+    last = {manifest.run_key: manifest for manifest in listed}  # oldest first
     current, is_past = set(newest_of(listed).values()), labeled_since(listed)
     return [
-        _labeled_by(out, key, (one for one in listed if one.run_key == key), current, is_past)
+        _labeled_by(
+            out, key, (manifest for manifest in listed if manifest.run_key == key), current, is_past
+        )
         | {"reviewed_datasets": reviewed}
         for key in sorted(last, key=last.__getitem__)
     ]
@@ -176,8 +178,8 @@ def _labeled_by(
     manifests, unreadable = read_listed(out, newest[-MOST_READ:])
     current = of_all & set(newest)
     to_do = [f"give its command again: {error}" for error in unreadable.values()]  # it says where
-    partial = sum(one.partial for one in newest)
-    if any(one.partial for one in current):
+    partial = sum(manifest.partial for manifest in newest)
+    if any(manifest.partial for manifest in current):
         to_do.append(
             f"give its command again: files could not be read, why is in reports/{run_key}/"
         )
@@ -187,8 +189,10 @@ def _labeled_by(
         for name, value in (stamp.parameters if stamp else {}).items()
         if name not in {"mask_rules", "tracks"}  # digests of code
     }
-    failing = {one.sequence_id for one in manifests if one.failed}
-    failed = unlabeled_frames(out, [one for one in current if one.sequence_id in failing])
+    failing = {manifest.sequence_id for manifest in manifests if manifest.failed}
+    failed = unlabeled_frames(
+        out, [manifest for manifest in current if manifest.sequence_id in failing]
+    )
     if failed:
         to_do.append(f"mend {counted(len(failed), 'frame')}, then give its command again")
     if quarantined := quarantine.standing(out, run_key, is_past):
@@ -203,11 +207,11 @@ def _labeled_by(
         "boxes": stamp.detector if stamp else None,
         "options": options, "sequences": len(newest) - len(unreadable),
         "sequences_read": len(manifests), "partial": partial,
-        "frames": sum(one.frames for one in manifests),
+        "frames": sum(manifest.frames for manifest in manifests),
         "relabeled": len(newest) - len(current),
-        "failed_frames": [failure_row(one) for one in failed],
-        "instances": sum(one.instances for one in manifests),
-        "followed": sum(chunk.followed for one in manifests for chunk in one.chunks),
+        "failed_frames": [failure_row(frame) for frame in failed],
+        "instances": sum(manifest.instances for manifest in manifests),
+        "followed": sum(chunk.followed for manifest in manifests for chunk in manifest.chunks),
         "labeled": datetime.fromtimestamp(newest[-1].written_s, UTC).isoformat(timespec="seconds"),
         "quarantined": quarantined,
         "to_do": to_do,
@@ -219,35 +223,35 @@ def _show_labels(labels: list[dict[str, Any]], as_json: bool) -> int:
     refused = refused_workers()
     if not print_json(as_json, {"labels": labels, "workers_refused": refused}):
         _show_refused(refused)
-        for one in labels:
-            some = one["sequences_read"] < one["sequences"]
-            failed = len(one["failed_frames"])
-            followed = f" ({one['followed']} followed)" if one["followed"] else ""
-            of_newest = f"in the newest {one['sequences_read']:,} of them " if some else ""
+        for run in labels:
+            some = run["sequences_read"] < run["sequences"]
+            failed = len(run["failed_frames"])
+            followed = f" ({run['followed']} followed)" if run["followed"] else ""
+            of_newest = f"in the newest {run['sequences_read']:,} of them " if some else ""
             say(
-                f"{one['out']}: {counted(one['sequences'], 'sequence')}, {of_newest}"
-                f"{counted(one['frames'], 'frame')}{f' ({failed} failed)' if failed else ''} and "
-                f"{counted(one['instances'], 'label')}{followed} by {one['model']}, "
-                f"{local_time(one['labeled'])} (run {one['run_key']})"
-                + (f"; a later run has labeled {one['relabeled']} anew" if one["relabeled"] else "")
+                f"{run['out']}: {counted(run['sequences'], 'sequence')}, {of_newest}"
+                f"{counted(run['frames'], 'frame')}{f' ({failed} failed)' if failed else ''} and "
+                f"{counted(run['instances'], 'label')}{followed} by {run['model']}, "
+                f"{local_time(run['labeled'])} (run {run['run_key']})"
+                + (f"; a later run has labeled {run['relabeled']} anew" if run["relabeled"] else "")
             )
-            given = {"boxes": one["boxes"], **one["options"]}.items()
+            given = {"boxes": run["boxes"], **run["options"]}.items()
             say(f"  with        {', '.join(f'{name} {value}' for name, value in given if value)}")
-            _show_failed(one["failed_frames"])
-            for line in one["to_do"]:
+            _show_failed(run["failed_frames"])
+            for line in run["to_do"]:
                 say(f"  to do: {line}")
-            for name in one["quarantined"]:
+            for name in run["quarantined"]:
                 say(f"  given up    {name}")
-        decided = {one["out"]: ", ".join(one["reviewed_datasets"]) for one in labels}
+        decided = {run["out"]: ", ".join(run["reviewed_datasets"]) for run in labels}
         for folder, names in decided.items():
             if names:
                 say(f"{folder}: decisions on {names}")
-    return int(bool(refused) or any(one["to_do"] for one in labels))
+    return int(bool(refused) or any(run["to_do"] for run in labels))
 
 
 def _show_failed(frames: list[dict[str, Any]]) -> None:
-    for one in frames[:FRAMES_SHOWN]:
-        say(f"  no labels   {one['uri']}: {one['reason']} (in {one['stage']})")
+    for frame in frames[:FRAMES_SHOWN]:
+        say(f"  no labels   {frame['uri']}: {frame['reason']} (in {frame['stage']})")
     if (more := len(frames) - FRAMES_SHOWN) > 0:
         say(f"  no labels   {more} more; --json has all")
 

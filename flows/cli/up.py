@@ -95,7 +95,9 @@ def bring_up(
             secret = read_or_create_secret(app_token_file(), partial(secrets.token_urlsafe, 32))
             app = start(replace(APP, port=app_port, environment={TOKEN_VARIABLE: secret}))
             wait_until(app, lambda: answers(app.url))
-        found = {name: one.url or f"process {one.pid}" for name, one in running().items()}
+        found = {
+            name: program.url or f"process {program.pid}" for name, program in running().items()
+        }
         return {"prefect": found.pop(SERVER.name, api), **found}
 
 
