@@ -6,7 +6,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class FloatRange(click.FloatRange):
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
-PORT = click.IntRange(0, 65535)
+PORT = click.IntRange(1, 65535)
 
 
 def refuse(rules: Mapping[str, Any]) -> None:
@@ -39,16 +39,6 @@ def refuse(rules: Mapping[str, Any]) -> None:
     for message, broken in rules.items():
         if broken:
             raise click.UsageError(message)
-
-
-def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
-    """Read numbers with commas between them."""
-    if text is None:
-        return ()
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise click.BadParameter(f"expected numbers separated by commas, got {text!r}") from None
 
 
 def split_names(text: str | None) -> tuple[str, ...]:
@@ -82,11 +72,21 @@ sources_option = click.option(
 images_option = click.option(
     "--images", type=FOLDER, metavar="FOLDER", help="Folder of the pictures."
 )
-to_option = click.option(
-    "--to", "target", metavar="FOLDER", help="Folder to write; an export also takes a URL."
-)
+
+
+def to_option(*, required: bool = False) -> Callable[[Any], Any]:
+    """Return the option that says where to write."""
+    return click.option(
+        "--to", "target", metavar="FOLDER", required=required,
+        help="Folder to write; an export also takes a URL.",
+    )  # fmt: skip
+
+
 port_option = click.option(
-    "--port", type=PORT, metavar="PORT", help="Port to listen on; 0: any free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Port to listen on; 0: any free one.",
 )
 workers_option = click.option(
     "--workers", "count", type=click.IntRange(1), metavar="N",

@@ -78,7 +78,7 @@ def _shares(text: str | None) -> dict[str, float]:
     required=True,
     help=f"One of {', '.join(FORMATS)}.",
 )
-@to_option
+@to_option(required=True)
 @click.option(
     "--pictures", type=click.Choice(["copy", "link", "none"]), default="copy",
     help="Copy the pictures, link to them, or leave them out; frames of videos are extracted.",
@@ -106,7 +106,7 @@ def _shares(text: str | None) -> dict[str, float]:
 @sources_option
 @json_option
 def command(
-    source: str, format_: str, target: str | None, pictures: Any, as_json: bool, **chosen: Any
+    source: str, format_: str, target: str, pictures: Any, as_json: bool, **chosen: Any
 ) -> None:
     """Write the labels of RUN_OR_DATASET in a format that other tools read.
 
@@ -119,8 +119,6 @@ def command(
     """
     from tasks.export.run import STATES, Choice, export, run_named
 
-    if not target:
-        raise click.UsageError("give --to, an empty folder or URL")
     console = stderr_console()
     source, run_key = run_named(source)
     choice = Choice(

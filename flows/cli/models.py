@@ -80,7 +80,7 @@ def download(names: tuple[str, ...], source: str, as_json: bool) -> None:
 @click.argument("name", metavar="MODEL")
 @click.option("--checkpoint", type=FILE, help="A .pt or .safetensors file, not the published one.")
 @options_of(LabelParams, only=["precision"])
-@to_option
+@to_option()
 @json_option
 def export(
     name: str, checkpoint: Path | None, precision: str | None, target: str | None, as_json: bool

@@ -81,7 +81,7 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> 
 @click.option(
     "--tls-clients", type=_FILE, metavar="FILE", help="CA of the clients that may connect."
 )
-@to_option
+@to_option()
 @click.option(
     "--repository", type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="FOLDER",
