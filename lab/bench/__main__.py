@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.common_options import cache_option, precision_option
-
 if TYPE_CHECKING:
     from lab.bench.session import BenchOptions
 
@@ -20,7 +18,7 @@ QUICK: dict[str, Any] = {"repeats": 3, "budget_s": 8.0, "peers": ("torch eager",
 @click.command("python -m lab.bench")
 @click.option("--model", default="compact", help="Preset, folder, checkpoint, or random:PRESET.")
 @click.option("--backend", default="auto", help="auto, onnxruntime, tensorrt, torch, ...")
-@precision_option
+@click.option("--precision", type=click.Choice(["auto", "fp32", "fp16"]), default="auto")
 @click.option("--num-boxes", type=click.IntRange(min=1), default=135)
 @click.option("--repeats", type=click.IntRange(min=1), help="Rounds of every comparison.")
 @click.option(
@@ -31,7 +29,6 @@ QUICK: dict[str, Any] = {"repeats": 3, "budget_s": 8.0, "peers": ("torch eager",
     help="Others to run beside it [default: all that are installed].",
 )
 @click.option("--quick", is_flag=True, help="Under two minutes: few repeats, one peer.")
-@cache_option
 def command(**given: Any) -> None:
     """Measure decoder and whole frames, in turns with how others run the same model.
 
@@ -52,9 +49,7 @@ def command(**given: Any) -> None:
 def _options(given: dict[str, Any]) -> BenchOptions:
     from lab.bench.session import BenchOptions
 
-    options = BenchOptions(
-        given["model"], given["backend"], given["precision"], cache=given["cache"]
-    )  # fmt: skip
+    options = BenchOptions(given["model"], given["backend"], given["precision"])
     if given["quick"]:
         options = replace(options, **QUICK)
     if given["repeats"]:

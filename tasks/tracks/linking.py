@@ -291,10 +291,10 @@ def sightings_of(frames: Iterable[LabeledFrame]) -> Sightings:
         labels += frame.boxes.labels
     given, number, boxes_px, scores, shapes = map(np.concatenate, zip(*columns, strict=True))
     counts = [len(part[0]) for part in columns[1:]]
-    frame = np.repeat(np.arange(len(counts)), counts)
-    row = np.arange(len(frame)) - (np.cumsum([0, *counts])[:-1])[frame]
+    frame_of_row = np.repeat(np.arange(len(counts)), counts)
+    row = np.arange(len(frame_of_row)) - (np.cumsum([0, *counts])[:-1])[frame_of_row]
     return Sightings(
-        frame, row, given, number, boxes_px, scores, shapes, tuple(labels), tuple(counts)
+        frame_of_row, row, given, number, boxes_px, scores, shapes, tuple(labels), tuple(counts)
     )
 
 
