@@ -87,7 +87,7 @@ def _outcome_of(job: Job, part: FoundSequence, steps: Steps) -> SequenceOutcome:
 
 def _stage_of_labeling(error: Exception) -> str:
     """Return the stage of labeling that an error comes from, as its notes say."""
-    noted = {note for one in causes(error) for note in getattr(one, "__notes__", ())}
+    noted = {note for cause in causes(error) for note in getattr(cause, "__notes__", ())}
     return next((one for one in (DETECT, SEGMENT) if one in noted), DOWNLOAD)
 
 
@@ -159,7 +159,7 @@ def label_sequences(
             ", ".join(parts[number].sequence_id for number in todo[:10]), pause_s,
         )  # fmt: skip
         time.sleep(pause_s)
-    found = [outcomes[one] for one in sorted(outcomes)]
+    found = [outcomes[number] for number in sorted(outcomes)]
     remember_rate(job.stamp, found, follows=job.params.follow)
     if not in_shard:  # a shard's flow counts all failures
         _note_unreadable(job, parts, found)
@@ -171,11 +171,11 @@ def _note_unreadable(
 ) -> None:
     """Leave a report of each sequence that has no manifest, as nothing of it can be decoded."""
     by_id = {part.sequence_id: part for part in parts}
-    for one in outcomes:
-        if one.hopeless and one.manifest is None:
-            key = by_id[one.sequence_id].key
+    for outcome in outcomes:
+        if outcome.hopeless and outcome.manifest is None:
+            key = by_id[outcome.sequence_id].key
             try:
                 case = quarantine.Case(job.params.out, job.stamp.run_key, *key)
-                quarantine.note_failure(case, "label", one.error, final=True)
+                quarantine.note_failure(case, "label", outcome.error, final=True)
             except storage.StorageError as error:
-                log.warning("%s: %s", one.sequence_id, error)
+                log.warning("%s: %s", outcome.sequence_id, error)

@@ -67,7 +67,11 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
         run_key = plan.stamp.run_key
         found = _given_up(out_uri, run_key)
         given_up_before = {key for key, at_s in found.items() if at_s < began_s}
-        before = {one.path for one in _manifests(out_uri, run_key) if one.written_s < began_s}
+        before = {
+            manifest.path
+            for manifest in _manifests(out_uri, run_key)
+            if manifest.written_s < began_s
+        }
         for card in ROUNDS:
             submit_step("submit", "", submit_plan, plan).result()
             ended = submit_step("wait", "", wait_for_shards, plan, deadline, card).result()
@@ -76,7 +80,7 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
             if not ended or not plan.to_label:
                 break
         remove_abandoned(out_uri)
-        new = [one for one in _manifests(out_uri, run_key) if one.path not in before]
+        new = [manifest for manifest in _manifests(out_uri, run_key) if manifest.path not in before]
         message = f"{_labeled(out_uri, new)}; {plan.up_to_date} of "
         message += f"{counted(plan.sequences, 'sequence')} labeled"
         loaded, dataset = True, params.label.dataset_name

@@ -93,7 +93,7 @@ def label_block(job: Job, opened: FoundSequence, first: int, stop: int) -> list[
     states = [download_chunk(job, chunk) for chunk in opened.work[first:stop]]
     with job.context.labeling:
         processes = job.context.processes
-        if processes and not all(one.record for one in states):
+        if processes and not all(state.record for state in states):
             return labeled_beside(processes, job, states, label_chunks)
         return label_chunks(job, states)
 
@@ -103,7 +103,7 @@ def label_chunks(job: Job, states: Sequence[ChunkState]) -> list[ChunkState]:
 
     Each in a copy of this thread's context: Prefect shows what they log with their run.
     """
-    steps = [partial(copy_context().run, detect_and_segment, job, one) for one in states]
+    steps = [partial(copy_context().run, detect_and_segment, job, state) for state in states]
     with ThreadPoolExecutor(CHUNKS_AT_ONCE, "chunk") as pool:
         return list(pool.map(lambda step: step(), steps))
 

@@ -114,10 +114,11 @@ def _label_shard(params: ShardParams) -> Any:
                 get_run_logger().warning("asked to stop: the shard goes back to the queue")
                 raise Abort("the shard is scheduled again")
             return Cancelled(message="cancelled; what is labeled stays")
-        for one in sorted(outcomes, key=lambda one: one.server_absent):  # the machine's first
-            if one.for_another_worker:
-                why = f"{one.sequence_id}: {one.error}"
-                hand_on(why) if one.server_absent else machine_failed(why)
+        # The machine's first.
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.server_absent):
+            if outcome.for_another_worker:
+                why = f"{outcome.sequence_id}: {outcome.error}"
+                hand_on(why) if outcome.server_absent else machine_failed(why)
     summary = summary_of(Plan(job, ()), outcomes, time.perf_counter() - started)
     publish(summary)
     given_up = note_failures(params, outcomes, str(flow_run.id))
@@ -161,17 +162,17 @@ def note_failures(shard: ShardParams, outcomes: Sequence[SequenceOutcome], run_i
     While storage is away, nothing works: that is no sequence's fault, and neither is what this
     machine failed at.
     """  # noqa: D205
-    works = any(one.frames for one in outcomes)
+    works = any(outcome.frames for outcome in outcomes)
     keys = {piece.sequence_id: piece.key for piece in shard.pieces}
     given_up = 0
-    for one in outcomes:
-        alone = len(outcomes) == 1 and not one.transient and not one.partial
-        if one.incomplete and not one.machine and (works or alone or one.hopeless):
-            case = quarantine.Case(shard.label.out, shard.run_key, *keys[one.sequence_id])
+    for outcome in outcomes:
+        alone = len(outcomes) == 1 and not outcome.transient and not outcome.partial
+        if outcome.incomplete and not outcome.machine and (works or alone or outcome.hopeless):
+            case = quarantine.Case(shard.label.out, shard.run_key, *keys[outcome.sequence_id])
             try:
                 given_up += quarantine.note_failure(
-                    case, run_id, one.incomplete, final=one.hopeless
+                    case, run_id, outcome.incomplete, final=outcome.hopeless
                 )
             except StorageError as error:  # the next run that fails at it notes so
-                get_run_logger().warning("%s: not counted: %s", one.sequence_id, error)
+                get_run_logger().warning("%s: not counted: %s", outcome.sequence_id, error)
     return given_up

@@ -60,7 +60,7 @@ class Plan:
     @property
     def missing(self) -> list[FoundSequence]:
         """Sequences that are not complete."""
-        return [one for one in self.sequences if one.manifest is None]
+        return [sequence for sequence in self.sequences if sequence.manifest is None]
 
     @property
     def is_small(self) -> bool:
@@ -73,7 +73,7 @@ class Plan:
     @property
     def cameras(self) -> list[str]:
         """Every camera name, in order of first appearance."""
-        names = (frame.camera for one in self.sequences for frame in one.frames)
+        names = (frame.camera for sequence in self.sequences for frame in sequence.frames)
         return list(dict.fromkeys(names))
 
     @property

@@ -29,7 +29,9 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     estimated = plan.frames_estimated and plan.frames
     by_size = "  (until opened, those of videos are an estimate from their size)"
     yield "frames", f"about {plan.frames:,}{by_size}" if estimated else f"{plan.frames:,}"
-    longest_s = max((one.frames for one in plan.shards), default=0) * plan.rate.seconds_per_frame
+    longest_s = (
+        max((shard.frames for shard in plan.shards), default=0) * plan.rate.seconds_per_frame
+    )
     longest = (
         f"  (the longest takes a worker {_time_told(longest_s)} after its start)"
         if longest_s

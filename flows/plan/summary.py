@@ -39,24 +39,26 @@ def summary_of(
     """
     if plan.matching:
         plan.matching.open_videos(_frames_of_videos(plan, outcomes))
-    failed = [entry for one in outcomes for entry in _failed(one)]
-    seconds = summed(one.seconds for one in outcomes) | {"total": total_seconds}
+    failed = [entry for outcome in outcomes for entry in _failed(outcome)]
+    seconds = summed(outcome.seconds for outcome in outcomes) | {"total": total_seconds}
     allowed = plan.job.params.allow_uncertified
     return {
         "sequences": len(outcomes),
         "kept": len(plan.kept),
         "frames_reviewed": sum(plan.kept.values()),
-        "frames": sum(one.frames for one in outcomes),
-        "instances": sum(one.instances for one in outcomes),
-        "rejected": sum(one.rejected for one in outcomes),
-        "followed": sum(one.followed for one in outcomes),
-        "filled": sum(one.filled for one in outcomes),
-        "not_filled": dict(sum((Counter(one.not_filled) for one in outcomes), Counter[str]())),
-        "tracks": sum(one.tracks for one in outcomes),
-        "other_class": sum(one.other_class for one in outcomes),
-        "skipped": sum(one.frames - one.computed_frames for one in outcomes),
+        "frames": sum(outcome.frames for outcome in outcomes),
+        "instances": sum(outcome.instances for outcome in outcomes),
+        "rejected": sum(outcome.rejected for outcome in outcomes),
+        "followed": sum(outcome.followed for outcome in outcomes),
+        "filled": sum(outcome.filled for outcome in outcomes),
+        "not_filled": dict(
+            sum((Counter(outcome.not_filled) for outcome in outcomes), Counter[str]())
+        ),
+        "tracks": sum(outcome.tracks for outcome in outcomes),
+        "other_class": sum(outcome.other_class for outcome in outcomes),
+        "skipped": sum(outcome.frames - outcome.computed_frames for outcome in outcomes),
         "failed": failed,
-        "left_out": sum(one.left_out for one in outcomes),
+        "left_out": sum(outcome.left_out for outcome in outcomes),
         "passed_over": passed_over_json(plan.passed_over),
         "nothing": _nothing(plan, outcomes),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
@@ -74,9 +76,11 @@ def summary_of(
 
 def _frames_of_videos(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> Iterator[FrameRef]:
     """Yield the frames of complete sequences with videos, as their labels name them."""
-    found = [(one.sequence_id, frame) for one in plan.sequences for frame in one.frames]
+    found = [
+        (sequence.sequence_id, frame) for sequence in plan.sequences for frame in sequence.frames
+    ]
     names = {name for name, frame in found if isinstance(frame, VideoRef)}
-    for manifest in (one.manifest for one in outcomes if one.sequence_id in names):
+    for manifest in (outcome.manifest for outcome in outcomes if outcome.sequence_id in names):
         with contextlib.suppress(AutolabelError):  # labels that cannot be read end no summary
             chunks = manifest.chunks if manifest else ()
             yield from [
@@ -94,7 +98,7 @@ def tracks_told(summary: Mapping[str, Any]) -> Iterator[str]:
     more = f"; {other} of another class than its track: at risk" if summary["other_class"] else ""
     yield f"{counted(summary['tracks'], 'track')}{more}"
     if summary["fill_gaps"]:
-        missing = sorted(summary["not_filled"].items(), key=lambda one: -one[1])
+        missing = sorted(summary["not_filled"].items(), key=lambda item: -item[1])
         reasons = ", ".join(f"{count} not: {reason}" for reason, count in missing)
         filled = f"{counted(summary['filled'], 'mask')} filled in"
         yield f"gaps of tracks: {filled}{f' ({reasons})' if missing else ''}"
@@ -105,15 +109,16 @@ def _nothing(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> str:
     params = plan.job.params
     asked = params.boxes or params.classes or params.min_score is not None
     if not outcomes or any(
-        one.instances > one.rejected or one.error or one.failures for one in outcomes
+        outcome.instances > outcome.rejected or outcome.error or outcome.failures
+        for outcome in outcomes
     ):
         return ""
-    if not any(one.frames for one in outcomes):
+    if not any(outcome.frames for outcome in outcomes):
         # Of videos and recordings nobody knew how many there are.
         return f"no frame: --frames {params.frames} takes none of those that can be read"
     if not asked:
         return ""
-    if any(one.rejected for one in outcomes):
+    if any(outcome.rejected for outcome in outcomes):
         return f"no mask: no box could be used; why is in reports/{plan.job.stamp.run_key}/"
     classes = params.wanted_classes if params.classes else ()
     wanted = f" of {', '.join(classes)}" if classes else ""

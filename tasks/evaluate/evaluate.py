@@ -245,9 +245,9 @@ def _of_dataset(name: str, field: str) -> Truth:
         for number, sample in enumerate(samples.find({}, wanted))
     )
     images = [one for one in read if one is not None]
-    if not any(len(one) for one in images):
+    if not any(len(image) for image in images):
         raise AutolabelError(f"no sample of {name} has labels in its field {field}")
-    names = dict.fromkeys(label for one in images for label in one.labels)
+    names = dict.fromkeys(label for image in images for label in image.labels)
     return Truth(tuple(images), tuple(names))
 
 
@@ -260,11 +260,11 @@ def _of_sample(
         return None  # nobody looked; an empty field says that nothing is there
     detections = sample[field].get("detections") or []
     size_hw = _size_of(sample)
-    rows = [to_values(one, size_hw) for one in detections]
+    rows = [to_values(detection, size_hw) for detection in detections]
     rles = [str(row["rle"]).encode("ascii") for row in rows]
     of_boxes: dict[str, Any] = {}
     if boxes_alone:
-        relative = np.array([one["bounding_box"] for one in detections])
+        relative = np.array([detection["bounding_box"] for detection in detections])
         xywh_px = relative.reshape(-1, 4) * (size_hw[::-1] * 2)
         try:
             rles = [to_rle(outline(one, size_hw), size_hw) for one in xywh_px.tolist()]
@@ -337,7 +337,7 @@ def _image(number: int, file: Path, folder: Path, images: Path) -> TruthImage:
     place = file.relative_to(folder).parent
     stem = file.name.removesuffix(_CITYSCAPES) + "_leftImg8bit" if city else file.stem
     candidates = [images / place / f"{stem}{suffix}" for suffix in IMAGE_SUFFIXES]
-    picture = next((one for one in candidates if one.is_file()), None)
+    picture = next((candidate for candidate in candidates if candidate.is_file()), None)
     if picture is not None and picture.samefile(file):
         raise AutolabelError(
             f"{file}: its picture would be the truth itself; give --images the folder of the "
@@ -472,7 +472,9 @@ def clicked_masks(
         frame = type(prepared)((), truth.size_hw, prompts, rows, reasons)
         found = segmenter.finish(frame, low_res)
         if count:  # the next click refines them, as SAM 2 clips them
-            logits = np.stack([np.asarray(one, np.float32) for one in low_res.logits]).clip(-32, 32)
+            logits = np.stack([np.asarray(logit, np.float32) for logit in low_res.logits]).clip(
+                -32, 32
+            )
         masks = [_array(rle, truth.size_hw) for rle in found.rle]
     assert found is not None  # noqa: S101 - there is at least one click
     return found

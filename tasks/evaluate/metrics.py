@@ -76,21 +76,21 @@ def grouped(
 ) -> dict[str, list[Record]]:
     """Group records by a name, in an order, those without a name left out."""
     groups: dict[str, list[Record]] = {name: [] for name in order}
-    for one in records:
-        name = key(one)
+    for record in records:
+        name = key(record)
         if name:
-            groups.setdefault(name, []).append(one)
+            groups.setdefault(name, []).append(record)
     return {name: some for name, some in groups.items() if some}
 
 
 def by_size(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Group by COCO's classes of size."""
-    return grouped(records, lambda one: size_class(one.area_px), SIZES)
+    return grouped(records, lambda record: size_class(record.area_px), SIZES)
 
 
 def by_occlusion(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Group by how hidden the objects are; those of which nobody knows are left out."""
-    known = [one for one in records if one.visible is not None]
+    known = [record for record in records if record.visible is not None]
     names = ("whole", "partly hidden", "mostly hidden")
     shares = [0.95, 0.7]  # at least so much of them is visible
     return grouped(known, lambda one: names[sum((one.visible or 0) < s for s in shares)], names)
@@ -118,24 +118,26 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
 
     One that was not found counts 0, and nothing in `_matched`.
     """
-    found = [one for one in records if one.found]
+    found = [record for record in records if record.found]
     means: dict[str, list[Any]] = {
-        "miou": [one.iou for one in records],
+        "miou": [record.iou for record in records],
         "boundary_f": [value for _, value in _boundary_fs(records)],
         "miou_matched": [one.iou for one in found],
         "boundary_f_matched": [value for _, value in _boundary_fs(found)],
-        "recall": [one.found for one in records],
+        "recall": [record.found for record in records],
     }
     return {
         **{name: round(float(np.mean(some)), 4) if some else None for name, some in means.items()},
         "instances": len(records),
-        "miou_interval": interval([(one.image, one.iou) for one in records]),
+        "miou_interval": interval([(record.image, record.iou) for record in records]),
     }  # fmt: skip
 
 
 def _boundary_fs(records: Iterable[Record]) -> list[tuple[str, float]]:
     """Return picture and boundary F of each instance that has one."""
-    return [(one.image, one.boundary_f) for one in records if one.boundary_f is not None]
+    return [
+        (record.image, record.boundary_f) for record in records if record.boundary_f is not None
+    ]
 
 
 def j_and_f(records: Sequence[Record]) -> dict[str, Any]:
@@ -146,9 +148,11 @@ def j_and_f(records: Sequence[Record]) -> dict[str, Any]:
 
     """
     objects: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for one in records:
-        if one.davis_f is not None:
-            objects.setdefault((one.sequence, one.track_id), []).append((one.iou, one.davis_f))
+    for record in records:
+        if record.davis_f is not None:
+            objects.setdefault((record.sequence, record.track_id), []).append(
+                (record.iou, record.davis_f)
+            )
     if not objects:
         return {}
     j, f = np.mean([np.mean(frames, axis=0) for frames in objects.values()], axis=0).tolist()
@@ -161,7 +165,11 @@ def j_and_f(records: Sequence[Record]) -> dict[str, Any]:
 def write_run(path: Path, result: Mapping[str, Any], records: Sequence[Record]) -> None:
     """Keep an evaluation, for reports and comparisons."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    values = {"format": 1, "result": dict(result), "records": [asdict(one) for one in records]}
+    values = {
+        "format": 1,
+        "result": dict(result),
+        "records": [asdict(record) for record in records],
+    }
     path.write_text(json.dumps(values) + "\n", encoding="utf-8")
 
 
@@ -372,7 +380,7 @@ class Scores:
                 "ap50": ap50, "ap": ap, "mask_ap50": mask_ap50, "mask_ap": mask_ap,
             }  # fmt: skip
 
-        sizes, classes = by_size(self.records), grouped(self.records, lambda one: one.label)
+        sizes, classes = by_size(self.records), grouped(self.records, lambda record: record.label)
         hidden = {name: summary(some) for name, some in by_occlusion(self.records).items()}
         kept = ("instances", "miou", "boundary_f", "miou_interval")
         return {
@@ -675,7 +683,7 @@ def _measured(run: Mapping[str, Any]) -> list[str]:
 
 
 def _worst(folder: Path, records: Sequence[Record], draw: Draw) -> list[str]:
-    there = sorted((one for one in records if one.found), key=lambda one: one.iou)
+    there = sorted((record for record in records if record.found), key=lambda record: record.iou)
     chosen, lost = there[:WORST], len(records) - len(there)
     lines = ["## The worst masks", "", "Green: both. Red: predicted only. Blue: true only.", ""]
     if lost:
@@ -696,11 +704,13 @@ def _plots(path: Path, records: Sequence[Record]) -> None:
 
     figure = Figure(figsize=(11, 7.5), layout="constrained")
     axes = figure.subplots(2, 2)
-    iou = np.array([one.iou for one in records])
+    iou = np.array([record.iou for record in records])
     axes[0, 0].hist(iou, bins=np.linspace(0, 1, 41), color=_FOUND)
     axes[0, 0].yaxis.get_major_locator().set_params(integer=True)
     axes[0, 0].set(xlabel="IoU", ylabel="instances", title="all instances")
-    classes = sorted(grouped(records, lambda one: one.label).items(), key=lambda one: -len(one[1]))
+    classes = sorted(
+        grouped(records, lambda record: record.label).items(), key=lambda item: -len(item[1])
+    )
     # A dollar would begin a formula.
     names = [one_line(name).replace("$", r"\$") for name, _ in classes[:15]]
     axes[0, 1].boxplot(
@@ -713,15 +723,15 @@ def _plots(path: Path, records: Sequence[Record]) -> None:
         xlim=(-0.03, 1.03), xlabel="IoU", title="by class: quartiles, 1.5 times their distance"
     )
     dot = float(np.clip(20_000 / max(len(records), 1), 4, 36))
-    side = np.sqrt([max(one.area_px, 1) for one in records])
+    side = np.sqrt([max(record.area_px, 1) for record in records])
     axes[1, 0].scatter(side, iou, s=dot, alpha=0.3, color=_FOUND, linewidths=0)
     if side.max() > 4 * side.min():  # an octave or two would have a tick at most
         axes[1, 0].set_xscale("log", base=2)
     axes[1, 0].xaxis.set_major_formatter("{x:.0f}")
     axes[1, 0].set(ylim=(-0.03, 1.03))
     axes[1, 0].set(xlabel="root of the object's area, px", ylabel="IoU", title="by size")
-    found = np.array([one.found for one in records], bool)  # of the others nothing was predicted
-    said = np.array([one.predicted_iou for one in records])[found]
+    found = np.array([record.found for record in records], bool)  # others have no prediction
+    said = np.array([record.predicted_iou for record in records])[found]
     axes[1, 1].scatter(said, iou[found], s=dot, alpha=0.3, color=_FOUND, linewidths=0)
     axes[1, 1].plot([0, 1], [0, 1], color=_OTHER, linewidth=1)
     axes[1, 1].set(xlabel="IoU that the model predicts", ylabel="IoU", title="what it knows")

@@ -46,21 +46,23 @@ class StoredLabels:
         pictures: bool = False, on_frame: Callable[[int], object] = lambda _: None,
     ) -> None:  # fmt: skip
         self._classless = truth.categories == (OBJECT,)
-        self._found: dict[int, list[ExportFrame]] = {one.image_id: [] for one in truth.images}
-        self._times = Counter(one.file_name for one in truth.images)
+        self._found: dict[int, list[ExportFrame]] = {image.image_id: [] for image in truth.images}
+        self._times = Counter(image.file_name for image in truth.images)
         self._images: dict[str, list[int]] = {}  # of the truth, by a frame's address
         notes = ExportNotes()
         frames = Frames(out_uri, Choice(run_key=run_key), dataset, pictures=pictures, notes=notes)
         self.uncertified = uncertified_runs(out_uri, frames.manifests)
-        self.run_keys = sorted({one.stamp.run_key for one in frames.manifests})
-        models = {one.stamp.model.name for one in frames.manifests if one.stamp.model}
+        self.run_keys = sorted({manifest.stamp.run_key for manifest in frames.manifests})
+        models = {
+            manifest.stamp.model.name for manifest in frames.manifests if manifest.stamp.model
+        }
         self.model = ", ".join(sorted(models)) or "unknown model"
         self._read = self._find(truth, frames, on_frame)
         if notes.unreadable:
             told = (f"sequence {name}: {why}" for name, why in notes.unreadable.items())
             log.warning("not measured: %s", "; ".join(told))
         if not any(self._found.values()):
-            names = ", ".join(one.file_name for one in truth.images[:_NAMES_SHOWN])
+            names = ", ".join(image.file_name for image in truth.images[:_NAMES_SHOWN])
             raise AutolabelError(
                 f"{storage.redact(out_uri)} has labels of none of the truth's pictures, which are "
                 f"named {names}; its frames are {', '.join(self._read)}. File names must agree, "
@@ -113,16 +115,16 @@ class StoredLabels:
     def _labels(self, frame: ExportFrame) -> tuple[Boxes, Masks]:
         rows = frame.instances
         boxes = Boxes(
-            np.array([one.box_xyxy_px for one in rows], np.float32).reshape(-1, 4),
-            np.array([one.score for one in rows], np.float32),
-            tuple(one.label for one in rows),
+            np.array([row.box_xyxy_px for row in rows], np.float32).reshape(-1, 4),
+            np.array([row.score for row in rows], np.float32),
+            tuple(row.label for row in rows),
         )
         if self._classless:
             boxes = replace(boxes, labels=(OBJECT,) * len(boxes))
         nothing = np.zeros(len(rows), np.float32)
         masks = Masks(
-            tuple(one.rle for one in rows), frame.size_hw,
-            np.array([one.predicted_iou for one in rows], np.float32), nothing, nothing,
-            np.array([one.area_px for one in rows], np.int64), ("",) * len(rows),
+            tuple(row.rle for row in rows), frame.size_hw,
+            np.array([row.predicted_iou for row in rows], np.float32), nothing, nothing,
+            np.array([row.area_px for row in rows], np.int64), ("",) * len(rows),
         )  # fmt: skip
         return boxes, masks

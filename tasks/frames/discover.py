@@ -405,7 +405,7 @@ def pictures_among(sources: Sequence[str]) -> dict[str, File]:
         NotFoundError: one of them is not there.
 
     """
-    named = [one for one in sources if suffix_of(one) in IMAGE_SUFFIXES]
+    named = [source for source in sources if suffix_of(source) in IMAGE_SUFFIXES]
     files = storage.at_once(stat_file, named)
     return {one: file for one, file in zip(named, files, strict=True) if file is not None}
 
@@ -430,7 +430,7 @@ def by_sequence(
     root = "/".join(around) or "/"
     below = {tuple(folder.split("/")[len(around) :]): files for folder, files in of_folder.items()}
     inner_first = sorted(below.items(), reverse=True)
-    return root, {one.names: one.cameras for one in groups(root, inner_first, [])}
+    return root, {group.names: group.cameras for group in groups(root, inner_first, [])}
 
 
 def refuse_output_inside(out_uri: str, sources: Iterable[str], option: str = "--out") -> None:

@@ -228,7 +228,7 @@ def _walk_http(
             continue
         if is_read(name, passed_over, is_folder=is_folder):
             (folders if is_folder else files).append((name, link))
-    for name, link in sorted(folders, key=lambda one: natural_key(one[0])):
+    for name, link in sorted(folders, key=lambda folder: natural_key(folder[0])):
         yield from _walk_http(link, (*names, name), passed_over)
     if files:
         links = [link for _, link in sorted(files)]

@@ -90,12 +90,12 @@ def download_chunk(job: Job, chunk: Chunk) -> ChunkState:
     # Nothing is fetched for a model that may not label.
     job.context.segmenters.refuse_known(job.model)
     outcomes = download(chunk.frames, on_frame=lambda _: advance(DOWNLOAD))
-    failures = tuple(one for one in outcomes if isinstance(one, FrameFailure))
+    failures = tuple(outcome for outcome in outcomes if isinstance(outcome, FrameFailure))
     seconds = {DOWNLOAD: time.perf_counter() - started}
     if stored and absent <= {failure.index for failure in failures}:
         count_kept(job, len(chunk.frames), DETECT, SEGMENT)
         return replace(stored, seconds=seconds)
-    frames = tuple(one for one in outcomes if isinstance(one, FrameRef))
+    frames = tuple(outcome for outcome in outcomes if isinstance(outcome, FrameRef))
     return ChunkState(chunk, frames, failures, seconds=seconds)
 
 
@@ -163,7 +163,7 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     if state.record:
         return state
     job.context.check()
-    failed = {one.index: one for one in state.failures}
+    failed = {failure.index: failure for failure in state.failures}
     labeled = [
         LabeledFrame(frame, Boxes.empty(), failure=failed[frame.index])
         for frame in state.chunk.frames

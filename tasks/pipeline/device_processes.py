@@ -217,7 +217,7 @@ class _Pool:
 
     def _died(self, error: Exception) -> ProcessDiedError:
         self._executor.shutdown()  # it joins them: two threads that join one may miss its exit code
-        codes = {one.exitcode for one in self._processes} - {None, 0, -signal.SIGTERM}
+        codes = {process.exitcode for process in self._processes} - {None, 0, -signal.SIGTERM}
         if -signal.SIGKILL in codes:
             how = "was killed (signal 9), as the system does where its memory runs out"
             return ProcessKilledError(f"a process that worked on this {how}")
@@ -225,8 +225,8 @@ class _Pool:
         return ProcessDiedError(f"a process that worked on this {how}")
 
     def end(self) -> None:
-        for one in self._processes:
-            one.kill()
+        for process in self._processes:
+            process.kill()
         self._executor.shutdown()
 
 
@@ -272,13 +272,13 @@ def _do(
 def carried(error: Exception) -> list[Exception]:
     """Return an error and its causes as they can be sent; what cannot is told in words."""
     chain: list[Exception] = []
-    for one in causes(error):
+    for cause in causes(error):
         try:
-            chain.append(pickle.loads(pickle.dumps(one)))  # noqa: S301 - our own
+            chain.append(pickle.loads(pickle.dumps(cause)))  # noqa: S301 - our own
         except Exception:  # noqa: BLE001 - libraries' errors want whatever they want
-            kind = MachineError if is_machine_error(one) else AutolabelError
-            chain.append(kind(error_text(one)))
-            chain[-1].__notes__ = [*getattr(one, "__notes__", ())]
+            kind = MachineError if is_machine_error(cause) else AutolabelError
+            chain.append(kind(error_text(cause)))
+            chain[-1].__notes__ = [*getattr(cause, "__notes__", ())]
     return chain
 
 
@@ -295,7 +295,7 @@ def labeled_beside(
     context = job.context
     try:
         if job.params.boxes:  # they need no device, and a file of them is opened once
-            states = [detect_chunk(job, one) for one in states]
+            states = [detect_chunk(job, state) for state in states]
         context.check()
         made = processes.run(step, states)
     except DeviceMemoryError as error:

@@ -141,9 +141,9 @@ def field_boxes(
         size = sample.get("metadata") or {}
         if frames_of is not None:
             size_hw = size_hw_of(size.get("frame_height"), size.get("frame_width"))
-            for one in frames_of(sample["_id"]):
-                index = int(one["frame_number"]) - 1  # FiftyOne counts from 1
-                found[_parts(f"{path}#frame={index}")] = _image(one, field, size_hw)
+            for frame in frames_of(sample["_id"]):
+                index = int(frame["frame_number"]) - 1  # FiftyOne counts from 1
+                found[_parts(f"{path}#frame={index}")] = _image(frame, field, size_hw)
             continue
         size_hw = size_hw_of(size.get("height"), size.get("width"))
         found[_parts(path)] = _image(sample, field, size_hw)

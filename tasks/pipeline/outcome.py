@@ -104,13 +104,13 @@ class SequenceOutcome:
     @property
     def worth_another_try(self) -> bool:
         """Whether what went wrong may well go right in a moment."""
-        absent = any(one.may_yet_come for one in self.failures)
+        absent = any(failure.may_yet_come for failure in self.failures)
         return self.transient or self.stage in _AFTERWARDS or absent
 
     @property
     def met_busy_server(self) -> bool:
         """Whether nothing but a busy server was in the way: it goes well when that has time."""
-        return self.busy or any(one.busy for one in self.failures)
+        return self.busy or any(failure.busy for failure in self.failures)
 
     @property
     def for_another_worker(self) -> bool:
@@ -124,7 +124,9 @@ class SequenceOutcome:
             return "" if self.stage in _AFTERWARDS else self.error
         if not self.partial:
             return ""
-        missing = [one for one in self.failures if one.may_yet_come] or self.failures[:1]
+        missing = [failure for failure in self.failures if failure.may_yet_come] or self.failures[
+            :1
+        ]
         first = missing[0]
         where = "" if first.uri in first.reason else f"{first.uri}: "
         return f"{counted(len(missing), 'file')} missing: {where}{first.reason}"
@@ -180,8 +182,8 @@ def with_tracks(outcome: SequenceOutcome, made: Mapping[str, Any]) -> SequenceOu
     measures, gaps = made["measures"].values(), made.get("gaps", {})
     return replace(
         outcome,
-        tracks=sum(one["tracks"] for one in measures),
-        other_class=sum(one.get("other_class", 0) for one in measures),
+        tracks=sum(measure["tracks"] for measure in measures),
+        other_class=sum(measure.get("other_class", 0) for measure in measures),
         filled=gaps.get("filled", made.get("interpolated", {}).get("labels", 0)),
         not_filled=gaps.get("not_filled", {}),
     )
@@ -191,7 +193,7 @@ def outcome_so_far(
     name: str, states: Iterable[ChunkState], failures: Iterable[FrameFailure] = ()
 ) -> SequenceOutcome:
     """Sum up the chunks whose labels are complete; `failures` were met before there were chunks."""
-    done = [(one, one.record) for one in states if one.record]
+    done = [(state, state.record) for state in states if state.record]
     return replace(
         _counted(name, [record for _, record in done]),
         computed_frames=sum(record.labeled for one, record in done if one.computed),
@@ -203,10 +205,10 @@ def outcome_so_far(
 def _counted(name: str, chunks: Sequence[ChunkRecord]) -> SequenceOutcome:
     return SequenceOutcome(
         name,
-        frames=sum(one.labeled for one in chunks),
-        instances=sum(one.instances for one in chunks),
-        rejected=sum(one.rejected for one in chunks),
-        followed=sum(one.followed for one in chunks),
+        frames=sum(chunk.labeled for chunk in chunks),
+        instances=sum(chunk.instances for chunk in chunks),
+        rejected=sum(chunk.rejected for chunk in chunks),
+        followed=sum(chunk.followed for chunk in chunks),
     )
 
 
@@ -222,7 +224,7 @@ def is_this_machines(error: Exception) -> bool:
 
 def is_absent_server(error: Exception) -> bool:
     """Whether a server of models does not answer, which is no fault of the machine that asked."""
-    return any(isinstance(one, ServerAbsentError) for one in causes(error))
+    return any(isinstance(cause, ServerAbsentError) for cause in causes(error))
 
 
 def with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> SequenceOutcome:

@@ -152,11 +152,11 @@ def _expanded(found: FoundSequence) -> tuple[list[FrameRef], tuple[FrameFailure,
     frames = [one for one in expanded if isinstance(one, FrameRef)]
     failures = tuple(one for one in expanded if isinstance(one, FrameFailure))
     if not frames:
-        absent = any(one.may_yet_come for one in failures)
-        reasons = "; ".join(f"{one.uri}: {one.reason}" for one in failures)
+        absent = any(failure.may_yet_come for failure in failures)
+        reasons = "; ".join(f"{failure.uri}: {failure.reason}" for failure in failures)
         if not absent:
             raise UnreadableError(reasons)
-        raise NotFetchedError(reasons, busy=any(one.busy for one in failures))
+        raise NotFetchedError(reasons, busy=any(failure.busy for failure in failures))
     return frames, failures
 
 
@@ -179,9 +179,9 @@ def check_sequence(
     others = _of_others(job, part.rest)
     together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
     outcome = outcome_so_far(part.sequence_id, together, part.failures)
-    for one in outcome.failures[:FAILURES_LOGGED]:  # the report has all of them
-        name = one.uri.rpartition("/")[2]
-        log.info("%s: %s failed in %s: %s", part.sequence_id, name, one.stage, one.reason)
+    for failure in outcome.failures[:FAILURES_LOGGED]:  # the report has all of them
+        name = failure.uri.rpartition("/")[2]
+        log.info("%s: %s failed in %s: %s", part.sequence_id, name, failure.stage, failure.reason)
     if len(outcome.failures) > FAILURES_LOGGED:
         more = len(outcome.failures) - FAILURES_LOGGED
         log.info("%s: %d more frames failed", part.sequence_id, more)
@@ -191,7 +191,7 @@ def check_sequence(
         log.info(told, part.sequence_id, frames, outcome.masks)
         return outcome
     log.info("%s: %s, %s", part.sequence_id, frames, outcome.masks)
-    partial = bool(part.failures) or any(one.may_yet_come for one in outcome.failures)
+    partial = bool(part.failures) or any(failure.may_yet_come for failure in outcome.failures)
     versions = [one.versions for one in together]
     manifest = Manifest(
         part.sequence_id,
@@ -214,7 +214,7 @@ def check_sequence(
         manifests.note_mixed(job.params.out, manifest)
     manifests.write_report(job.params.out, manifest, report)
     manifests.write_manifest(job.params.out, manifest)
-    hopeless = partial and not any(one.may_yet_come for one in outcome.failures)
+    hopeless = partial and not any(failure.may_yet_come for failure in outcome.failures)
     return replace(outcome, manifest=manifest, hopeless=hopeless, seconds=seconds)
 
 

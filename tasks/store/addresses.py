@@ -67,7 +67,7 @@ def checked(address: str) -> str:
     if lost:
         scheme = lost[1].partition(":")[0].lower()
         raise AutolabelError(f"an address of {scheme} begins with {scheme}://")
-    if any(_USERINFO.match(one) for one in _CHAINED.split(address) if "://" not in one):
+    if any(_USERINFO.match(part) for part in _CHAINED.split(address) if "://" not in part):
         raise AutolabelError(
             'this seems to hold a password before an "@", and addresses are stored and shown: '
             "begin an address with its scheme:// and set its credentials in the environment; "
@@ -136,4 +136,4 @@ def is_private(host: str) -> bool:
     except OSError:
         return False
     addresses = (str(one[4][0]).partition("%")[0] for one in found)
-    return not all(ipaddress.ip_address(one).is_global for one in addresses)
+    return not all(ipaddress.ip_address(address).is_global for address in addresses)

@@ -145,11 +145,11 @@ def _digest(lines: Iterable[str]) -> str:
 
 
 def _identities(frames: Iterable[Footage]) -> Iterator[str]:
-    for one in frames:
-        if isinstance(one, VideoRef):
-            yield f"{one.camera}\0{one.selection}\0{one.address}\0{one.etag}"
+    for frame in frames:
+        if isinstance(frame, VideoRef):
+            yield f"{frame.camera}\0{frame.selection}\0{frame.address}\0{frame.etag}"
         else:
-            yield f"{one.camera}\0{one.index}\0{one.uri}\0{one.etag}"
+            yield f"{frame.camera}\0{frame.index}\0{frame.uri}\0{frame.etag}"
 
 
 def content_key(frames: Iterable[Footage], boxes: str = "") -> str:

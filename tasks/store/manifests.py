@@ -121,8 +121,10 @@ class Manifest:
     @property
     def mixed(self) -> str:
         """Say which libraries of several versions made its labels; "" where it was one set."""
-        names = sorted({name for one in self.versions for name in one})
-        found = {name: {one.get(name, "unknown") for one in self.versions} for name in names}
+        names = sorted({name for version in self.versions for name in version})
+        found = {
+            name: {version.get(name, "unknown") for version in self.versions} for name in names
+        }
         return ", ".join(
             f"{name} {' and '.join(sorted(versions))}"
             for name, versions in found.items()
@@ -151,7 +153,7 @@ def _counts(labeled: Sequence[LabeledFrame]) -> dict[str, Any]:
     return {
         "frames": len(labeled), "failed": len(labeled) - len(masks),
         "instances": sum(map(len, masks)),
-        "rejected": sum(bool(reason) for one in masks for reason in one.reasons),
+        "rejected": sum(bool(reason) for mask in masks for reason in mask.reasons),
         "followed": sum(len(one.followed) for one in labeled),
     }  # fmt: skip
 
@@ -173,7 +175,7 @@ def write_manifest(out_uri: str, manifest: Manifest) -> None:
         "run_key": manifest.stamp.run_key,
         "stamp": manifest.stamp.as_json(),
         "chunks": [chunk.as_json() for chunk in manifest.chunks],
-        "versions": [dict(one) for one in manifest.versions],
+        "versions": [dict(version) for version in manifest.versions],
         "labeled_by": product_version(),
     }
     storage.write_bytes(storage.join(out_uri, manifest.uri), checksums.encode_json(values))
@@ -209,8 +211,8 @@ def read_manifest(
     except ValidationError as error:
         raise IncompleteArtifactError(f"{shown} is not a manifest") from error
     # Anyone may have written it: it must lie in its place, and list its own labels alone, once.
-    places = [place_of(one.stem) for one in manifest.chunks]
-    own = [(manifest.sequence_id, one.camera or "_", one.key) for one in manifest.chunks]
+    places = [place_of(chunk.stem) for chunk in manifest.chunks]
+    own = [(manifest.sequence_id, chunk.camera or "_", chunk.key) for chunk in manifest.chunks]
     is_own = [place.names for place in places] == own and is_safe_name(sequence_id)
     spans = sorted((place.names[1], place.first, place.stop) for place in places)
     twice = any(a[0] == b[0] and b[1] < a[2] for a, b in itertools.pairwise(spans))
@@ -449,7 +451,9 @@ def read_listed(
     newest = {one.sequence_id: made for one, made in zip(listed, found, strict=True)}
     unreadable = {name: one for name, one in newest.items() if not isinstance(one, Manifest)}
     manifests = [one for one in found if isinstance(one, Manifest)]
-    return [one for one in manifests if one.sequence_id not in unreadable], unreadable
+    return [
+        manifest for manifest in manifests if manifest.sequence_id not in unreadable
+    ], unreadable
 
 
 def declare_again(out_uri: str, listed: Iterable[ListedManifest]) -> None:
@@ -504,7 +508,10 @@ def report_of(manifest: Manifest, tally: Tally, failures: Sequence[FrameFailure]
         cameras[chunk.camera] += chunk.frames
     followed = sum(chunk.followed for chunk in manifest.chunks)
     # Without the frame's address, so that equal ones add up.
-    reasons = [f"{one.stage}: {one.reason.replace(one.uri, 'the frame')}" for one in failures]
+    reasons = [
+        f"{failure.stage}: {failure.reason.replace(failure.uri, 'the frame')}"
+        for failure in failures
+    ]
     return ({"followed": followed} if followed else {}) | {
         "frames": manifest.frames,
         "failed": manifest.failed,

@@ -179,10 +179,10 @@ def remove_abandoned(out_uri: str, run_key: str = "", sequences: Iterable[str] =
     out, removed = storage.local_path(out_uri), 0
     roots = [out / one for one in (*_BY_RUN, *_OTHER_FOLDERS)]
     if run_key:
-        roots = [out / "labels" / one for one in sequences]
+        roots = [out / "labels" / sequence for sequence in sequences]
         roots += [out / one / run_key for one in _BY_RUN]
     before_s = time.time() - KEPT_S
-    below = (Path(folder, name) for one in roots for folder, _, names in os.walk(one)
+    below = (Path(folder, name) for root in roots for folder, _, names in os.walk(root)
              for name in names)  # fmt: skip
     for path in filter(lambda one: storage.is_temporary(one.name), below):
         with contextlib.suppress(OSError):  # renamed or removed meanwhile, or another user's

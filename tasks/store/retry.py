@@ -42,10 +42,10 @@ class CutBodyError(ConnectionError):
 
 def http_status(error: BaseException) -> int | None:
     """Status that a server answered with, wherever in the chain of causes it is, or None."""
-    for one in causes(error):
-        status = getattr(one, "status", None)  # aiohttp
+    for cause in causes(error):
+        status = getattr(cause, "status", None)  # aiohttp
         if status is None:
-            response = getattr(one, "response", None)  # botocore
+            response = getattr(cause, "response", None)  # botocore
             if isinstance(response, dict):
                 status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         if isinstance(status, int):
@@ -58,10 +58,10 @@ def is_transient(error: BaseException) -> bool:
     status = http_status(error)
     if status is not None and status >= 400:
         return status >= 500 or status in _TRANSIENT_STATUS
-    for one in causes(error):
-        if isinstance(one, (TimeoutError, asyncio.TimeoutError, ConnectionError)):
+    for cause in causes(error):
+        if isinstance(cause, (TimeoutError, asyncio.TimeoutError, ConnectionError)):
             return True
-        if {base.__name__ for base in type(one).__mro__} & _TRANSIENT_NAMES:
+        if {base.__name__ for base in type(cause).__mro__} & _TRANSIENT_NAMES:
             return True
     return False
 

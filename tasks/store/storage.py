@@ -184,7 +184,7 @@ def _web_guard() -> Any:
 
     async def refuse_compressed(_session: Any, _context: Any, request: Any) -> None:
         told = request.response.headers.get("Content-Encoding", "").lower()
-        if {one.strip() for one in told.split(",")} - _UNCOMPRESSED:
+        if {part.strip() for part in told.split(",")} - _UNCOMPRESSED:
             raise StorageError(
                 f"{request.url.host} sends it compressed (Content-Encoding), so that nobody knows "
                 "how large it becomes: let the server send it as it is"
@@ -211,7 +211,7 @@ def _s3_session(_environment: int) -> Any:
 
 
 def _aws_environment() -> int:
-    return hash(frozenset(one for one in os.environ.items() if one[0].startswith("AWS_")))
+    return hash(frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")))
 
 
 def _timestamp(text: Any) -> datetime:
@@ -234,7 +234,7 @@ def explained(action: str, uri: str) -> Iterator[None]:
     except Exception as error:
         where, status = f"cannot {action} {redact(uri)}", http_status(error)
         of_workers = _IN_WORKER if WORKER_VARIABLE in os.environ else _IN_SHELL
-        ours = [one for one in causes(error) if isinstance(one, StorageError)]
+        ours = [cause for cause in causes(error) if isinstance(cause, StorageError)]
         if ours:  # fsspec has made "not found" of it
             raise ours[0] from error
         if "InvalidObjectState" in _told_by_s3(error):
@@ -285,8 +285,10 @@ def at_once(call: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answe
 
 
 def _told_by_s3(error: BaseException) -> set[str]:
-    answers = (getattr(one, "response", None) for one in causes(error))  # of botocore
-    return {str(one.get("Error", {}).get("Code")) for one in answers if isinstance(one, dict)}
+    answers = (getattr(cause, "response", None) for cause in causes(error))  # of botocore
+    return {
+        str(answer.get("Error", {}).get("Code")) for answer in answers if isinstance(answer, dict)
+    }
 
 
 def write_bytes(uri: str, data: bytes) -> None:

@@ -94,7 +94,7 @@ def refuse_long(table: pa.Table, texts: Sequence[str]) -> None:
     for name in texts:
         parts: list[Any] = table[name].chunks
         sizes = (pc.binary_length(part.dictionary).take(part.indices) for part in parts)
-        size_bytes = sum(pc.sum(one).as_py() or 0 for one in sizes)
+        size_bytes = sum(pc.sum(size).as_py() or 0 for size in sizes)
         if size_bytes > _MOST_BYTES:
             raise ValueError(f"{name} has texts of {size_bytes:,} bytes, which are too many")
 

@@ -87,7 +87,9 @@ def path_of(manifest: Manifest) -> str:
 
 def _key(manifest: Manifest) -> str:
     """Key of the labels that a manifest lists: other labels, other key."""
-    chunks = (f"{one.stem} {one.frames_sha256} {one.masks_sha256}" for one in manifest.chunks)
+    chunks = (
+        f"{chunk.stem} {chunk.frames_sha256} {chunk.masks_sha256}" for chunk in manifest.chunks
+    )
     return sha256_of("\n".join(chunks).encode())[:20]
 
 
