@@ -124,12 +124,10 @@ class SequenceOutcome:
             return "" if self.stage in _AFTERWARDS else self.error
         if not self.partial:
             return ""
-        missing = [failure for failure in self.failures if failure.may_yet_come] or self.failures[
-            :1
-        ]
-        first = missing[0]
+        missing = [failure for failure in self.failures if failure.may_yet_come]
+        first = (missing or self.failures)[0]
         where = "" if first.uri in first.reason else f"{first.uri}: "
-        return f"{counted(len(missing), 'file')} missing: {where}{first.reason}"
+        return f"{counted(len(missing) or 1, 'file')} missing: {where}{first.reason}"
 
     @property
     def masks(self) -> str:
