@@ -66,8 +66,9 @@ def read_root(out_uri: str) -> Root | None:
     uri = storage.join(out_uri, ROOTS, name)
     values = checksums.decode_json(storage.read_bytes(uri), storage.redact(uri))
     try:
-        return _ROOT.validate_python(values.get("root"))
-    except ValidationError as error:
+        first = values["roots"][0]
+        return _ROOT.validate_python({"source": first["address"]} | first)
+    except (ValidationError, LookupError, TypeError) as error:
         raise IncompleteArtifactError(f"{storage.redact(uri)} tells no root of ours") from error
 
 
@@ -82,7 +83,7 @@ def write_root(out_uri: str, root: Root, known: Root | None = None) -> None:
     found = read_root(out_uri)
     if found == known:
         name = first_root(out_uri) or f"{time.time_ns():020d}-{uuid.uuid4().hex[:20]}.json"
-        data = checksums.encode_json({"root": asdict(root)})
+        data = checksums.encode_json({"roots": [asdict(root)]})
         storage.write_bytes(storage.join(out_uri, ROOTS, name), data)
         found = read_root(out_uri)
     if found != root:

@@ -32,8 +32,9 @@ def test_video_with_a_detector_and_cameras_as_groups(terminal, tmp_path, shared_
     assert result["instances"] > 20
     dataset = held("real")
     assert dataset["media_type"] == "group"
-    assert {row["sequence"] for row in dataset["rows"]} == {"08_driving", "scene_01"}
-    cameras = {row["camera"] for row in dataset["rows"] if row["sequence"] == "scene_01"}
+    names = {"dashcam__08_driving", "dgp_multicamera__scene_01"}
+    assert {row["sequence"] for row in dataset["rows"]} == names
+    cameras = {row["camera"] for row in dataset["rows"] if row["sequence"].endswith("scene_01")}
     assert cameras == {"CAMERA_01", "CAMERA_05", "CAMERA_06"}
     objects = [one for row in dataset["rows"] for one in row["objects"]]
     assert len(objects) == result["instances"]
