@@ -270,7 +270,7 @@ def suffix_by_content(data: bytes, told: str) -> str:
         if data.startswith(head):
             return suffix
     raise BadPictureError(
-        f"{len(data)} bytes that are no JPEG, PNG, WebP, BMP or TIFF (format {told!r})"
+        f"{len(data)} bytes, neither JPEG, PNG, WebP, BMP nor TIFF (format {told!r})"
     )
 
 

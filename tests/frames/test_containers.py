@@ -246,7 +246,7 @@ def test_broken_messages_cost_their_frames_only(tmp_path):
     outcomes = opened(recordings.ros2(tmp_path / "a.mcap", messages))
     assert [one.index for one in good(outcomes)] == [0, 5]
     for told, reason in zip(
-        ["4 bytes that are no JPEG, PNG, WebP, BMP or TIFF (format 'jpeg')",
+        ["4 bytes, neither JPEG, PNG, WebP, BMP nor TIFF (format 'jpeg')",
          "5 bytes for 4x4 pixels of bgr8 in rows of 12 bytes", "secret12",
          "megapixels, more than", "0 bytes for 0x0 pixels"],
         reasons(outcomes), strict=True,
