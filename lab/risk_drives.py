@@ -41,9 +41,8 @@ PHOTOGRAPHS = 80_000_000  # where the numbers of photographs begin
 SIZE_HW = (720, 1280)
 TRUE_BOXES, DETECTOR = "true boxes", "detector"
 PROMPTS = (TRUE_BOXES, DETECTOR)
-_MIN_SCORE = (
-    0.15  # below what `label` takes of the bundled detector: doubtful boxes have risks, too
-)
+# Below what `label` takes of the bundled detector: doubtful boxes have risks, too.
+_MIN_SCORE = 0.15
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,12 +85,16 @@ def labeled_drives(
         frames: how many frames of each, 0.1 s apart.
 
     """
-    folders = [cache / _renderer() / f"{seed}-{frames}" for seed in seeds]
-    missing = [(f, s, frames) for f, s in zip(folders, seeds, strict=True) if not _rendered(f)]
+    folders = {seed: cache / _renderer() / f"{seed}-{frames}" for seed in seeds}
+    missing = [
+        (folder, seed, frames)
+        for seed, folder in folders.items()
+        if not (folder / "truth.json").is_file()
+    ]
     if missing:
         with ProcessPoolExecutor() as pool:
             list(pool.map(_render, missing))
-    for folder, seed in zip(folders, seeds, strict=True):
+    for seed, folder in folders.items():
         truth = read_truth(folder / "truth.json")
         labels = folder / models.key
         if not (labels / f"{DETECTOR}.parquet").is_file():
@@ -149,10 +152,6 @@ def _renderer() -> str:
 
     files = sorted(Path(scenes.__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(one.read_bytes() for one in files)).hexdigest()[:12]
-
-
-def _rendered(folder: Path) -> bool:
-    return (folder / "truth.json").is_file()
 
 
 def _render(drive: tuple[Path, int, int]) -> None:

@@ -29,8 +29,6 @@ from tasks.risk.compute_risk import (
     RiskModel,
     calibration_error,
     measure_frames,
-    reliability_picture,
-    sigmoid,
 )
 from tasks.risk.geometry import Numbers
 
@@ -100,11 +98,8 @@ def report(
     risk = unseen_risk(features, bad, of)
     prompt = np.concatenate([[one.prompt] * sum(map(len, one.true_ious)) for one in drives])
     alone = features[:, COLUMN["low_predicted_iou"]]
-    result = {}
-    for name in dict.fromkeys(one.prompt for one in drives):
-        rows = prompt == name
-        result[name] = figures(risk[rows], alone[rows], bad[rows], of[rows])
-    return result
+    by_prompt = {name: prompt == name for name in dict.fromkeys(one.prompt for one in drives)}
+    return {name: figures(risk[rows], alone[rows], bad[rows]) for name, rows in by_prompt.items()}
 
 
 def fit_calibration(odds: Numbers, bad: Numbers) -> Calibration:
@@ -130,21 +125,18 @@ def fit_calibration(odds: Numbers, bad: Numbers) -> Calibration:
     )
 
 
-def calibrate(
-    model: RiskModel, drives: Sequence[Drive]
-) -> tuple[Calibration, dict[str, Any], bytes]:
+def calibrate(model: RiskModel, drives: Sequence[Drive]) -> tuple[Calibration, dict[str, Any]]:
     """Calibrate a model on drives that it has not seen.
 
     Returns:
-        The calibration; figures and a picture of the risk before and after, where the risk after is
-        that of a calibration on all other drives.
+        The calibration; figures of it, each drive judged by a calibration on all others.
 
     """
     features, bad, of = collect(drives)
     odds = model.odds(features)
-    before, after = sigmoid(odds), np.zeros(len(bad))
+    risk = np.zeros(len(bad))
     for one in np.unique(of):
-        after[of == one] = fit_calibration(odds[of != one], bad[of != one]).of(odds[of == one])
+        risk[of == one] = fit_calibration(odds[of != one], bad[of != one]).of(odds[of == one])
     told: dict[str, Any] = {
         "drives": len(np.unique(of)), "instances": len(bad), "share_bad": round(bad.mean(), 4)
     }  # fmt: skip
@@ -153,15 +145,10 @@ def calibrate(
         if rows.any():
             told[kind] = {
                 "labels": int(rows.sum()), "share_bad": round(bad[rows].mean(), 4),
-                "auroc": round(auroc(before[rows], bad[rows]), 4),
-                "calibration_error": round(calibration_error(after[rows], bad[rows]), 4),
+                "auroc": round(auroc(odds[rows], bad[rows]), 4),
+                "calibration_error": round(calibration_error(risk[rows], bad[rows]), 4),
             }  # fmt: skip
-    for name, risk in (("before", before), ("after", after)):
-        told[f"calibration_error_{name}"] = round(calibration_error(risk, bad), 4)
-        told[f"brier_score_{name}"] = round(float(((risk - bad) ** 2).mean()), 4)
-    title = f"{len(bad):,} labels of {told['drives']} drives and photographs of no fit"
-    picture = reliability_picture(title, {"before": before, "calibrated": after}, bad)
-    return fit_calibration(odds, bad), told, picture
+    return fit_calibration(odds, bad), told
 
 
 def save(model: RiskModel, told: dict[str, Any], path: Path) -> None:
@@ -204,8 +191,6 @@ def main() -> None:
     parser.add_argument(
         "--photographs", type=Path, help="folder of instances.json and images, for calibration"
     )
-    parser.add_argument("--keep-weights", action="store_true", help="only calibrate those of --out")
-    parser.add_argument("--plot", type=Path, help="where the reliability goes, as a PNG")
     chosen = parser.parse_args()
     choice = choose_model(chosen.model, "onnxruntime")
     checksums = (choice.stamp.checkpoint_sha256, resolve_detector(chosen.detector).sha256)
@@ -219,29 +204,20 @@ def main() -> None:
             pairs = progress.track(found, count, description="labeling drives")
             return [one for pair in pairs for one in pair]
 
-    told: dict[str, Any] = {}
-    if chosen.keep_weights:
-        known = json.loads(chosen.out.read_text())
-        model = RiskModel(tuple(known["weights"]), known["offset"], known["fitted_on"])
-        told["held_out"] = known["held_out"]
-    else:
-        drives = labeled(0, chosen.drives)
-        features, bad, of = collect(drives)
-        stamp = choice.stamp
-        origin = (
-            f"{stamp.name} {stamp.checkpoint_sha256[:12]}, {chosen.drives} rendered drives of "
-            f"{chosen.frames} frames {SIZE_HW[1]}x{SIZE_HW[0]}, true boxes and detector's"
-        )
-        model = replace(fit(features, bad), fitted_on=origin)
-        told["held_out"] = report(drives, features, bad, of)
+    drives = labeled(0, chosen.drives)
+    features, bad, of = collect(drives)
+    origin = (
+        f"{choice.stamp.name} {checksums[0][:12]}, {chosen.drives} rendered drives of "
+        f"{chosen.frames} frames {SIZE_HW[1]}x{SIZE_HW[0]}, true boxes and detector's"
+    )
+    model = replace(fit(features, bad), fitted_on=origin)
+    told: dict[str, Any] = {"held_out": report(drives, features, bad, of)}
     unseen = labeled(chosen.drives, chosen.held_out)
     if chosen.photographs:
-        truth = chosen.photographs / "instances.json"
-        unseen += labeled_photographs(models, truth, chosen.photographs / "images")
-    calibration, told["calibrated_on"], picture = calibrate(model, unseen)
+        found = chosen.photographs / "instances.json", chosen.photographs / "images"
+        unseen += labeled_photographs(models, *found)
+    calibration, told["calibrated_on"] = calibrate(model, unseen)
     save(replace(model, calibration=calibration), told, chosen.out)
-    if chosen.plot:
-        chosen.plot.write_bytes(picture)
     print(json.dumps(told, indent=1))  # noqa: T201 - this is a script's result
 
 

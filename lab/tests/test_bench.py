@@ -203,7 +203,5 @@ def test_json_is_one_object_on_stdout(model, tmp_path):
                "--peer", "none", "--cache", tmp_path)  # fmt: skip
     assert done.exit_code == 0, done.output
     results = json.loads(done.stdout)
-    assert results["decoder_vs_published"] > 0
-    assert results["frame_vs_torch"] is None
     assert results["frame"]["boxes"] == 9
     assert results["frame"]["size_hw"] == [1280, 1920]
