@@ -17,7 +17,7 @@ def plain(text: str) -> str:
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table, with an empty one after it."""
-    lines = [columns, ["---"] * len(columns), *([plain(one) for one in row] for row in rows)]
+    lines = [columns, ["---"] * len(columns), *([plain(cell) for cell in row] for row in rows)]
     return [f"| {' | '.join(line)} |" for line in lines] + [""]
 
 

@@ -58,7 +58,7 @@ class ChunkState:
         return replace(
             self,
             frames=(),
-            failures=tuple(one.failure for one in labeled if one.failure),
+            failures=tuple(frame.failure for frame in labeled if frame.failure),
             boxes=None,
             record=ChunkRecord.of(self.chunk, labeled).with_checksums(stored),
             tally=tally_of(labeled),
@@ -83,7 +83,9 @@ def download_chunk(job: Job, chunk: Chunk) -> ChunkState:
     job.context.check()
     started, advance = time.perf_counter(), job.context.progress.advance
     stored = stored_chunk(job, chunk) if "frames" in chunk.tables else None
-    absent = {one.index for one in stored.failures if one.may_yet_come} if stored else set()
+    absent = (
+        {failure.index for failure in stored.failures if failure.may_yet_come} if stored else set()
+    )
     if stored and not absent:
         count_kept(job, len(chunk.frames), DOWNLOAD, DETECT, SEGMENT)
         return replace(stored, seconds={DOWNLOAD: time.perf_counter() - started})
@@ -121,7 +123,7 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
     if wanted and job.params.boxes:
         imported = job.imported()
         started = time.perf_counter()  # opening them is no chunk's time, nor is loading a model
-        found = {one.index: _chosen(job, imported, one) for one in wanted}
+        found = {frame.index: _chosen(job, imported, frame) for frame in wanted}
     elif wanted:
         from tasks.boxes.detect import detect
 
@@ -136,10 +138,10 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
             tiles=job.params.tiles,
             on_read=lambda frame, read: job.context.kept_frames().keep(_picture(frame), read),
         )
-    boxes = {**known} | {i: one for i, one in found.items() if isinstance(one, Boxes)}
+    boxes = {**known} | {i: outcome for i, outcome in found.items() if isinstance(outcome, Boxes)}
     if boxes != known:
         artifacts.write_boxes(job.params.out, state.chunk, boxes, job.stamp)
-    failures = tuple(one for one in found.values() if isinstance(one, FrameFailure))
+    failures = tuple(outcome for outcome in found.values() if isinstance(outcome, FrameFailure))
     return replace(
         state,
         failures=(*state.failures, *failures),
@@ -180,7 +182,9 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     if todo:
         labeled += _segment(job, state.chunk, todo, turn)
     stored = artifacts.find_chunk(job.params.out, state.chunk)
-    if stored is None or any(one.failure and one.failure.may_yet_come for one in stored.labeled):
+    if stored is None or any(
+        frame.failure and frame.failure.may_yet_come for frame in stored.labeled
+    ):
         stored = artifacts.write_labels(job.params.out, state.chunk, labeled, job.stamp)
         job.context.keep_fresh(state.chunk.stem, stored)
     # Else another worker was first: a manifest may name its files already.
@@ -215,13 +219,13 @@ def _segment(
             backend, chunk.frames, labeled, lambda frame: pictures.pop(frame.index)
         )
     try:
-        for one in labeled:
+        for frame in labeled:
             job.context.progress.advance(SEGMENT)
-            if job.rules and one.masks is not None:
-                one = replace(one, masks=tidied(one.masks, one.boxes, job.rules))  # noqa: PLW2901
-                if one.followed:
-                    one = with_boxes_around(one)  # noqa: PLW2901
-            yield one
+            if job.rules and frame.masks is not None:
+                frame = replace(frame, masks=tidied(frame.masks, frame.boxes, job.rules))  # noqa: PLW2901
+                if frame.followed:
+                    frame = with_boxes_around(frame)  # noqa: PLW2901
+            yield frame
     finally:
         for frame, _ in todo:
             kept.take(_picture(frame))

@@ -199,7 +199,7 @@ class _Pool:
                     del os.environ[name]
                 os.environ.update(own)
             self._processes: list[BaseProcess] = [
-                one for one in multiprocessing.active_children() if one not in before
+                process for process in multiprocessing.active_children() if process not in before
             ]
 
     def run(self, step: Callable[..., Result], values: Sequence[Any]) -> Result:
@@ -209,8 +209,8 @@ class _Pool:
             raise self._died(error) from None
         for record in logged:  # here, where it is known which run's it is
             logging.getLogger(record.name).log(record.levelno, "%s", record.getMessage())
-        for one, cause in pairwise(errors):
-            one.__cause__ = cause
+        for raised, cause in pairwise(errors):
+            raised.__cause__ = cause
         if errors:
             raise errors[0]
         return cast("Result", result)

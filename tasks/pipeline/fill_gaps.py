@@ -64,15 +64,15 @@ def fill_gaps(job: Job, gaps: Iterable[tuple[FrameRef, Gap]]) -> tuple[list[Fill
     if not by_frame:
         return [], why_not
     todo = [(there, _boxes(by_frame[frame])) for frame, there in _here(by_frame)]
-    of_frame = {(one.camera, one.index): several for one, several in by_frame.items()}
+    of_frame = {(frame.camera, frame.index): several for frame, several in by_frame.items()}
     turn = DeviceTurn(job.context.device)
     labeled = segment_frames(job.context.segmenters.load(job.model), todo, read_image, turn=turn)
     made = [
-        _believed(job, one, of_frame.pop((one.frame.camera, one.frame.index)), why_not)
-        for one in labeled
+        _believed(job, frame, of_frame.pop((frame.frame.camera, frame.frame.index)), why_not)
+        for frame in labeled
     ]
     why_not["the picture is another one by now"] += sum(map(len, of_frame.values()))
-    return [one for one in made if one], +why_not
+    return [filled for filled in made if filled], +why_not
 
 
 def _here(frames: Iterable[FrameRef]) -> Iterator[tuple[FrameRef, FrameRef]]:
@@ -100,14 +100,14 @@ def _boxes(gaps: Sequence[Gap]) -> Boxes:
 
 
 def _believed(
-    job: Job, one: LabeledFrame, gaps: Sequence[Gap], why_not: Counter[str]
+    job: Job, made: LabeledFrame, gaps: Sequence[Gap], why_not: Counter[str]
 ) -> Filled | None:
     """Keep the masks of a frame that fit; counts the others in `why_not`."""
-    if one.masks is None:
+    if made.masks is None:
         why_not["the picture cannot be read"] += len(gaps)
         return None
-    masks = tidied(one.masks, one.boxes, job.rules)
-    shapes = shapes_of(masks, one.boxes.xyxy_px.astype(np.float64))
+    masks = tidied(made.masks, made.boxes, job.rules)
+    shapes = shapes_of(masks, made.boxes.xyxy_px.astype(np.float64))
     reasons = [
         gap.why_not_by(shapes[row], float(masks.predicted_iou[row])) for row, gap in enumerate(gaps)
     ]
@@ -115,6 +115,6 @@ def _believed(
     rows = [row for row, reason in enumerate(reasons) if not reason]
     if not rows:
         return None
-    frame = replace(one.frame, local_path="")
-    boxes, masks = one.boxes.chosen(rows), masks.chosen(rows)
+    frame = replace(made.frame, local_path="")
+    boxes, masks = made.boxes.chosen(rows), masks.chosen(rows)
     return Filled(frame, [gaps[row] for row in rows], boxes, masks)

@@ -88,8 +88,8 @@ def is_of_frames(dataset: Any, field: str, address: str) -> bool:
 def _kinds(fields: dict[str, Any]) -> dict[str, str]:
     """Return what each field holds: the class of its documents, else its own."""
     return {
-        name: (getattr(one, "document_type", None) or type(one)).__name__
-        for name, one in fields.items()
+        name: (getattr(field, "document_type", None) or type(field)).__name__
+        for name, field in fields.items()
     }
 
 
@@ -171,20 +171,20 @@ def _image(sample: Document, field: str, size_hw: tuple[int, int] | None) -> Ima
     image = ImageRows(size_hw, fractions=size_hw is None)
     value = sample.get(field) or {}
     detections = value.get("detections") if "detections" in value else [value] if value else []
-    for position, one in enumerate(detections or []):
-        image.add(f"{field}, label {position}", _row, one, size_hw or (1, 1))
+    for position, detection in enumerate(detections or []):
+        image.add(f"{field}, label {position}", _row, detection, size_hw or (1, 1))
     return image
 
 
-def _row(one: Document, size_hw: tuple[int, int]) -> Row | str:
-    if is_crowd(one):
+def _row(detection: Document, size_hw: tuple[int, int]) -> Row | str:
+    if is_crowd(detection):
         return "crowd"
-    if not str(one.get("label") or "").strip():
+    if not str(detection.get("label") or "").strip():
         raise ValueError("it has no label")
-    left, top, width, height = read_as(FOUR_NUMBERS, one.get("bounding_box"), "bounding_box")
+    left, top, width, height = read_as(FOUR_NUMBERS, detection.get("bounding_box"), "bounding_box")
     rows, columns = size_hw
     corners = (left * columns, top * rows, (left + width) * columns, (top + height) * rows)
-    confidence, index = one.get("confidence"), one.get("index")
+    confidence, index = detection.get("confidence"), detection.get("index")
     score = 1.0 if confidence is None else read_as(NUMBER, confidence, "confidence")
     track_id = None if index is None else read_as(WHOLE_NUMBER, index, "index")
-    return Row(str(one["label"]), corners, score, track_id)
+    return Row(str(detection["label"]), corners, score, track_id)

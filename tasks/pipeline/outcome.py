@@ -194,9 +194,9 @@ def outcome_so_far(
     done = [(state, state.record) for state in states if state.record]
     return replace(
         _counted(name, [record for _, record in done]),
-        computed_frames=sum(record.labeled for one, record in done if one.computed),
-        failures=(*failures, *(failure for one, _ in done for failure in one.failures)),
-        seconds=summed(one.seconds for one, _ in done),
+        computed_frames=sum(record.labeled for state, record in done if state.computed),
+        failures=(*failures, *(failure for state, _ in done for failure in state.failures)),
+        seconds=summed(state.seconds for state, _ in done),
     )
 
 

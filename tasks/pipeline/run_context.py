@@ -97,7 +97,7 @@ class RunContext:
 
     def keep_fresh(self, stem: str, stored: StoredChunk) -> None:
         """Keep labels that were just written for tracks and loading, in place of the oldest."""
-        labeled = [as_stored(one) for one in stored.labeled]
+        labeled = [as_stored(frame) for frame in stored.labeled]
         with self._keeping:
             self.fresh[stem] = replace(stored, labeled=labeled)
             for oldest in list(self.fresh)[:-MOST_FRESH]:

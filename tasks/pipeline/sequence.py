@@ -141,7 +141,7 @@ def failures_of(out_uri: str, manifest: Manifest) -> Iterator[FrameFailure]:
     for chunk in manifest.chunks:
         if chunk.failed:
             labeled = manifests.labels_of(out_uri, manifest, chunk)
-            yield from (one.failure for one in labeled if one.failure)
+            yield from (frame.failure for frame in labeled if frame.failure)
 
 
 def _expanded(found: FoundSequence) -> tuple[list[FrameRef], tuple[FrameFailure, ...]]:
@@ -149,8 +149,8 @@ def _expanded(found: FoundSequence) -> tuple[list[FrameRef], tuple[FrameFailure,
     from tasks.frames.video import expand_videos
 
     expanded = expand_videos(found.frames)
-    frames = [one for one in expanded if isinstance(one, FrameRef)]
-    failures = tuple(one for one in expanded if isinstance(one, FrameFailure))
+    frames = [found for found in expanded if isinstance(found, FrameRef)]
+    failures = tuple(found for found in expanded if isinstance(found, FrameFailure))
     if not frames:
         absent = any(failure.may_yet_come for failure in failures)
         reasons = "; ".join(f"{failure.uri}: {failure.reason}" for failure in failures)
@@ -177,7 +177,7 @@ def check_sequence(
     started = time.perf_counter()
     states = [state for block in blocks for state in block]
     others = _of_others(job, part.rest)
-    together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
+    together = sorted([*states, *(others or ())], key=lambda state: state.chunk.stem)
     outcome = outcome_so_far(part.sequence_id, together, part.failures)
     for failure in outcome.failures[:FAILURES_LOGGED]:  # the report has all of them
         name = failure.uri.rpartition("/")[2]
@@ -192,17 +192,17 @@ def check_sequence(
         return outcome
     log.info("%s: %s, %s", part.sequence_id, frames, outcome.masks)
     partial = bool(part.failures) or any(failure.may_yet_come for failure in outcome.failures)
-    versions = [one.versions for one in together]
+    versions = [state.versions for state in together]
     manifest = Manifest(
         part.sequence_id,
         part.frames_uri,
         part.content_key,
         replace(job.stamp, boxes=part.boxes),
-        tuple(one.record for one in together if one.record),
+        tuple(state.record for state in together if state.record),
         partial,
-        tuple(one for i, one in enumerate(versions) if one not in versions[:i]),
+        tuple(version for i, version in enumerate(versions) if version not in versions[:i]),
     )
-    tally = sum((one.tally for one in together), Tally())
+    tally = sum((state.tally for state in together), Tally())
     seconds = outcome.seconds | {CHECK: time.perf_counter() - started}
     report = report_of(manifest, tally, outcome.failures) | {
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
@@ -210,7 +210,7 @@ def check_sequence(
         "versions": list(manifest.versions),
         "mixed_versions": manifest.mixed,
     }
-    if not all(one.computed for one in together):
+    if not all(state.computed for state in together):
         manifests.note_mixed(job.params.out, manifest)
     manifests.write_report(job.params.out, manifest, report)
     manifests.write_manifest(job.params.out, manifest)
@@ -277,9 +277,12 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
         if params.fill_gaps:
             not_filled = dict(sorted((made.no_gaps + why_not).items()))
             facts = facts | {
-                "gaps": {"filled": sum(len(one.gaps) for one in filled), "not_filled": not_filled}
+                "gaps": {
+                    "filled": sum(len(frame.gaps) for frame in filled),
+                    "not_filled": not_filled,
+                }
             }
-        more = [(one.frame, one.boxes, one.masks) for one in filled]
+        more = [(frame.frame, frame.boxes, frame.masks) for frame in filled]
         write_tracks(params.out, manifest, _with_filled(made.frames, filled), facts, more)
         if params.fill_gaps:
             add_to_report(params.out, manifest, {"gaps": facts["gaps"]})
@@ -293,7 +296,7 @@ def _with_filled(
     frames: Iterable[tuple[FrameRef, FrameTracks]], filled: Sequence[Filled]
 ) -> Iterator[tuple[FrameRef, FrameTracks]]:
     """Put the tracks of filled gaps after those of each frame's own labels."""
-    more = {(one.frame.camera, one.frame.index): one.gaps for one in filled}
+    more = {(frame.frame.camera, frame.frame.index): frame.gaps for frame in filled}
     for frame, tracks in frames:
         gaps = more.get((frame.camera, frame.index), ())
         ids = np.array([gap.track_id for gap in gaps], np.int64)

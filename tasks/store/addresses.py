@@ -135,5 +135,5 @@ def is_private(host: str) -> bool:
         found = socket.getaddrinfo(host.strip("[]"), None)
     except OSError:
         return False
-    addresses = (str(one[4][0]).partition("%")[0] for one in found)
+    addresses = (str(info[4][0]).partition("%")[0] for info in found)
     return not all(ipaddress.ip_address(address).is_global for address in addresses)

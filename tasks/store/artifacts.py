@@ -257,22 +257,22 @@ def write_labels(
         StorageError: a file cannot be written.
 
     """
-    by_index = {one.frame.index: one for one in labeled}
+    by_index = {frame.frame.index: frame for frame in labeled}
     indices = [frame.index for frame in chunk.frames]
     if len(labeled) != len(indices) or set(by_index) != set(indices):
         raise ValueError(f"{chunk.stem}: labeled frames {sorted(by_index)}, wanted {indices}")
     ordered = [by_index[index] for index in indices]
-    sources = {str(one.frame.index): one.boxes.source for one in ordered}
+    sources = {str(frame.frame.index): frame.boxes.source for frame in ordered}
     parts = [
-        tables.mask_columns(one.frame, one.boxes, one.masks)
-        for one in ordered
-        if one.masks is not None
+        tables.mask_columns(frame.frame, frame.boxes, frame.masks)
+        for frame in ordered
+        if frame.masks is not None
     ]
-    followed = {str(one.frame.index): one.followed for one in ordered if one.followed}
+    followed = {str(frame.frame.index): frame.followed for frame in ordered if frame.followed}
     metadata = _stamped(stamp, chunk) | {"sources": sources}
     metadata |= {"followed": followed} if followed else {}
     masks_sha256 = _write(out_uri, chunk, "masks", parts, metadata)
-    parts = [tables.frame_columns(one) for one in ordered]
+    parts = [tables.frame_columns(frame) for frame in ordered]
     frames_sha256 = _write(out_uri, chunk, "frames", parts, metadata)
     labels_key = replace(stamp, boxes=chunk.boxes).labels_key
     return StoredChunk(labels_key, ordered, frames_sha256, masks_sha256, stamp.versions)

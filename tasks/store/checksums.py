@@ -70,8 +70,8 @@ def plain_json(data: bytes | str) -> Any:
     values = json.loads(data, parse_int=_whole)
     level = [values] if isinstance(values, dict | list) else []
     for _ in range(_MOST_LEVELS):
-        groups = [one.values() if isinstance(one, dict) else one for one in level]
-        level = [one for group in groups for one in group if isinstance(one, dict | list)]
+        groups = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [value for group in groups for value in group if isinstance(value, dict | list)]
     if level:
         raise ValueError(f"more than {_MOST_LEVELS} levels")
     return values

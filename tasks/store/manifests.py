@@ -149,12 +149,12 @@ class Manifest:
 
 def _counts(labeled: Sequence[LabeledFrame]) -> dict[str, Any]:
     """Count outcomes as a `ChunkRecord` has them."""
-    masks = [one.masks for one in labeled if one.masks is not None]
+    masks = [frame.masks for frame in labeled if frame.masks is not None]
     return {
         "frames": len(labeled), "failed": len(labeled) - len(masks),
         "instances": sum(map(len, masks)),
         "rejected": sum(bool(reason) for mask in masks for reason in mask.reasons),
-        "followed": sum(len(one.followed) for one in labeled),
+        "followed": sum(len(frame.followed) for frame in labeled),
     }  # fmt: skip
 
 
@@ -373,7 +373,7 @@ def list_manifests(out_uri: str, run_key: str = "") -> list[ListedManifest]:
             ListedManifest(at, run, *key, empty=not size)
             for key, size, at in _each_key(out_uri, COMPLETE, run)
         ]
-        whole = {one.key for one in complete}
+        whole = {manifest.key for manifest in complete}
         partial = list_keys(out_uri, PARTIAL, run)
         found += complete
         found += [
@@ -385,18 +385,18 @@ def list_manifests(out_uri: str, run_key: str = "") -> list[ListedManifest]:
 def dated_ahead(listed: Iterable[ListedManifest]) -> list[ListedManifest]:
     """Return the manifests, in the order of `listed`, whose time has not come yet."""
     now_s = time.time()
-    return [one for one in listed if one.written_s > now_s]
+    return [manifest for manifest in listed if manifest.written_s > now_s]
 
 
 def newest_of(listed: Iterable[ListedManifest]) -> dict[str, ListedManifest]:
     """Newest manifest of each sequence, by id; `listed` oldest first."""
-    return {one.sequence_id: one for one in listed}
+    return {manifest.sequence_id: manifest for manifest in listed}
 
 
 def complete_keys(listed: Iterable[ListedManifest], run_key: str = "") -> set[Key]:
     """(sequence_id, content_key) of what is complete, in one run or in any."""
-    whole = (one for one in listed if not one.partial and not one.empty)
-    return {one.key for one in whole if run_key in {"", one.run_key}}
+    whole = (manifest for manifest in listed if not manifest.partial and not manifest.empty)
+    return {manifest.key for manifest in whole if run_key in {"", manifest.run_key}}
 
 
 def labeled_since(listed: Iterable[ListedManifest]) -> Callable[[Key, float], bool]:
@@ -441,16 +441,18 @@ def read_listed(
     Older labels never replace newer ones. Returns as `newest_manifests`.
     """
 
-    def read(one: ListedManifest) -> Manifest | AutolabelError:
+    def read(entry: ListedManifest) -> Manifest | AutolabelError:
         try:
-            return one.read(out_uri)
+            return entry.read(out_uri)
         except (IncompleteArtifactError, storage.NotFoundError) as error:
             return error
 
     found = storage.at_once(read, listed)
-    newest = {one.sequence_id: made for one, made in zip(listed, found, strict=True)}
-    unreadable = {name: one for name, one in newest.items() if not isinstance(one, Manifest)}
-    manifests = [one for one in found if isinstance(one, Manifest)]
+    newest = {entry.sequence_id: made for entry, made in zip(listed, found, strict=True)}
+    unreadable = {
+        name: outcome for name, outcome in newest.items() if not isinstance(outcome, Manifest)
+    }
+    manifests = [outcome for outcome in found if isinstance(outcome, Manifest)]
     return [
         manifest for manifest in manifests if manifest.sequence_id not in unreadable
     ], unreadable
@@ -461,11 +463,11 @@ def declare_again(out_uri: str, listed: Iterable[ListedManifest]) -> None:
 
     What cannot be read or written is logged and stays as it is: no label is lost.
     """
-    for one in listed:
+    for entry in listed:
         try:
-            write_manifest(out_uri, one.read(out_uri))
+            write_manifest(out_uri, entry.read(out_uri))
         except AutolabelError as error:
-            log.warning("%s: older labels stay the newest: %s", one.sequence_id, error)
+            log.warning("%s: older labels stay the newest: %s", entry.sequence_id, error)
 
 
 LISTED_FRAMES = 100
@@ -475,12 +477,12 @@ Tally = Counter[tuple[str, str]]  # by what is counted, and a name of it or ""
 def tally_of(labeled: Iterable[LabeledFrame]) -> Tally:
     """Count what the report of a sequence tells beside what its manifest does."""
     tally: Tally = Counter()
-    for one in labeled:
-        if one.masks is not None:
-            tally["frames_without_boxes", ""] += not len(one.boxes)
-            tally["masks", ""] += int(np.count_nonzero(one.masks.area_px))
-            tally.update(("classes", label) for label in one.boxes.labels)
-            tally.update(("rejected", reason) for reason in one.masks.reasons if reason)
+    for frame in labeled:
+        if frame.masks is not None:
+            tally["frames_without_boxes", ""] += not len(frame.boxes)
+            tally["masks", ""] += int(np.count_nonzero(frame.masks.area_px))
+            tally.update(("classes", label) for label in frame.boxes.labels)
+            tally.update(("rejected", reason) for reason in frame.masks.reasons if reason)
     return tally
 
 
@@ -523,7 +525,7 @@ def report_of(manifest: Manifest, tally: Tally, failures: Sequence[FrameFailure]
         "failures": dict(Counter(reasons).most_common()),
         "rejected": counts("rejected"),
         "failed_frames": [
-            {"camera": one.camera, "index": one.index, "uri": one.uri, "reason": reason}
-            for one, reason in zip(failures[:LISTED_FRAMES], reasons, strict=False)
+            {"camera": failure.camera, "index": failure.index, "uri": failure.uri, "reason": reason}
+            for failure, reason in zip(failures[:LISTED_FRAMES], reasons, strict=False)
         ],
     }

@@ -177,14 +177,14 @@ def remove_abandoned(out_uri: str, run_key: str = "", sequences: Iterable[str] =
     if not storage.is_local(out_uri):
         return 0
     out, removed = storage.local_path(out_uri), 0
-    roots = [out / one for one in (*_BY_RUN, *_OTHER_FOLDERS)]
+    roots = [out / name for name in (*_BY_RUN, *_OTHER_FOLDERS)]
     if run_key:
         roots = [out / "labels" / sequence for sequence in sequences]
-        roots += [out / one / run_key for one in _BY_RUN]
+        roots += [out / name / run_key for name in _BY_RUN]
     before_s = time.time() - KEPT_S
     below = (Path(folder, name) for root in roots for folder, _, names in os.walk(root)
              for name in names)  # fmt: skip
-    for path in filter(lambda one: storage.is_temporary(one.name), below):
+    for path in filter(lambda file: storage.is_temporary(file.name), below):
         with contextlib.suppress(OSError):  # renamed or removed meanwhile, or another user's
             status = path.lstat()
             if stat.S_ISREG(status.st_mode) and status.st_mtime < before_s:

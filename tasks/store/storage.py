@@ -446,10 +446,10 @@ def entries(folder_uri: str) -> Iterator[tuple[str, bool, int, float]]:
     """
     with contextlib.suppress(*(() if is_s3(folder_uri) else (NotFoundError,))):
         if is_local(folder_uri):
-            for one, status in scan(local_path(folder_uri)):
+            for entry, status in scan(local_path(folder_uri)):
                 if status:
                     is_folder = stat.S_ISDIR(status.st_mode)
-                    yield one.name, is_folder, status.st_size, status.st_mtime
+                    yield entry.name, is_folder, status.st_size, status.st_mtime
             return
         for entry in _entries_there(folder_uri):
             path = unquote(entry["name"]) if is_web(folder_uri) else entry["name"]
@@ -470,13 +470,13 @@ def scan(folder: Path) -> list[tuple[os.DirEntry[str], os.stat_result | None]]:
         contextlib.suppress(NotADirectoryError),
         os.scandir(folder) as here,
     ):
-        for one in here:
+        for path in here:
             try:
-                found.append((one, one.stat()))
+                found.append((path, path.stat()))
             except OSError as error:
                 if error.errno not in {errno.ENOENT, errno.ELOOP}:
                     raise
-                found += [(one, None)] if one.is_symlink() else []  # else it was removed since
+                found += [(path, None)] if path.is_symlink() else []  # else it was removed since
     return found
 
 
@@ -486,11 +486,11 @@ def _entries_there(folder_uri: str) -> Iterator[dict[str, Any]]:
         yield from ask("list", folder_uri, lambda fs, path: fs.ls(path, detail=True))
         return
     for page in s3_pages(folder_uri, Delimiter="/"):
-        for one in page.get("CommonPrefixes", ()):
-            yield {"name": one["Prefix"], "type": "directory", "size": 0}
-        for one in page.get("Contents", ()):
-            if not one["Key"].endswith("/"):
-                yield one | {"name": one["Key"], "type": "file", "size": one["Size"]}
+        for prefix in page.get("CommonPrefixes", ()):
+            yield {"name": prefix["Prefix"], "type": "directory", "size": 0}
+        for item in page.get("Contents", ()):
+            if not item["Key"].endswith("/"):
+                yield item | {"name": item["Key"], "type": "file", "size": item["Size"]}
 
 
 def modified_time(info: Mapping[str, Any]) -> Any:

@@ -156,7 +156,7 @@ def sound_mask(counts: str, size_hw: Sequence[int]) -> RLEMask:
 
 def _refuse_broken_masks(table: pa.Table) -> None:
     names = ("rle", "height", "width", "area_px")
-    for counts, *size_hw, area_px in zip(*(table[one].to_pylist() for one in names), strict=True):
+    for counts, *size_hw, area_px in zip(*(table[name].to_pylist() for name in names), strict=True):
         found_px = sound_mask(counts, size_hw).area()
         if found_px != area_px:
             raise ValueError(f"a mask of {found_px} pixels, not of {area_px}")

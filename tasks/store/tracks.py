@@ -114,12 +114,12 @@ def write_tracks(
     """
     key, made = _key(manifest), dict(made)
     if more:
-        rows = [tables.mask_columns(*one) for one in more]
+        rows = [tables.mask_columns(*row) for row in more]
         data = tables.encode_table("masks", rows, {"key": key})
         storage.write_bytes(storage.join(out_uri, _path_of_more(manifest)), data)
         made["interpolated"] = {"labels": sum(map(len, (boxes for _, boxes, _ in more))),
                                 "sha256": sha256_of(data)}  # fmt: skip
-    parts = [tables.track_columns(frame, one.ids, one.labels) for frame, one in tracks]
+    parts = [tables.track_columns(frame, found.ids, found.labels) for frame, found in tracks]
     metadata = {"key": key, "made": made}
     data = tables.encode_table("tracks", parts, metadata)
     storage.write_bytes(storage.join(out_uri, path_of(manifest)), data)
