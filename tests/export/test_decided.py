@@ -177,70 +177,97 @@ def test_a_plain_name_is_the_dataset_and_its_folder_has_a_dot(database, tmp_path
         source_of(name)
 
 
-def test_what_is_empty_is_told_from_what_nobody_has_looked_at(database, tmp_path, monkeypatch):
-    """Frames 0 and 1 have labels, the machine has found nothing on 2 and 3."""
-    name = loaded(run_of(tmp_path, frames=4, each=(5, 5, 0, 0)))
+@pytest.fixture(scope="module")
+def with_empty(database, tmp_path_factory):
+    """Frames 0 and 1 have labels, the machine has found nothing on 2 and 3.
+
+    Ana has said that nothing is on 1 and 2, Ben has decided on two labels of 0.
+    """
+    folder = tmp_path_factory.mktemp("empty")
+    name = loaded(run_of(folder, frames=4, each=(5, 5, 0, 0)))
     dataset = open_dataset(name)
     build_queue(dataset, 10)
     rows = {one.frame_number: one.id for one in dataset}
     assert sorted(dataset.load_saved_view(NO_LABELS).values("frame_number")) == [2, 3]
-    monkeypatch.setenv("AUTOLABEL_REVIEWER", "ana")
-    asked = ask(dataset, "nothing_here", selected=[rows[1], rows[2]])["question"]
-    assert "5 labels there count as wrong" in asked
-    accept(*pick(name, 1, 0))
-    again = ask(dataset, "nothing_here", selected=[rows[1], rows[2]])["question"]
-    assert again == asked, "an accepted label is one label"
-    undo(dataset)
-    assert ask(dataset, "nothing_here", selected=[rows[1], rows[2]], confirmed=True)["ok"]
-    assert "already" in ask(dataset, "nothing_here", selected=[rows[1], rows[2]])["message"]
-    assert ask(dataset, "standing")["last"].startswith("nothing here")
-    monkeypatch.setenv("AUTOLABEL_REVIEWER", "ben")
-    accept(*pick(name, 0, 0))
-    reject(*pick(name, 0, 1))
+
+    def nothing_here(**how):
+        return ask(dataset, "nothing_here", selected=[rows[1], rows[2]], **how)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AUTOLABEL_REVIEWER", "ana")
+        asked = nothing_here()["question"]
+        assert "5 labels there count as wrong" in asked
+        accept(*pick(name, 1, 0))
+        assert nothing_here()["question"] == asked, "an accepted label is one label"
+        undo(dataset)
+        assert nothing_here(confirmed=True)["ok"]
+        assert "already" in nothing_here()["message"]
+        assert ask(dataset, "standing")["last"].startswith("nothing here")
+        patched.setenv("AUTOLABEL_REVIEWER", "ben")
+        accept(*pick(name, 0, 0))
+        reject(*pick(name, 0, 1))
     dataset.delete()
-    rebuild(name, str(tmp_path / "run"))
+    rebuild(name, str(folder / "run"))
+    return name
 
-    def exported(*options, format_="coco"):
-        target = tmp_path / f"to-{'-'.join(options)}-{format_}"
-        given = ["export", name, "--format", format_, "--pictures", "none", "--to", str(target)]
-        told = CliRunner().invoke(cli, [*given, "--json", *options])
-        assert told.exit_code == 0, told.output
-        report, said = json.loads(told.stdout), " ".join(told.stderr.split())
-        assert (AS_BACKGROUND in said) == ("undecided label" in report["left_out"])
-        return target, report
 
-    target, report = exported()
-    coco = json.loads((target / "annotations/instances.json").read_text())
-    empty = {one["frame_id"] for one in coco["images"] if one.get("confirmed_empty")}
+def exported(name, target, *options, format_="coco"):
+    """Export by the command; returns its report."""
+    given = ["export", name, "--format", format_, "--pictures", "none", "--to", str(target)]
+    told = CliRunner().invoke(cli, [*given, "--json", *options])
+    assert told.exit_code == 0, told.output
+    report, said = json.loads(told.stdout), " ".join(told.stderr.split())
+    assert (AS_BACKGROUND in said) == ("undecided label" in report["left_out"])
+    return report
+
+
+def coco_of(target):
+    return json.loads((target / "annotations/instances.json").read_text())
+
+
+def test_what_is_empty_is_told_from_what_nobody_has_looked_at(with_empty, tmp_path):
+    report = exported(with_empty, tmp_path)
+    empty = {one["frame_id"] for one in coco_of(tmp_path)["images"] if one.get("confirmed_empty")}
     assert (empty, report["frames_without_labels"]) == ({1, 2}, 3)
     assert [one.partition("@")[0] for one in report["confirmed_empty"]] == [
         "drive/000001.jpg", "drive/000002.jpg",
     ]  # fmt: skip
-    for options, frames, count in (
-        (["--reviewed"], [0, 1, 2], 1), (["--decisions", "accepted"], [0], 1),
-        (["--decisions", "empty"], [1, 2], 0), (["--decisions", "accepted,empty"], [0, 1, 2], 1),
-        (["--decisions", "rejected"], [0, 1], 6), (["--reviewers", "ben"], [0], 1),
-        (["--reviewers", "ana"], [1, 2], 0),
-        (["--decisions", "rejected", "--reviewers", "ben"], [0], 1),
-    ):  # fmt: skip
-        target, report = exported(*options)
-        coco = json.loads((target / "annotations/instances.json").read_text())
-        assert [one["frame_id"] for one in coco["images"]] == frames, options
-        assert len(coco["annotations"]) == count, options
-    target, _ = exported("--reviewed", format_="yolo")
-    sizes = {one.name[-5]: one.stat().st_size for one in target.rglob("labels/**/*.txt")}
+    assert {one["reviewer"] for one in decided_labels(with_empty)} == {"ana", "ben"}
+
+
+@pytest.mark.parametrize(
+    ("options", "frames", "count"),
+    [
+        ("--reviewed", [0, 1, 2], 1), ("--decisions accepted", [0], 1),
+        ("--decisions empty", [1, 2], 0), ("--decisions accepted,empty", [0, 1, 2], 1),
+        ("--decisions rejected", [0, 1], 6), ("--reviewers ben", [0], 1),
+        ("--reviewers ana", [1, 2], 0), ("--decisions rejected --reviewers ben", [0], 1),
+    ],
+)  # fmt: skip
+def test_an_export_takes_the_decisions_asked_for(with_empty, tmp_path, options, frames, count):
+    exported(with_empty, tmp_path, *options.split())
+    coco = coco_of(tmp_path)
+    assert [one["frame_id"] for one in coco["images"]] == frames
+    assert len(coco["annotations"]) == count
+
+
+def test_each_format_says_which_frames_are_empty(with_empty, tmp_path):
+    exported(with_empty, tmp_path / "yolo", "--reviewed", format_="yolo")
+    sizes = {one.name[-5]: one.stat().st_size for one in tmp_path.rglob("labels/**/*.txt")}
     assert (sorted(sizes), sizes["1"], sizes["2"]) == (["0", "1", "2"], 0, 0)
-    target, _ = exported(format_="label-studio")
-    tasks = json.loads((target / "tasks.json").read_text())
+    for format_ in ("label-studio", "fiftyone"):
+        exported(with_empty, tmp_path / format_, format_=format_)
+    tasks = json.loads((tmp_path / "label-studio" / "tasks.json").read_text())
     answers = {one["data"]["frame_id"]: len(one["annotations"]) for one in tasks}
     assert answers == {0: 1, 1: 1, 2: 1, 3: 0}
-    target, _ = exported(format_="fiftyone")
-    samples = json.loads((target / "samples.json").read_text())["samples"]
+    samples = json.loads((tmp_path / "fiftyone" / "samples.json").read_text())["samples"]
     assert [one["tags"] for one in samples] == [[], ["confirmed_empty"], ["confirmed_empty"], []]
-    wrong = CliRunner().invoke(cli, ["export", name, "--format", "coco", "--to", "x",
-                                     "--decisions", "fine"])  # fmt: skip
+
+
+def test_a_decision_that_there_is_not_is_refused():
+    given = ["export", "x", "--format", "coco", "--to", "x", "--decisions", "fine"]
+    wrong = CliRunner().invoke(cli, given)
     assert (wrong.exit_code, "fine is none of accepted" in wrong.output) == (2, True)
-    assert {one["reviewer"] for one in decided_labels(name)} == {"ana", "ben"}
 
 
 def test_a_dataset_is_scored_with_what_people_decided(name, tmp_path):
