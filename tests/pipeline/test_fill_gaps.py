@@ -35,12 +35,16 @@ def job_of(out, gap_frames):
     )
 
 
-def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memory, monkeypatch):
-    asked = []
+FRAMES = [
+    labeled(i) if i in {1, 3, 5} else labeled(i, ("car", moved(RAIL, 10 * i))) for i in range(7)
+]
+LEFT = {"mask unlike those before and after": 1, "the picture is another one by now": 1}
 
-    def found(frames):
-        paths = {one.uri: f"/cache/{one.index}.jpg" for one in frames if one.index != gone}
-        return Pictures(paths, frozenset(one.uri for one in frames if one.index == 5))
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the model was asked for; the pictures of all frames come, that of 5 is another one."""
+    asked = []
 
     def segmented(segmenter, todo, read_image, *, turn):
         assert segmenter.model == "m"
@@ -52,45 +56,63 @@ def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memor
                 mask[360:] = 0  # half of it: not what is before and after
             yield LabeledFrame(frame, boxes, labeled(0, ("car", RAIL), masks=[mask]).masks)
 
-    gone = 1
-    monkeypatch.setattr("tasks.dataset.recorded_frames.find_pictures", found)
     monkeypatch.setattr("tasks.masks.segment.segment_frames", segmented)
-    lost = {1, 3, 5}
-    frames = [
-        labeled(i) if i in lost else labeled(i, ("car", moved(RAIL, 10 * i))) for i in range(7)
-    ]
-    manifest = stored(memory, frames, 3)
-    outcome = SequenceOutcome("drive", manifest)
+    fetch_all_but(monkeypatch, None)
+    return asked
+
+
+def fetch_all_but(monkeypatch, gone):
+    def found(frames):
+        paths = {one.uri: f"/cache/{one.index}.jpg" for one in frames if one.index != gone}
+        return Pictures(paths, frozenset(one.uri for one in frames if one.index == 5))
+
+    monkeypatch.setattr("tasks.dataset.recorded_frames.find_pictures", found)
+
+
+def test_gaps_are_filled_where_the_mask_fits_and_what_is_left_is_told(memory, asked):
+    manifest = stored(memory, FRAMES, 3)
     write_report(memory, manifest, {"sequence": "drive"})
-    with pytest.raises(NotFetchedError, match=r"1\.jpg cannot be fetched"):
-        track_sequence(job_of(memory, 1), outcome)
-    assert read_tracks(memory, manifest) is None, "nothing rather than less than there will be"
-    gone, asked = -1, []
-    done = track_sequence(job_of(memory, 1), outcome)
-    assert (done.tracks, done.filled) == (1, 1)
+    done = track_sequence(job_of(memory, 1), SequenceOutcome("drive", manifest))
+    assert (done.tracks, done.filled, done.not_filled) == (1, 1, LEFT)
     assert done.masks == "0 masks, 1 filled in gaps"
-    left = {"mask unlike those before and after": 1, "the picture is another one by now": 1}
-    assert done.not_filled == left
     (report,) = read_reports(memory, STAMP.run_key)
-    assert report == {"sequence": "drive", "gaps": {"filled": 1, "not_filled": left}}
+    assert report == {"sequence": "drive", "gaps": {"filled": 1, "not_filled": LEFT}}
     assert not done.is_in({manifest.version}), "a dataset with the labels lacks these tracks"
     assert asked == [(i, ("car",), [list(moved(RAIL, 10 * i))]) for i in (1, 3)]
     found = read_tracks(memory, manifest)
-    made = [found.joined(one) for one in frames]
+    made = [found.joined(one) for one in FRAMES]
     assert [one.interpolated for one in made] == [0, 1, 0, 0, 0, 0, 0]
     assert made[1].boxes.track_ids.tolist() == made[0].boxes.track_ids.tolist() == [1]
     np.testing.assert_array_equal(made[1].masks.area_px, made[0].masks.area_px)
-    uri = storage.join(memory, path_of(manifest))
-    before = storage.read_bytes(uri)
-    again = track_sequence(job_of(memory, 1), outcome)
-    assert (again.tracks, again.filled, again.not_filled) == (1, 1, left)
-    assert again.is_in({manifest.version})
-    assert (len(asked), storage.read_bytes(uri)) == (2, before), "what is there is kept"
 
-    plain = stored(memory, frames, 7)
-    track_sequence(job_of(memory, 0), SequenceOutcome("drive", plain))
+
+def test_gaps_whose_picture_does_not_come_leave_nothing_rather_than_less_than_there_will_be(
+    memory, asked, monkeypatch
+):
+    fetch_all_but(monkeypatch, 1)
+    manifest = stored(memory, FRAMES, 3)
+    with pytest.raises(NotFetchedError, match=r"1\.jpg cannot be fetched"):
+        track_sequence(job_of(memory, 1), SequenceOutcome("drive", manifest))
+    assert read_tracks(memory, manifest) is None
+
+
+def test_gaps_that_were_filled_are_kept(memory, asked):
+    manifest = stored(memory, FRAMES, 3)
+    outcome = SequenceOutcome("drive", manifest)
+    track_sequence(job_of(memory, 1), outcome)
+    before = storage.read_bytes(storage.join(memory, path_of(manifest)))
+    again = track_sequence(job_of(memory, 1), outcome)
+    assert (again.tracks, again.filled, again.not_filled) == (1, 1, LEFT)
+    assert again.is_in({manifest.version})
+    assert storage.read_bytes(storage.join(memory, path_of(manifest))) == before
     assert len(asked) == 2
-    assert not any(read_tracks(memory, plain).joined(one).interpolated for one in frames)
+
+
+def test_gaps_are_not_filled_unasked(memory, asked):
+    manifest = stored(memory, FRAMES, 7)
+    track_sequence(job_of(memory, 0), SequenceOutcome("drive", manifest))
+    assert not asked
+    assert not any(read_tracks(memory, manifest).joined(one).interpolated for one in FRAMES)
 
 
 def test_another_tracker_is_another_key(tmp_path, monkeypatch):
