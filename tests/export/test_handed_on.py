@@ -248,22 +248,13 @@ def test_t4_joins_the_frames_of_an_excerpt_as_all_were_joined(database, tmp_path
     assert len(samples) == 3, "the frame of B belongs to one of A that is not exported"
 
 
-def test_suffixes_stay_as_they_are_and_the_source_is_found_by_them(tmp_path):
+def test_a_picture_of_an_export_is_found_in_its_source_by_its_suffix(tmp_path):
     source = run_of(tmp_path, frames=2, files="up {}.JPG")
-    export(source, "coco", str(tmp_path / "to"), NOTHING, images="none")
-    images = json.loads((tmp_path / "to/annotations/instances.json").read_text())["images"]
-    assert [one["file_name"] for one in images] == ["drive/up 0.JPG", "drive/up 1.JPG"]
-    for folder in (tmp_path / "in", tmp_path / "in/drive"):
-        for one in images:
-            path = tmp_path / "in" / one["file_name"]
-            assert find_image(folder, one["file_name"]) == path
-
-
-def test_an_export_with_splits_is_measured_on_its_source(tmp_path):
-    export(run_of(tmp_path), "coco", str(tmp_path / "to"), Choice(splits={"train": 1}))
+    export(source, "coco", str(tmp_path / "to"), Choice(splits={"train": 1}))
     read = json.loads((tmp_path / "to/annotations/instances_train.json").read_text())
-    name = read["images"][0]["file_name"]
-    assert find_image(tmp_path / "in", name) == tmp_path / "in/drive/000000.jpg"
+    for folder in (tmp_path / "in", tmp_path / "in/drive"):
+        found = [find_image(folder, one["file_name"]) for one in read["images"]]
+        assert found == [tmp_path / f"in/drive/up {number}.JPG" for number in range(2)]
 
 
 def test_boxes_of_an_export_fit_the_frames_of_a_sequence_that_is_called_otherwise(tmp_path):
