@@ -49,9 +49,6 @@ class BackfillParams(BaseModel):
     retry_quarantined: bool = Field(
         default=False, description="Try sequences again that were given up."
     )
-    usd_per_gpu_hour: float | None = Field(
-        default=None, gt=0, description="Price per GPU hour, for the estimate."
-    )
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

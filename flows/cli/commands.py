@@ -1,7 +1,6 @@
 """How commands tell of themselves: what most people need stands first in `--help`."""
 
 import difflib
-from collections.abc import Collection
 from typing import Any
 
 import click
@@ -36,12 +35,6 @@ class Command(click.Command):
                 formatter.write_dl(advanced)
 
 
-def suggestion(word: str, known: Collection[str]) -> str:
-    """Say which known word a wrong one is like, or ""."""
-    alike = difflib.get_close_matches(word, known, n=1)
-    return f" Did you mean '{alike[0]}'?" if alike else ""
-
-
 class Group(click.Group):
     """A group that suggests a command for an unknown one."""
 
@@ -53,5 +46,7 @@ class Group(click.Group):
         """Find the command that the first word names."""
         word, known = args[0], self.list_commands(ctx)
         if word not in known and not word.startswith("-"):
-            ctx.fail(f"No such command '{word}'.{suggestion(word, known)}")
+            alike = difflib.get_close_matches(word, known, n=1)
+            meant = f" Did you mean '{alike[0]}'?" if alike else ""
+            ctx.fail(f"No such command '{word}'.{meant}")
         return super().resolve_command(ctx, args)

@@ -51,7 +51,7 @@ def command(out: str | None, since: str | None, as_json: bool) -> None:
     from flows.server.client import asked_once
     from flows.server.status import collect_status
 
-    hours = HOURS if since is None else hours_since(since)
+    hours = HOURS if since is None else _hours_since(since)
     died = has_died()
     if died:
         say(
@@ -91,20 +91,12 @@ def command(out: str | None, since: str | None, as_json: bool) -> None:
     sys.exit(1 if died or any(todo) else 0)
 
 
-def hours_since(text: str) -> float:
-    """Return how long ago a date or moment was.
-
-    Raises:
-        UsageError: the text is none, or of the future.
-
-    """
+def _hours_since(text: str) -> float:
     try:
-        hours = (time.time() - nanoseconds(datetime.fromisoformat(text)) / 1e9) / 3600
+        moment_ns = nanoseconds(datetime.fromisoformat(text))
     except ValueError as error:
         raise click.UsageError(f"--since: {error}") from error
-    if hours < 0:
-        raise click.UsageError(f"--since: {text} is not past yet")
-    return hours
+    return (time.time() - moment_ns / 1e9) / 3600
 
 
 def _show_all(status: dict[str, Any], hours: float) -> None:

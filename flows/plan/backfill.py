@@ -144,15 +144,9 @@ class BackfillPlan:
         """Estimated hours of one worker."""
         return self.frames * self.rate.seconds_per_frame / 3600
 
-    @property
-    def cost_usd(self) -> float | None:
-        """Estimated cost, where a price is known."""
-        price = self.params.usd_per_gpu_hour
-        return None if price is None else self.gpu_hours * price
-
     def as_json(self) -> dict[str, Any]:
         """Plain values, as `autolabel backfill --json` prints them."""
-        cost, matching = self.cost_usd, self.survey.matching
+        matching = self.survey.matching
         return {
             "run_key": self.stamp.run_key,
             "model": asdict(self.stamp.model) if self.stamp.model else None,
@@ -173,7 +167,6 @@ class BackfillPlan:
             "frames_estimated": self.frames_estimated,
             "shards": len(self.shards),
             "gpu_hours": round(self.gpu_hours, 6),
-            "cost_usd": None if cost is None else round(cost, 2),
             "seconds_per_frame": round(self.rate.seconds_per_frame, 6),
             "rate_measured_on_frames": self.rate.frames,
             "passed_over": passed_over_json(self.survey.passed_over),

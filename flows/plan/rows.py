@@ -39,8 +39,6 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     )
     yield "shards", f"{len(plan.shards):,}{longest}"
     yield "worker time", f"{_time_told(plan.gpu_hours * 3600)}  ({plan.rate.text})"
-    if plan.cost_usd is not None:
-        yield "cost", f"{plan.cost_usd:,.2f} USD"
     if plan.hidden:
         yield "left out", f"{plan.hidden:,} not labeled, outside the dates ({plan.hidden_one})"
     if plan.undated:

@@ -41,6 +41,7 @@ __all__ = ["TritonPythonModel"]
 # Requests in one batch, how long one may wait for others to share its batch, and how many may wait
 # for a model; more are refused.
 _MOST_BATCHED, _QUEUE_DELAY_US, _MOST_WAITING = 16, 500, 1024
+_INSTANCES = 2  # processes of a model on each device: while one segments, another answers clicks
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,11 @@ class RepositoryOptions:
     Attributes:
         settings: of every model, but what it is and what it is served as.
         gpus: CUDA devices. None: the CPU.
-        instances: processes of a model on each device; while one segments, another answers clicks.
 
     """
 
     settings: ModelSettings = field(default_factory=ModelSettings)
     gpus: tuple[int, ...] = ()
-    instances: int = 2
 
 
 def write_repository(
@@ -150,7 +149,7 @@ def _tensor(of: str, name: str, form: tuple[str, tuple[int, ...]]) -> str:
 def _instances(options: RepositoryOptions) -> str:
     kind = "KIND_GPU" if options.gpus else "KIND_CPU"
     gpus = f" gpus: [ {', '.join(map(str, options.gpus))} ]" if options.gpus else ""
-    return f"instance_group {{ count: {options.instances} kind: {kind}{gpus} }}\n"
+    return f"instance_group {{ count: {_INSTANCES} kind: {kind}{gpus} }}\n"
 
 
 _README = """# SAM 2 model repository

@@ -1,7 +1,6 @@
 """Which model labels, and the one copy of it that a run keeps warm."""
 
 import threading
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,6 @@ class ModelChoice:
         reason: why this model and this backend, for the user.
         close_ups: as in `load_backend`.
         allow_uncertified: label with it whatever its certificate says.
-        triton_urls: as in `load_backend`.
 
     """
 
@@ -53,7 +51,6 @@ class ModelChoice:
     reason: str = field(compare=False)
     close_ups: bool | None = None
     allow_uncertified: bool = False
-    triton_urls: tuple[str, ...] = ()
 
 
 def choose_model(
@@ -62,7 +59,6 @@ def choose_model(
     precision: str = "auto",
     *,
     close_ups: bool | None = None,
-    triton_urls: Sequence[str] = (),
 ) -> ModelChoice:
     """Find the model and what runs it, without reading weights into memory.
 
@@ -73,7 +69,6 @@ def choose_model(
             `sam2_core.backend_choice.BACKENDS`.
         precision: auto, fp32 or fp16.
         close_ups: take each box in a crop of its own; None: where the model can.
-        triton_urls: servers of the backend "triton".
 
     Raises:
         AutolabelError: there is no such model, or this backend cannot run here.
@@ -85,7 +80,7 @@ def choose_model(
         return choose_model(model.removesuffix(WHOLE_FRAMES), backend, precision, close_ups=False)
     chosen, reason = choose_backend(asked_for(model, backend))
     if chosen == TRITON:
-        return _served_choice(model, precision, triton_urls)
+        return _served_choice(model, precision)
     if model == "auto":
         model, why = best_here(Wanted(precision_for(chosen, precision)), chosen)
         reason = f"{why}; {reason}"
@@ -97,16 +92,15 @@ def choose_model(
     return ModelChoice(str(folder.path), chosen, wanted.precision, stamp, reason, close_ups)
 
 
-def _served_choice(model: str, precision: str, urls: Sequence[str]) -> ModelChoice:
+def _served_choice(model: str, precision: str) -> ModelChoice:
     from sam2_core.backends.triton_backend import find_served, server_urls
 
-    urls = server_urls(urls)
+    urls = server_urls()
     models = (*BY_QUALITY, BUNDLED) if model == "auto" else (model,)
     name, served = find_served(models, precision, urls)
     reason = f"served by {', '.join(urls)}"
     return ModelChoice(
-        name, TRITON, served.stamp.precision, served.stamp, reason, served.close_ups,
-        triton_urls=tuple(urls),
+        name, TRITON, served.stamp.precision, served.stamp, reason, served.close_ups
     )  # fmt: skip
 
 
@@ -253,8 +247,7 @@ def load_segmenter(choice: ModelChoice) -> Segmenter:
     from sam2_core.load import load_backend
 
     backend = load_backend(
-        choice.source, choice.backend, choice.precision, close_ups=choice.close_ups,
-        triton_urls=choice.triton_urls,
+        choice.source, choice.backend, choice.precision, close_ups=choice.close_ups
     )  # fmt: skip
     _refuse_another(choice, backend.info.stamp)
     return Segmenter(backend)

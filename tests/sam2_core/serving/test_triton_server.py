@@ -13,7 +13,7 @@ from sam2_core.clicks import OpenImage
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.client import Sam2Client, SentImage, as_prompts
-from sam2_core.serving.contract import text_in, text_tensor
+from sam2_core.serving.contract import URLS_VARIABLE, text_in, text_tensor
 from sam2_core.serving.server_process import SHARED_MEMORY
 from sam2_core.serving.transport import (
     Call,
@@ -105,10 +105,11 @@ def test_the_first_of_several_models_that_is_served_is_taken(server):
 
 def test_a_server_that_runs_another_precision_or_code_is_refused(server, monkeypatch):
     urls = [server["grpc"]]
+    monkeypatch.setenv(URLS_VARIABLE, server["grpc"])
     with pytest.raises(AutolabelError, match="fp32, not in fp16"):
         load_backend("compact", "triton", "fp16", triton_urls=urls)
     with pytest.raises(AutolabelError, match="autolabel serve tiny"):
-        choose_model("tiny", "triton", triton_urls=urls)
+        choose_model("tiny", "triton")
     monkeypatch.setattr("sam2_core.backends.triton_backend.LABELS_VERSION", "another")
     with pytest.raises(AutolabelError, match="install the same one on both sides"):
         load_backend("compact", "triton", triton_urls=urls)

@@ -101,14 +101,14 @@ def test_models_have_names_that_a_server_takes():
 
 
 def test_a_repository_holds_several_models_and_all_that_was_asked_for(tmp_path):
-    options = RepositoryOptions(ModelSettings(backend="tensorrt", precision="fp16"), (0, 2), 3)
+    options = RepositoryOptions(ModelSettings(backend="tensorrt", precision="fp16"), (0, 2))
     names = write_repository(tmp_path, ["compact", "compact:whole"], options)
     write_repository(tmp_path, ["compact"], options)
     assert names == ["sam2_compact", "sam2_compact_whole"]
     text = (tmp_path / "sam2_compact_whole" / "config.pbtxt").read_text()
     for part in (
         'name: "sam2_compact_whole"',
-        "instance_group { count: 3 kind: KIND_GPU gpus: [ 0, 2 ] }",
+        "instance_group { count: 2 kind: KIND_GPU gpus: [ 0, 2 ] }",
         "dynamic_batching", 'value { string_value: "tensorrt" }',
         "version_policy { latest { num_versions: 2 } }", 'string_value: "compact:whole"',
     ):  # fmt: skip
