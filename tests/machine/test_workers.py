@@ -14,7 +14,7 @@ import pytest
 from flows.cli import status
 from flows.cli.worker import command
 from flows.machine import programs, services
-from flows.machine.programs import UnlistedError, gpu_ids, workers
+from flows.machine.programs import NUMBER, WORKER_NUMBER, UnlistedError, gpu_ids, workers
 from flows.machine.services import refused_workers, wait_until
 from flows.server import worker
 from flows.server.worker import Worker
@@ -112,8 +112,9 @@ def test_workers_share_gpus_and_cores_and_each_has_a_port_for_metrics(monkeypatc
 def test_there_is_a_worker_for_each_gpu_and_a_port_for_each(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,MIG-aa")
     found = workers("gpu")
-    assert (found.count, found.environment) == (2, {"CUDA_VISIBLE_DEVICES": "0,MIG-aa"})
-    assert (workers("cpu").count, workers("cpu").environment) == (1, {})
+    own = {WORKER_NUMBER: NUMBER}  # of each
+    assert (found.count, found.environment) == (2, own | {"CUDA_VISIBLE_DEVICES": "0,MIG-aa"})
+    assert (workers("cpu").count, workers("cpu").environment) == (1, own)
     for given in ("0", "65536", "many", "-1", "9414.5"):
         monkeypatch.setenv("AUTOLABEL_METRICS_PORT", given)
         with pytest.raises(AutolabelError, match=f"AUTOLABEL_METRICS_PORT={given}: expected a"):
