@@ -94,13 +94,14 @@ def _targets(capabilities: str | None) -> list[str]:
 
 
 def _build(folder: ModelFolder, target: str, note: Callable[[str], None]) -> list[dict[str, Any]]:
+    from sam2_core.backends.onnx_batches import in_batches
     from sam2_core.backends.tensorrt_backend import build_all, engines_folder, network_engine
     from sam2_core.backends.tensorrt_engines import check_engine
 
     paths = build_all(folder, target, note)
     detector = resolve_detector("compact").read()
     note(f"building the detector for {target}")
-    paths["detector"] = network_engine(detector, target, engines_folder(folder.cache))
+    paths["detector"] = network_engine(in_batches(detector), target, engines_folder(folder.cache))
     for path in paths.values():  # those of an earlier build may have been damaged since
         check_engine(path, target)
     return [

@@ -19,7 +19,7 @@ _METAVARS = {
     "out": "URL", "dataset": "NAME", "root": "URL", "model": "MODEL", "detector": "MODEL",
     "boxes": "URL", "box_names": "FILE", "prompt": "TEXTS", "frames": "SLICE", "min_score": "SCORE",
     "clean_masks": "SHARE", "since": "DATE", "until": "DATE", "sequences": "GLOB",
-    "shard_minutes": "MINUTES",
+    "shard_minutes": "MINUTES", "detector_classes": "NAMES",
 }  # fmt: skip
 # What stands first in the help of commands that label.
 LABEL_FIRST = "out dataset no_dataset model detector boxes classes"

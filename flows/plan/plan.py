@@ -183,7 +183,7 @@ def job_of(
         imported = context.imported(params.boxes, params.box_names or "")
         boxes, version = imported.stamp, imported.version
     else:
-        if params.wanted_classes:
+        if params.wanted_classes or params.detector:  # a file of no form is refused now
             context.detectors.load(params.detector_name).class_mask(params.wanted_classes)
         boxes = resolve_detector(params.detector_name).stamp
     versions = library_versions(model.backend, detects=detects)

@@ -11,6 +11,8 @@ import numpy as np
 from sam2_core.types import BOX_POINTS
 
 Shape = tuple[int, ...]
+# Of a frame in a network's input, in its pixels: left, top, width, height.
+Place = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)

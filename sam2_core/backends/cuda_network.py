@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.arrays import Rows
-from sam2_core.backends.cuda_graphs import Graph, Shape
+from sam2_core.backends.cuda_graphs import Graph, Place, Shape
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.onnxruntime_backend import open_session
 from sam2_core.backends.onnxruntime_graphs import FixedGraph, cuda_provider
@@ -62,6 +62,7 @@ class CudaNetwork:
         data: its bytes.
         gpu: the device.
         shapes: sizes but the first of its input and its output.
+        buckets: numbers of images that it takes, ascending.
         providers: ONNX Runtime's; CUDA on the device's stream when None.
         captured: as a CUDA graph for each number of images.
         graph: what runs it, where that is not ONNX Runtime.
@@ -70,31 +71,29 @@ class CudaNetwork:
 
     def __init__(
         self, path: Path, data: bytes, gpu: Gpu, shapes: dict[str, Shape],
-        providers: Sequence[Any] | None = None, *, captured: bool = True,
-        graph: Graph | None = None,
+        providers: Sequence[Any] | None = None, *, buckets: Sequence[int] = BUCKETS,
+        captured: bool = True, graph: Graph | None = None,
     ) -> None:  # fmt: skip
         self.path, self.gpu, self._data = path, gpu, data
         self._providers, self._captured = providers, captured
-        self._most = BUCKETS[-1]
+        self.buckets, self._most = buckets, buckets[-1]
         self._graph: Graph = graph or gpu.run(lambda: FixedGraph(self._open, gpu, shapes))
         self._input, self._output = list(self._graph.declared)
 
     def _open(self) -> Any:
-        from sam2_core.backends.onnx_batches import in_batches
-
         providers = self._providers
         if providers is None:
             providers = cuda_provider(self.gpu.stream, captured=self._captured, tf32=True)
-        return open_session(self.path, None, providers, model=in_batches(self._data))
+        return open_session(self.path, None, providers, model=self._data)
 
     def start(
-        self, frames: Sequence[StagedFrame], scaled_wh: Sequence[tuple[int, int]], least: float
+        self, frames: Sequence[StagedFrame], places: Sequence[Place], least: float
     ) -> Callable[[], list[LikelyRows]]:
         """Queue frames.
 
         Args:
             frames: any number.
-            scaled_wh: the size of each in the network's input.
+            places: of each in the network's input.
             least: product of objectness and class score that a row needs to be of interest.
 
         Returns:
@@ -109,7 +108,7 @@ class CudaNetwork:
         while start < len(frames):
             count = self._most  # another thread may halve it meanwhile
             some = slice(start, start + count)
-            queue = partial(self._queue, frames[some], scaled_wh[some], least)
+            queue = partial(self._queue, frames[some], places[some], least)
             try:
                 parts.append(self.gpu.run_beside([self._graph], queue))
             except DeviceMemoryError:
@@ -123,18 +122,18 @@ class CudaNetwork:
 
     def warm_up(self) -> None:
         """Capture every number of images, before there are frames."""
-        for bucket in BUCKETS:
+        for bucket in self.buckets:
             counts = dict.fromkeys(self._graph.declared, bucket)
             bound = self.gpu.run(partial(self._graph.bound, counts))
             self.gpu.run(bound.run)
 
     def _queue(
-        self, frames: Sequence[StagedFrame], scaled_wh: Sequence[tuple[int, int]], least: float
+        self, frames: Sequence[StagedFrame], places: Sequence[Place], least: float
     ) -> Callable[[], list[LikelyRows]]:
-        bucket = bucket_for(len(frames), BUCKETS)
+        bucket = bucket_for(len(frames), self.buckets)
         bound = self._graph.bound(dict.fromkeys(self._graph.declared, bucket))
         target, output = bound.tensors[self._input], bound.tensors[self._output]
-        kept = self.gpu.letterboxes(frames, scaled_wh, target.address, target.row[1:])
+        kept = self.gpu.letterboxes(frames, places, target.address, target.row[1:])
         bound.run()
         shape = (len(frames), output.row[0], output.row[1])
         counts, picked = self.gpu.likely(output.address, shape, least, output.row[0])

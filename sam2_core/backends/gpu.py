@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.backends.cuda_device import FLOAT, INT, POINTER, CudaDevice, Event
-from sam2_core.backends.cuda_graphs import Graph
+from sam2_core.backends.cuda_graphs import Graph, Place
 from sam2_core.backends.device_owner import DEVICE_OWNER, DeviceOwner
 from sam2_core.backends.kept_frames import KeptFrames
 from sam2_core.backends.pixel_kernels import SOURCE
@@ -214,18 +214,18 @@ class Gpu:
     def letterboxes(
         self,
         frames: Sequence[StagedFrame],
-        scaled_wh: Sequence[tuple[int, int]],
+        places: Sequence[Place],
         target: int,
         size_hw: Sequence[int],
     ) -> list[Any]:
         """Queue frames as letterboxed BGR planes (V, 3, H, W) at an address; as `squares`."""
         slot, kept = self._described([frame.whole() for frame in frames])
-        sizes = self.memory(8 * len(frames))
-        kept += [sizes, self.upload(sizes.address, np.asarray(scaled_wh, np.int32))]
+        placed = self.memory(16 * len(frames))
+        kept += [placed, self.upload(placed.address, np.asarray(places, np.int32))]
         height, width = size_hw
         blocks = (-(-width // _THREADS[0]), -(-height // _THREADS[1]), len(frames))
         arguments = (
-            (slot.address, POINTER), (sizes.address, POINTER), (target, POINTER),
+            (slot.address, POINTER), (placed.address, POINTER), (target, POINTER),
             (width, INT), (height, INT),
         )  # fmt: skip
         kernel = self.kernels["letterboxes"]

@@ -75,21 +75,22 @@ __device__ inline void between(int cell, int from, int to, int* first, int* shar
     *share = (int)rintf(rest * 2048.0f);
 }
 
-// Whole frames scaled into the top left of (V, 3, height, width) BGR, whole numbers of 0 to 255,
-// grey 114 around. `scaled_wh` are two numbers for each frame.
+// Whole frames scaled into a place in (V, 3, height, width) BGR, whole numbers of 0 to 255, grey
+// 114 around. `places` are left, top, width and height for each frame.
 extern "C" __global__ void letterboxes(
-    const View* views, const int* scaled_wh, float* out, int width, int height
+    const View* views, const int* places, float* out, int width, int height
 ) {
     int x = blockIdx.x * blockDim.x + threadIdx.x;
     int y = blockIdx.y * blockDim.y + threadIdx.y;
     if (x >= width || y >= height) return;
     View view = views[blockIdx.z];
-    int to_x = scaled_wh[2 * blockIdx.z], to_y = scaled_wh[2 * blockIdx.z + 1];
+    const int* place = places + 4 * blockIdx.z;
+    int to_x = place[2], to_y = place[3], in_x = x - place[0], in_y = y - place[1];
     int value[3] = {114, 114, 114};
-    if (x < to_x && y < to_y) {
+    if (in_x >= 0 && in_y >= 0 && in_x < to_x && in_y < to_y) {
         int left, top, share_x, share_y;
-        between(x, view.width, to_x, &left, &share_x);
-        between(y, view.height, to_y, &top, &share_y);
+        between(in_x, view.width, to_x, &left, &share_x);
+        between(in_y, view.height, to_y, &top, &share_y);
         int right = share_x ? left + 1 : left, bottom = share_y ? top + 1 : top;
         const unsigned char* upper = view.pixels + (long long)top * view.width * 3;
         const unsigned char* lower = view.pixels + (long long)bottom * view.width * 3;

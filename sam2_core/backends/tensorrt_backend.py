@@ -5,14 +5,13 @@ Importing this needs TensorRT (`sam2_core.backend_choice.require_tensorrt`).
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sam2_core.backends.cuda_backend import Buckets, CudaBackend, buckets_for, graphs_of
 from sam2_core.backends.cuda_network import BUCKETS, CudaNetwork
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.onnx_batches import in_batches
 from sam2_core.backends.tensorrt_engines import NAME_AND_VERSION, NETWORK, build_engine, target_of
 from sam2_core.backends.tensorrt_runtime import LoadedEngine, load_engines
 from sam2_core.cache import cache_folder, write_whole
@@ -56,27 +55,31 @@ def build_all(folder: ModelFolder, target: str, note: Callable[[str], None]) -> 
     }  # fmt: skip
 
 
-def network_engine(data: bytes, target: str, engines: Path) -> Path:
+def network_engine(
+    model: bytes, target: str, engines: Path, images: Sequence[int] = BUCKETS
+) -> Path:
     """Return the engine of a network, such as a detector, from the cache where it was built before.
 
     Args:
-        data: bytes of the ONNX file; of one image, or any number.
+        model: bytes of the ONNX file.
         target: see `build_engine`.
         engines: the cache of engines.
+        images: numbers of images that it takes.
 
     Raises:
         AutolabelError: TensorRT cannot build it.
 
     """
-    model = in_batches(data)
     graph = engines / "networks" / f"{hashlib.sha256(model).hexdigest()[:16]}.onnx"
     if not graph.is_file():
         write_whole(graph, model)
-    buckets = Buckets(images=BUCKETS)
+    buckets = Buckets(images=tuple(images))
     return build_engine(graph, NETWORK, target=target, engines_dir=engines, buckets=buckets)
 
 
-def tensorrt_network(path: Path, data: bytes, gpu: Gpu, engines: Path) -> CudaNetwork:
+def tensorrt_network(
+    path: Path, data: bytes, gpu: Gpu, engines: Path, images: Sequence[int] = BUCKETS
+) -> CudaNetwork:
     """Load a network on TensorRT, building its engine first where there is none.
 
     Args:
@@ -84,6 +87,7 @@ def tensorrt_network(path: Path, data: bytes, gpu: Gpu, engines: Path) -> CudaNe
         data: its bytes.
         gpu: the device.
         engines: the cache of engines.
+        images: numbers of images that it takes.
 
     Raises:
         AutolabelError: TensorRT cannot build or load it.
@@ -91,7 +95,7 @@ def tensorrt_network(path: Path, data: bytes, gpu: Gpu, engines: Path) -> CudaNe
     """
 
     def load() -> LoadedEngine:
-        built = network_engine(data, target_of(gpu.device), engines)
+        built = network_engine(data, target_of(gpu.device), engines, images)
         return load_engines({NETWORK: built}, gpu)[NETWORK]
 
-    return CudaNetwork(path, data, gpu, {}, graph=gpu.run(load))
+    return CudaNetwork(path, data, gpu, {}, buckets=images, graph=gpu.run(load))

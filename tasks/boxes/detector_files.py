@@ -1,6 +1,7 @@
 """Detectors by name: official YOLOX releases, the bundled one, or any file.
 
-`PATH#TEXT, TEXT` is an open-vocabulary detector with the texts that it looks for.
+`PATH#TEXT, TEXT` is an open-vocabulary detector with the texts that it looks for,
+`PATH#=NAME, NAME` one with names for its classes.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class DetectorFile:
     Attributes:
         name, path, sha256: of its file.
         prompts: texts that it looks for; () where its classes are its own.
-        texts: digest of the prompts and of the files that they go through.
+        texts: digest of the prompts, or the names, and of the files beside it.
+        names: of its classes, where they are not those of its metadata.
 
     """
 
@@ -61,6 +63,7 @@ class DetectorFile:
     sha256: str
     prompts: tuple[str, ...] = ()
     texts: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def stamp(self) -> str:
@@ -129,9 +132,11 @@ def takes_text(inputs: Mapping[str, Any]) -> bool:
     return "input_ids" in inputs or any(name in inputs for name in EMBEDDINGS)
 
 
-def with_prompt(name_or_path: str, prompt: str | None) -> str:
-    """Name a detector together with the texts that it looks for."""
-    return f"{name_or_path}#{', '.join(prompts_in(prompt))}" if prompt else name_or_path
+def with_prompt(name_or_path: str, prompt: str | None, names: str | None = None) -> str:
+    """Name a detector together with the texts that it looks for, or the names of its classes."""
+    texts = prompt or names
+    mark = "" if prompt else "="
+    return f"{name_or_path}#{mark}{', '.join(prompts_in(texts))}" if texts else name_or_path
 
 
 def resolve_detector(name_or_path: str) -> DetectorFile:
@@ -164,6 +169,7 @@ def resolve_detector(name_or_path: str) -> DetectorFile:
         )
     digest = verify(path)
     name = name if bundled else re.sub(r"\W+", "_", path.stem)
-    prompts = prompts_in(prompt) if prompt else ()
-    texts = prompt_digest(path, prompts) if prompts else ""
-    return DetectorFile(name, path, digest, prompts, texts)
+    names = prompts_in(prompt[1:]) if prompt.startswith("=") else ()
+    prompts = prompts_in(prompt) if prompt and not names else ()
+    texts = prompt_digest(path, names or prompts) if prompt else ""
+    return DetectorFile(name, path, digest, prompts, texts, names)

@@ -93,7 +93,9 @@ class PromptedDetector(AnyDetector):
         values = (resized.astype(np.float32) / 255 - mean) / deviation
         planes = np.zeros((3, *input_hw), np.float32)
         planes[:, : scaled_wh[1], : scaled_wh[0]] = values.transpose(2, 0, 1)
-        return Letterboxed(planes, scaled_wh[0] / size_hw[1], size_hw, scaled_wh)
+        # A stretched picture has a scale for each side.
+        scale = np.array(scaled_wh, np.float32) / np.array(size_hw[::-1], np.float32)
+        return Letterboxed(planes, np.tile(scale, 2), size_hw, scaled_wh)
 
     def _sizes(self, size_hw: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
         """Height and width of the input, width and height of the picture in it."""
@@ -120,9 +122,7 @@ class PromptedDetector(AnyDetector):
         self, image: Letterboxed, wanted: np.ndarray[Any, np.dtype[np.bool_]], min_score: float
     ) -> Boxes:
         xywh, scores = self._found(np.asarray(image.pixels), image.scaled_wh)
-        # A stretched picture has a scale for each side.
-        sides = np.array(image.scaled_wh, np.float32) / np.array(image.size_hw[::-1], np.float32)
-        return self.best(xywh, scores * wanted, image, min_score, np.tile(sides, 2))
+        return self.best(xywh, scores * wanted, image, min_score)
 
     def _found(
         self, planes: FloatArray, scaled_wh: tuple[int, int]

@@ -153,7 +153,12 @@ class LabelParams(BaseModel):
     detector: Uri | None = Field(
         default=None,
         description="compact (default), yolox_nano, yolox_tiny, yolox_s, yolox_m, or an .onnx file "
-        "in YOLOX form.",
+        "of YOLOX, Ultralytics (YOLOv5 to YOLO26, RT-DETR), RT-DETR, D-FINE or RF-DETR.",
+    )
+    detector_classes: Annotated[str, _passing(prompts_in)] | None = Field(
+        default=None,
+        description="Names of the classes of the detector's .onnx file, in order, in place of its "
+        "own: 'car, truck', or 'coco' for COCO's 80.",
     )
     prompt: Annotated[str, _passing(prompts_in)] | None = Field(
         default=None,
@@ -216,6 +221,9 @@ class LabelParams(BaseModel):
             "a prompt is for an open-vocabulary detector: give its .onnx file": (
                 self.prompt and not (self.detector or "").endswith(".onnx")
             ),
+            "detector_classes are for an .onnx file whose classes are its own: give it, without a "
+            "prompt": self.detector_classes
+            and (self.prompt or not (self.detector or "").endswith(".onnx")),
             f"following runs on the backends {' and '.join(FOLLOWING)}: choose one of them": (
                 self.follow and self.backend not in {"auto", "onnxruntime", *FOLLOWING}
             ),
@@ -261,7 +269,7 @@ class LabelParams(BaseModel):
     @property
     def detector_name(self) -> str:
         """The detector to use where no boxes are given."""
-        return with_prompt(self.detector or "compact", self.prompt)
+        return with_prompt(self.detector or "compact", self.prompt, self.detector_classes)
 
     @property
     def wanted_classes(self) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ import pytest
 from sam2_core.backends.cuda_network import CudaNetwork
 from sam2_core.backends.onnx_batches import in_batches
 from tasks.boxes import yolox
-from tasks.boxes.detector_files import resolve_detector
+from tasks.boxes.detector_files import resolve_detector, with_prompt
 from tasks.boxes.yolox import Detector
+from tests.boxes.foreign_graphs import FORMS
 from tests.onnx_file import write_yolox
 from tests.sam2_core.host_device import host_gpu
 
@@ -24,8 +25,8 @@ def file():
 def on_host(monkeypatch):
     """Networks of a GPU, on ONNX Runtime's CPU."""
 
-    def network(path, data, gpu, shapes, *, captured):
-        return CudaNetwork(path, data, gpu, shapes, CPU, captured=captured)
+    def network(*given, **options):
+        return CudaNetwork(*given, CPU, **options)
 
     monkeypatch.setattr(yolox, "CudaNetwork", network)
     return host_gpu()
@@ -36,7 +37,7 @@ def street(seed, size_hw=(360, 640)):
     random = np.random.default_rng(seed)
     image = random.normal(120, 20, (*size_hw, 3)).clip(0, 255).astype(np.uint8)
     for _ in range(6):
-        y, x = random.integers(0, size_hw[0] - 80), random.integers(0, size_hw[1] - 120)
+        y, x = (random.integers(0, max(1, side - 40)) for side in size_hw)
         image[y : y + 60, x : x + 100] = random.integers(0, 256, 3)
     return image
 
@@ -61,6 +62,22 @@ def test_a_gpu_finds_what_the_cpu_finds(file, on_host):
         assert cpu.labels == gpu.labels
         np.testing.assert_allclose(gpu.scores, cpu.scores, atol=5e-3)
         np.testing.assert_allclose(gpu.xyxy_px, cpu.xyxy_px, atol=1)
+
+
+@pytest.mark.parametrize(
+    ("form", "batch"), [("columns", 1), ("nms", 4), *[(form, "open") for form in FORMS]]
+)
+def test_foreign_forms_run_on_a_gpu_as_on_the_cpu(tmp_path, on_host, form, batch):
+    image = ("input" if form == "rfdetr" else "images", [batch, 3, 64, 64])
+    path = FORMS[form][0](tmp_path / "foreign.onnx", image=image)
+    file = resolve_detector(with_prompt(str(path), None, "car, truck, person"))
+    found = []
+    for detector in (Detector(file), Detector(file, on_host)):
+        given = [detector.letterbox(street(seed, (30, 64))) for seed in range(5)]
+        found.append(detector.detect(given))
+    for cpu, gpu in zip(*found, strict=True):
+        assert gpu.labels == cpu.labels == ("truck", "car")
+        np.testing.assert_allclose(gpu.xyxy_px, cpu.xyxy_px, atol=0.01)
 
 
 def test_many_frames_and_little_memory(tmp_path, on_host, monkeypatch):

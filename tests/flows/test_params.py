@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from flows.params import LabelParams
-from tasks.boxes.yolox import COCO_CLASSES
+from tasks.boxes.forms import COCO_CLASSES
 
 
 def params(**values):

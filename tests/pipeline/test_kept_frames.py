@@ -36,7 +36,7 @@ def labeled(tmp_path, monkeypatch, own_cache):
     gpu = host_gpu()
     monkeypatch.setattr(process, "_gpu", gpu)
     monkeypatch.setattr(
-        yolox, "CudaNetwork", lambda *given, captured: CudaNetwork(*given, CPU, captured=captured)
+        yolox, "CudaNetwork", lambda *given, **options: CudaNetwork(*given, CPU, **options)
     )
     reads, real = [], images._file_bytes
     monkeypatch.setattr(

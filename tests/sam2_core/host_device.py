@@ -29,8 +29,8 @@ _CALLS = """
 extern "C" void run_squares(int bx, int by, int bz, int tx, int ty, const View* views, float* out,
                             int size) { ALL(squares(views, out, size)); }
 extern "C" void run_letterboxes(int bx, int by, int bz, int tx, int ty, const View* views,
-                                const int* wh, float* out, int w, int h) {
-    ALL(letterboxes(views, wh, out, w, h)); }
+                                const int* places, float* out, int w, int h) {
+    ALL(letterboxes(views, places, out, w, h)); }
 extern "C" void run_likely(int bx, int by, int bz, int tx, int ty, const float* rows, int cells,
                            int columns, float least, int most, int* counts, float* picked) {
     ALL(likely(rows, cells, columns, least, most, counts, picked)); }
