@@ -21,6 +21,7 @@ from flows.server.artifacts import dated, frames_counted
 from flows.server.client import connected
 from flows.server.fleet import decided
 from flows.server.lost_runs import signs_of_life, watch
+from flows.server.notify import tell_of_night
 from flows.server.prefect_runs import MOST_STARTS, TAG, shard_of
 from tasks.errors import redacted_errors
 from tasks.store import quarantine
@@ -37,6 +38,7 @@ ROUNDS = ("nightly", "nightly-again")  # and how the progress of each is called
     flow_run_name=dated("nightly", about=False),
     description="Label what has no labels yet.",
     persist_result=False,
+    on_failure=[tell_of_night],
 )
 def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
     """Submit what is missing, wait for it, and load it.

@@ -1,6 +1,7 @@
 """Parameters of runs and backfills: all configuration of the command line and Prefect's form."""
 
 from datetime import UTC, datetime, timedelta
+from string import Template
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -21,6 +22,15 @@ def _moment(text: str) -> str:
 
 
 Moment = Annotated[str, AfterValidator(_moment)]
+
+
+def _without_secrets(address: str) -> str:
+    if not (Template(address).is_valid() and Template(address).get_identifiers()):
+        raise ValueError(
+            "an address is a secret: put it, or what is secret in it, into a variable of the "
+            "workers' environment, and name that, such as '$SLACK_URL'"
+        )
+    return address
 
 
 class BackfillParams(BaseModel):
@@ -48,6 +58,12 @@ class BackfillParams(BaseModel):
     priority: bool = Field(default=False, description="Run before everything else that waits.")
     retry_quarantined: bool = Field(
         default=False, description="Try sequences again that were given up."
+    )
+
+    notify: tuple[Annotated[str, AfterValidator(_without_secrets)], ...] = Field(
+        default=(),
+        description="Addresses of apprise that hear of a bad end: '$SLACK_URL', a variable of the "
+        "workers' environment.",
     )
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from flows.cli.commands import Command
-from flows.cli.common_options import dry_run_option, json_option, print_json
+from flows.cli.common_options import dry_run_option, json_option, notify_option, print_json
 from flows.cli.main import INTERRUPTED
 from flows.cli.options import LABEL_FIRST, backfill_params, label_options, options_of
 from flows.params import BackfillParams
@@ -16,9 +16,10 @@ from flows.params import BackfillParams
     cls=Command, first=f"{LABEL_FIRST} since until sequences dry_run wait cancel as_json"
 )
 @label_options
-@options_of(BackfillParams, but={"label"})
+@options_of(BackfillParams, but={"label", "notify"})
+@notify_option
 @dry_run_option
-@click.option("--wait", is_flag=True, help="Watch until every shard has ended.")
+@click.option("--wait", is_flag=True, help="Watch until every shard has ended, as with --notify.")
 @click.option("--cancel", is_flag=True, help="Cancel this backfill's unfinished shards instead.")
 @json_option
 def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **options: Any) -> None:
@@ -31,13 +32,16 @@ def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **options: A
     """
     from flows.cli.backfill_run import run_backfill
     from flows.server.api import use_api
+    from flows.server.notify import tell
 
     if cancel and (dry_run or wait):
         raise click.UsageError(f"--cancel excludes {'--dry-run' if dry_run else '--wait'}")
     params = backfill_params(options)
     if not dry_run:
         use_api()
-    result = run_backfill(params, dry_run=dry_run, wait=wait, cancel=cancel)
+    result = run_backfill(params, dry_run=dry_run, wait=wait or bool(params.notify), cancel=cancel)
     print_json(as_json, result)
     incomplete = result.get("failed") or result.get("failed_frames") or result.get("remaining")
+    if incomplete:
+        tell(params, "a backfill", "some sequences or frames are not labeled or loaded")
     sys.exit(INTERRUPTED if result.get("interrupted") else 1 if incomplete else 0)

@@ -34,6 +34,13 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 PORT = click.IntRange(1, 65535)
 
 
+notify_option = click.option(
+    "--notify", metavar="URL", multiple=True,
+    help="Who is told of a bad end: an address of apprise (Slack, Teams, e-mail, webhook) in a "
+    "variable of the environment, '$SLACK_URL'. Can be repeated.",
+)  # fmt: skip
+
+
 def refuse(rules: Mapping[str, Any]) -> None:
     """Refuse the usage for the first rule, a message, that is broken."""
     for message, broken in rules.items():

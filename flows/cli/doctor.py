@@ -12,7 +12,7 @@ from typing import Literal
 
 import click
 
-from flows.cli.common_options import check_writable, json_option, print_json
+from flows.cli.common_options import check_writable, json_option, notify_option, print_json
 from flows.machine.services import running_api
 from flows.server.api import configured_api
 from sam2_core.backend_choice import cuda_provider_problem, has_tensorrt, tensorrt_problem
@@ -198,9 +198,12 @@ def _credentials() -> Finding:
 
 
 @click.command()
+@notify_option
 @json_option
-def command(as_json: bool) -> None:
+def command(notify: tuple[str, ...], as_json: bool) -> None:
     """Check Python, ONNX Runtime, GPUs, models, MongoDB, the cache and credentials.
+
+    With --notify it sends a test message.
 
     Exit code 0: labeling works here; 1: something required is missing.
     """
@@ -209,6 +212,12 @@ def command(as_json: bool) -> None:
     from flows.cli.display import stderr_console
 
     findings = examine()
+    if notify:
+        from flows.server.notify import notify as send
+
+        problems = "; ".join(send(notify, "autolabel: a test", ["A bad night is told here."]))
+        sent = Finding("notify", "ok", "a test message was sent")
+        findings.append(Finding("notify", "missing", problems) if problems else sent)
     console = stderr_console()
     marks = {"ok": "[green]✓[/]", "note": "[yellow]•[/]", "missing": "[red]✗[/]"}
     for finding in findings:

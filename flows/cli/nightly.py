@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from flows.cli.commands import Command
-from flows.cli.common_options import json_option, print_json
+from flows.cli.common_options import json_option, notify_option, print_json
 from flows.cli.display import say
 from flows.cli.options import LABEL_FIRST, backfill_params, label_options, options_of
 from flows.params import BackfillParams, LabelParams
@@ -49,6 +49,7 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     "--off", is_flag=True, expose_value=False, callback=_off,
     help="Turn the nights off; needs no SOURCE.",
 )  # fmt: skip
+@notify_option
 @json_option
 def command(at: datetime | None, timezone: str | None, as_json: bool, **options: Any) -> None:
     """Label what is new in SOURCE every night, and load it.
