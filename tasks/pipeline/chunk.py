@@ -227,8 +227,8 @@ def _segment(
                     frame = with_boxes_around(frame)  # noqa: PLW2901
             yield frame
     finally:
-        for frame, _ in todo:
-            kept.take(_picture(frame))
+        for ref, _ in todo:
+            kept.take(_picture(ref))
 
 
 def _picture(frame: FrameRef) -> tuple[str, ...]:

@@ -451,10 +451,10 @@ def entries(folder_uri: str) -> Iterator[tuple[str, bool, int, float]]:
                     is_folder = stat.S_ISDIR(status.st_mode)
                     yield entry.name, is_folder, status.st_size, status.st_mtime
             return
-        for entry in _entries_there(folder_uri):
-            path = unquote(entry["name"]) if is_web(folder_uri) else entry["name"]
-            name, is_folder = path.rstrip("/").rsplit("/", 1)[-1], entry["type"] == "directory"
-            yield name, is_folder, int(entry["size"] or 0), written_s(entry)
+        for told in _entries_there(folder_uri):
+            path = unquote(told["name"]) if is_web(folder_uri) else told["name"]
+            name, is_folder = path.rstrip("/").rsplit("/", 1)[-1], told["type"] == "directory"
+            yield name, is_folder, int(told["size"] or 0), written_s(told)
 
 
 def scan(folder: Path) -> list[tuple[os.DirEntry[str], os.stat_result | None]]:
