@@ -16,7 +16,7 @@ from flows.plan.rows import plan_markdown
 from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import dated, run_name, short_sources
 from flows.server.client import connected
-from flows.server.fleet import decided, ensure_queue, submit, turn_of, workers_online
+from flows.server.fleet import decided, submit, turn_of, workers_online
 from flows.server.lost_runs import signs_of_life
 from flows.server.prefect_runs import sequences_in_flight
 from tasks.errors import redacted_errors
@@ -68,7 +68,7 @@ def plan_in_flight(params: BackfillParams) -> BackfillPlan:
 def submit_plan(
     plan: BackfillPlan, on_submitted: Callable[[], object] = lambda: None
 ) -> dict[str, int]:
-    """Submit a plan's shards to the work queue that its concurrency and priority ask for.
+    """Submit a plan's shards.
 
     What another submission has submitted since it was planned is left out, and the rest cut anew.
 
@@ -80,12 +80,6 @@ def submit_plan(
     begin(params.label, plan.survey.names if plan.sequences else Names(), plan.again)
     if not plan.shards:
         return {"submitted": 0, "met": 0}
-    queue = None
-    if params.max_concurrency or params.priority:
-        kind, priority = ("priority", 1) if params.priority else ("backfill", 10)
-        queue = ensure_queue(
-            f"{kind}-{run_key[:8]}", priority=priority, concurrency_limit=params.max_concurrency
-        )
     with turn_of(run_key, params.label.out):
         keys = {work.key for work in plan.works}
         met = keys & sequences_in_flight(run_key, params.label.out)
@@ -93,7 +87,7 @@ def submit_plan(
             for key in quarantine.given_up(params.label.out, run_key).keys() & (keys - met):
                 quarantine.release(quarantine.Case(params.label.out, run_key, *key))
         shards = plan.cut([one for one in plan.works if one.key not in met]) if met else plan.shards
-        submit(shards, _name_of(plan), queue=queue, on_submitted=on_submitted)
+        submit(shards, _name_of(plan), on_submitted=on_submitted)
     return {"submitted": len(shards), "met": len(met)}
 
 

@@ -54,8 +54,6 @@ class BackfillParams(BaseModel):
     shard_minutes: float = Field(
         default=10.0, gt=0, le=24 * 60, description="Length of a shard in minutes."
     )
-    max_concurrency: int | None = Field(default=None, ge=1, description="Most shards at once.")
-    priority: bool = Field(default=False, description="Run before everything else that waits.")
     retry_quarantined: bool = Field(
         default=False, description="Try sequences again that were given up."
     )

@@ -10,7 +10,6 @@ others are online. A pool of containers says it from the start.
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -172,7 +171,6 @@ def submit(
     shards: Sequence[ShardParams],
     name: str,
     *,
-    queue: str | None = None,
     on_submitted: Callable[[], object] = lambda: None,
 ) -> None:
     """Submit shards, in a turn of their run.
@@ -180,7 +178,6 @@ def submit(
     Args:
         shards: what to run.
         name: of the night or backfill, with which their names begin.
-        queue: work queue of the deployment's pool; the deployment's own when None.
         on_submitted: called after each.
 
     Raises:
@@ -197,7 +194,6 @@ def submit(
                 tags=[SHARD_TAG, run_tag(shard.run_key)],
                 # A request that was answered and is repeated finds its own run.
                 idempotency_key=uuid4().hex,
-                work_queue_name=queue,
             )
             on_submitted()
 
@@ -231,19 +227,6 @@ def turn_of(run_key: str, out_uri: str) -> Iterator[None]:
             f"another submission of this run has been under way for {TURN_WITHIN_S:.0f} s: try "
             f"again when it has ended. If none is, `prefect gcl update {name} --active-slots 0`"
         ) from None
-
-
-def ensure_queue(name: str, *, priority: int, concurrency_limit: int | None) -> str:
-    """Create or update a work queue of the shard deployment's pool; returns its name."""
-    with connected() as client:
-        pool = client.read_deployment_by_name(SHARD_DEPLOYMENT).work_pool_name
-        values: dict[str, Any] = {"priority": priority, "concurrency_limit": concurrency_limit}
-        try:
-            client.create_work_queue(name=name, work_pool_name=pool, **values)
-        except ObjectAlreadyExists:
-            queue = client.read_work_queue_by_name(name, work_pool_name=pool)
-            client.update_work_queue(queue.id, **values)
-    return name
 
 
 def pool_of_shards() -> WorkPool:

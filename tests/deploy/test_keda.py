@@ -43,7 +43,7 @@ def connection(tmp_path):
 
 
 def test_kedas_query_counts_no_more_runs_than_their_queues_let_run(connection):
-    """With `--max-concurrency 2` further Jobs would wait for nothing, each with a GPU."""
+    """Where a queue lets two run, further Jobs would wait for nothing, each with a GPU."""
     template = (REPOSITORY / "deploy" / "chart" / "templates" / "workers.yaml").read_text()
     (query,) = re.findall(r"query: >-\n(.*?)\n +authenticationRef", template, re.DOTALL)
     count = text(query.replace("{{ $pool }}", "gpu"))
