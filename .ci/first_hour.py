@@ -69,7 +69,7 @@ def look(command: str) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
     _, left = psutil.wait_procs(started, timeout=60)
-    left = [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
+    left = [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
     assert not left, "it left processes behind"
 
 

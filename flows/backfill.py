@@ -86,7 +86,9 @@ def submit_plan(
         if params.retry_quarantined:  # workers begin them again
             for key in quarantine.given_up(params.label.out, run_key).keys() & (keys - met):
                 quarantine.release(quarantine.Case(params.label.out, run_key, *key))
-        shards = plan.cut([one for one in plan.works if one.key not in met]) if met else plan.shards
+        shards = (
+            plan.cut([work for work in plan.works if work.key not in met]) if met else plan.shards
+        )
         submit(shards, _name_of(plan), on_submitted=on_submitted)
     return {"submitted": len(shards), "met": len(met)}
 

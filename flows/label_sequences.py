@@ -88,7 +88,7 @@ def _outcome_of(job: Job, part: FoundSequence, steps: Steps) -> SequenceOutcome:
 def _stage_of_labeling(error: Exception) -> str:
     """Return the stage of labeling that an error comes from, as its notes say."""
     noted = {note for cause in causes(error) for note in getattr(cause, "__notes__", ())}
-    return next((one for one in (DETECT, SEGMENT) if one in noted), DOWNLOAD)
+    return next((stage for stage in (DETECT, SEGMENT) if stage in noted), DOWNLOAD)
 
 
 def label_sequences(
@@ -146,8 +146,9 @@ def label_sequences(
                 outcomes[number] = _outcome_of(job, parts[number], every)
         todo = [
             number
-            for number, one in sorted(outcomes.items())
-            if number in todo and (one.worth_another_try if in_shard else one.met_busy_server)
+            for number, outcome in sorted(outcomes.items())
+            if number in todo
+            and (outcome.worth_another_try if in_shard else outcome.met_busy_server)
         ]
         if not todo or tried == MOST_TRIES or context.stop.is_set() or context.lost:
             break

@@ -75,11 +75,13 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
     """
     find = partial(missing_manifests, dataset, out_uri, run_key)
     todo, failed = submit_step("find", "", patiently, find, "looking for labels").result()
-    cameras = dict.fromkeys(chunk.camera for one in todo for chunk in one.chunks)
+    cameras = dict.fromkeys(chunk.camera for manifest in todo for chunk in manifest.chunks)
     prepared = submit_step("prepare", dataset, prepare_dataset, dataset, list(cameras), out_uri)
     submitted = [
-        submit_step(LOAD, one.sequence_id, load_unless_held, dataset, out_uri, one, prepared)
-        for one in todo
+        submit_step(
+            LOAD, manifest.sequence_id, load_unless_held, dataset, out_uri, manifest, prepared
+        )
+        for manifest in todo
     ]
     prepared.wait()
     count = 0

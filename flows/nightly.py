@@ -120,8 +120,11 @@ def _labeled(out_uri: str, new: Sequence[ListedManifest]) -> str:
     if len(new) > MOST_READ:
         return text
     read, _ = patiently(lambda: read_listed(out_uri, new), "looking at what is labeled")
-    frames, failed = sum(one.frames for one in read), sum(one.failed for one in read)
-    masks = sum(chunk.instances - chunk.rejected for one in read for chunk in one.chunks)
+    frames, failed = (
+        sum(manifest.frames for manifest in read),
+        sum(manifest.failed for manifest in read),
+    )
+    masks = sum(chunk.instances - chunk.rejected for manifest in read for chunk in manifest.chunks)
     text += f": {counted(frames, 'frame')}{f' ({failed} failed)' if failed else ''}"
     return f"{text}, {counted(masks, 'mask')}"
 
@@ -131,7 +134,7 @@ def wait_for_shards(plan: BackfillPlan, deadline: float, key: str) -> bool:
     total, out_uri = plan.frames, plan.params.label.out
     with frames_counted(key, total, estimated=plan.frames_estimated) as count:
         for active in watch(plan.stamp.run_key, out_uri, POLL_S, get_run_logger().warning):
-            left = sum(shard_of(one).frames for one in active)
+            left = sum(shard_of(run).frames for run in active)
             total = max(total, left)  # shards of before are waited for, too
             count.planned, count.done = [total], [total - left]
             if active and time.monotonic() > deadline:

@@ -40,7 +40,7 @@ def _unsearched(value: Any) -> Any:
     if isinstance(value, PrefectFuture):
         return opaque(value)
     if isinstance(value, list) and value and isinstance(value[0], PrefectFuture):
-        return [opaque(one) for one in value]
+        return [opaque(item) for item in value]
     return quote(value)
 
 

@@ -209,7 +209,11 @@ def plan_backfill(
 def _fill(plan: BackfillPlan, survey: Survey) -> None:
     """Look at every sequence and note what is to be done with it."""
     run_key = plan.stamp.run_key
-    partial = {one.key for one in survey.listed if one.run_key == run_key and one.partial}
+    partial = {
+        manifest.key
+        for manifest in survey.listed
+        if manifest.run_key == run_key and manifest.partial
+    }
     plan.again += dated_ahead(survey.listed)
     for found in _matching(plan):
         name, content_key = found.key
@@ -265,8 +269,8 @@ def look_again(plan: BackfillPlan) -> BackfillPlan:
 def _matching(plan: BackfillPlan) -> Iterator[FoundSequence]:
     """Yield the sequences whose names are asked for."""
     asked = plan.params.sequences.splitlines()
-    globs = [one for one in asked if set(one) & set("*?[")]
-    names = dict.fromkeys(one for one in asked if one and one not in globs)
+    globs = [name for name in asked if set(name) & set("*?[")]
+    names = dict.fromkeys(name for name in asked if name and name not in globs)
     missing = dict(names)
     for found in plan.survey.sequences():
         if found.picked:
@@ -281,11 +285,11 @@ def _matching(plan: BackfillPlan) -> Iterator[FoundSequence]:
     plan.unknown = tuple(missing)
 
 
-def _in_time(plan: BackfillPlan, one: FoundSequence) -> bool:
+def _in_time(plan: BackfillPlan, sequence: FoundSequence) -> bool:
     first, end = plan.params.first_ns, plan.params.end_ns
     if first is None and end is None:
         return True
-    taken = taken_ns(one)
+    taken = taken_ns(sequence)
     if taken is None:
         plan.undated += 1
         return True

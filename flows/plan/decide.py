@@ -63,7 +63,7 @@ class Survey:
         self.listed = list_manifests(self._label.out)
         self.newest = newest_of(self.listed)
         self.complete = complete_keys(self.listed, job.stamp.run_key)
-        self._labeled = {one.sequence_id for one in self.listed if not one.partial}
+        self._labeled = {manifest.sequence_id for manifest in self.listed if not manifest.partial}
 
     def sequences(self) -> Iterator[FoundSequence]:
         """Yield the sequences of the sources, each with the digest of its imported boxes.

@@ -65,9 +65,10 @@ class Plan:
     @property
     def is_small(self) -> bool:
         """Whether what it lacks are but a few frames; a video may have as many as are selected."""
-        footage = [frame for one in self.missing for frame in one.frames]
+        footage = [frame for sequence in self.missing for frame in sequence.frames]
         return (
-            sum(1 if isinstance(one, FrameRef) else one.selection.most for one in footage) <= SMALL
+            sum(1 if isinstance(part, FrameRef) else part.selection.most for part in footage)
+            <= SMALL
         )
 
     @property
@@ -79,7 +80,7 @@ class Plan:
     @property
     def frames_to_label(self) -> int:
         """Known frames of the sequences that are not complete."""
-        return sum(one.planned for one in self.missing)
+        return sum(sequence.planned for sequence in self.missing)
 
 
 def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
@@ -98,11 +99,11 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
     """
     job = job_of(params, context)
     survey, run_key = Survey(job), job.stamp.run_key
-    every = [(one, survey.standing(one)) for one in survey.sequences()]
-    found = [one for one, standing in every if standing is not Standing.KEPT]
+    every = [(sequence, survey.standing(sequence)) for sequence in survey.sequences()]
+    found = [sequence for sequence, standing in every if standing is not Standing.KEPT]
     kept = {
-        one.sequence_id: survey.reviewed[one.sequence_id]
-        for one, standing in every
+        sequence.sequence_id: survey.reviewed[sequence.sequence_id]
+        for sequence, standing in every
         if standing is Standing.KEPT
     }
     is_tracked = survey.complete and params.tracks
@@ -117,11 +118,13 @@ def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
         return left
 
     sequences = tuple(storage.at_once(with_labels, found))
-    keys = {one.key for one in found} & survey.complete
+    keys = {sequence.key for sequence in found} & survey.complete
     again = dated_ahead(survey.listed) + [
-        one
-        for one in survey.listed
-        if one.run_key == run_key and one.key in keys and survey.newest[one.key[0]] != one
+        manifest
+        for manifest in survey.listed
+        if manifest.run_key == run_key
+        and manifest.key in keys
+        and survey.newest[manifest.key[0]] != manifest
     ]
     replaced = sum(standing is Standing.STALE for _, standing in every)
     plan = Plan(

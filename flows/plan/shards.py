@@ -129,12 +129,12 @@ def _cut(work: FoundSequence, budget_frames: float, chunk_frames: int) -> Iterat
         yield replace(work, chunks=(first, stop), planned=frames)
 
 
-def taken_ns(one: FoundSequence) -> int | None:
+def taken_ns(sequence: FoundSequence) -> int | None:
     """When a sequence began: its first frame's timestamp, else a date in its name, else None."""
-    times = [frame.timestamp_ns for frame in one.frames if frame.timestamp_ns is not None]
+    times = [frame.timestamp_ns for frame in sequence.frames if frame.timestamp_ns is not None]
     if times:
         return min(times)
-    name = one.sequence_id
+    name = sequence.sequence_id
     exact = timestamp_ns(name)
     if exact is not None:
         return exact

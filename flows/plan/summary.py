@@ -133,10 +133,10 @@ def failure_row(failure: FrameFailure) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _failed(one: SequenceOutcome) -> Iterator[dict[str, Any]]:
-    yield from map(failure_row, one.failures)
-    if one.error:
-        yield {"sequence": one.sequence_id, "stage": one.stage, "reason": one.error}
+def _failed(outcome: SequenceOutcome) -> Iterator[dict[str, Any]]:
+    yield from map(failure_row, outcome.failures)
+    if outcome.error:
+        yield {"sequence": outcome.sequence_id, "stage": outcome.stage, "reason": outcome.error}
 
 
 def unlabeled_frames(out_uri: str, complete: Iterable[ListedManifest]) -> list[FrameFailure]:
@@ -157,5 +157,5 @@ def unlabeled_frames(out_uri: str, complete: Iterable[ListedManifest]) -> list[F
         except (storage.NotFoundError, IncompleteArtifactError):
             return []
 
-    found = storage.at_once(of, sorted(complete, key=lambda one: one.key))
+    found = storage.at_once(of, sorted(complete, key=lambda manifest: manifest.key))
     return [failure for failures in found for failure in failures]

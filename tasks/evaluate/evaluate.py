@@ -83,7 +83,7 @@ def more_pictures(frames: Path | None, limit: int, scenes: int) -> list[Calibrat
         scenes: how many of the examples' frames, spread over them all.
 
     """
-    truths = [(images, one) for images, truth in example_truths() for one in truth.images]
+    truths = [(images, image) for images, truth in example_truths() for image in truth.images]
     found = []
     for images, image in _spread(truths, scenes):
         path = images / image.file_name
@@ -91,9 +91,13 @@ def more_pictures(frames: Path | None, limit: int, scenes: int) -> list[Calibrat
         name = f"{images.parent.name}/{image.file_name}"
         found.append(CalibrationImage.of(name, path, boxes))
     files = (
-        sorted(one for one in frames.rglob("*") if one.suffix.lower() in SUFFIXES) if frames else []
+        sorted(path for path in frames.rglob("*") if path.suffix.lower() in SUFFIXES)
+        if frames
+        else []
     )
-    return found + [one for path in _spread(files, limit) if (one := _frame(path)) is not None]
+    return found + [
+        picture for path in _spread(files, limit) if (picture := _frame(path)) is not None
+    ]
 
 
 def _spread(every: Sequence[T], count: int) -> list[T]:
@@ -221,7 +225,7 @@ def first_of_each(truth: Truth) -> Truth:
     """Keep the first frame of each sequence; pictures of no sequence stay."""
     seen: set[str] = set()
     kept = []
-    for image in sorted(truth.images, key=lambda one: one.file_name):
+    for image in sorted(truth.images, key=lambda other: other.file_name):
         if not image.sequence or image.sequence not in seen:
             kept.append(image)
         seen.add(image.sequence)
@@ -244,7 +248,7 @@ def _of_dataset(name: str, field: str) -> Truth:
         _of_sample(number, sample, field, boxes_alone=boxes_alone)
         for number, sample in enumerate(samples.find({}, wanted))
     )
-    images = [one for one in read if one is not None]
+    images = [image for image in read if image is not None]
     if not any(len(image) for image in images):
         raise AutolabelError(f"no sample of {name} has labels in its field {field}")
     names = dict.fromkeys(label for image in images for label in image.labels)
@@ -267,7 +271,7 @@ def _of_sample(
         relative = np.array([detection["bounding_box"] for detection in detections])
         xywh_px = relative.reshape(-1, 4) * (size_hw[::-1] * 2)
         try:
-            rles = [to_rle(outline(one, size_hw), size_hw) for one in xywh_px.tolist()]
+            rles = [to_rle(outline(box, size_hw), size_hw) for box in xywh_px.tolist()]
         except ValueError as error:
             return TruthImage.of_masks(number, sample["filepath"], size_hw, unreadable=str(error))
         x, y, width, height = xywh_px.astype(np.float32).T
@@ -282,7 +286,7 @@ def _of_sample(
             why = f"label {rows[i].get('id')} has no class"
             return TruthImage.of_masks(number, sample["filepath"], size_hw, unreadable=why)
     ids = [detections[i].get("index") for i in kept]
-    known = bool(ids) and all(isinstance(one, int) for one in ids)
+    known = bool(ids) and all(isinstance(number, int) for number in ids)
     return TruthImage.of_masks(
         number, sample["filepath"], size_hw, [str(rows[i]["label"]) for i in kept],
         [rles[i] for i in kept], sequence=sequence, uri=sample.get("frame_uri") or "",
@@ -320,14 +324,16 @@ def load_png_truth(folder: Path, images: Path, *, first_frames: bool = False) ->
 
     """
     files = sorted(folder.rglob(f"*{_CITYSCAPES}")) or sorted(folder.rglob("*.png"))
-    files = [one for one in files if not one.name.startswith("._")]  # macOS' notes on files
+    files = [file for file in files if not file.name.startswith("._")]  # macOS' notes on files
     if first_frames:
-        firsts = {one.parent: one for one in reversed(files)}
-        files = [one for one in files if one == firsts[one.parent]]
+        firsts = {file.parent: file for file in reversed(files)}
+        files = [file for file in files if file == firsts[file.parent]]
     if not files:
         raise AutolabelError(f"{folder}: no PNG in it, and {TRUTHS}")
     found = tuple(_image(number, file, folder, images) for number, file in enumerate(files))
-    names = dict.fromkeys(label for one in found for label in (*one.labels, *one.crowd_labels))
+    names = dict.fromkeys(
+        label for image in found for label in (*image.labels, *image.crowd_labels)
+    )
     return Truth(found, tuple(names))
 
 
@@ -598,9 +604,9 @@ def _segmented(segmenter: Segmenter, frames: Iterable[_Prompted]) -> Iterator[Pr
         _refuse_other_size(staged.pixels, image.size_hw)
         return staged if staged.gpu else staged.pixels
 
-    for one in segment_frames(segmenter, prompted(), read):
-        why = one.failure.reason if one.failure else ""
-        yield ValueError(why) if one.masks is None else (one.boxes, one.masks)
+    for labeled in segment_frames(segmenter, prompted(), read):
+        why = labeled.failure.reason if labeled.failure else ""
+        yield ValueError(why) if labeled.masks is None else (labeled.boxes, labeled.masks)
 
 
 def _frame_of(number: int, path: Path | None) -> FrameRef:

@@ -93,7 +93,9 @@ def by_occlusion(records: Iterable[Record]) -> dict[str, list[Record]]:
     known = [record for record in records if record.visible is not None]
     names = ("whole", "partly hidden", "mostly hidden")
     shares = [0.95, 0.7]  # at least so much of them is visible
-    return grouped(known, lambda one: names[sum((one.visible or 0) < s for s in shares)], names)
+    return grouped(
+        known, lambda record: names[sum((record.visible or 0) < s for s in shares)], names
+    )
 
 
 def interval(values: Sequence[tuple[str, float]]) -> tuple[float, float] | None:
@@ -208,13 +210,15 @@ def paired(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any]:
     from scipy.stats import wilcoxon
 
     before: dict[object, list[Record]] = {}
-    for one in first:
-        before.setdefault(one.instance, []).append(one)
-    pairs = [(before[one.instance].pop(0), one) for one in second if before.get(one.instance)]
+    for record in first:
+        before.setdefault(record.instance, []).append(record)
+    pairs = [
+        (before[record.instance].pop(0), record) for record in second if before.get(record.instance)
+    ]
     if not pairs:
         raise AutolabelError("the two runs have no instance in common: evaluate the same truth")
     gain = np.array([after.iou - old.iou for old, after in pairs])
-    values = [(old.image, one) for (old, _), one in zip(pairs, gain.tolist(), strict=True)]
+    values = [(old.image, change) for (old, _), change in zip(pairs, gain.tolist(), strict=True)]
     return {
         "instances": len(pairs), "only_in_one": len(first) + len(second) - 2 * len(pairs),
         "miou_gain": round(float(gain.mean()), 4), "miou_gain_interval": interval(values),
@@ -253,7 +257,7 @@ def matched(truth: TruthImage, boxes: Boxes, masks: Masks) -> dict[int, int]:
     """
     overlap = box_iou(truth.boxes_xyxy_px, boxes.xyxy_px)
     if overlap.size and not truth.boxes_alone:
-        true, found = ([{"size": truth.size_hw, "counts": one} for one in rle]
+        true, found = ([{"size": truth.size_hw, "counts": counts} for counts in rle]
                        for rle in (truth.rle, masks.rle))  # fmt: skip
         overlap = np.maximum(overlap, coco_mask.iou(true, found, [0] * len(found)))
     same = np.array(truth.labels, object)[:, None] == np.array(boxes.labels, object)[None]
@@ -319,14 +323,14 @@ class Scores:
             raise ValueError(f"{len(masks)} masks for {len(truth)} true instances")
         pairs = {i: i for i in range(len(truth))} if by_row else matched(truth, boxes, masks)
         if by_row:
-            found_px = [rle_box_xyxy_px(one, truth.size_hw) for one in masks.rle]
+            found_px = [rle_box_xyxy_px(rle, truth.size_hw) for rle in masks.rle]
             boxes = Boxes(np.reshape(found_px, (-1, 4)), masks.predicted_iou, truth.labels)
         ious = box_iou(truth.boxes_xyxy_px, boxes.xyxy_px)
         self.boxes_alone |= truth.boxes_alone
         self.records += [_record(truth, i, masks, pairs.get(i), ious[i]) for i in range(len(truth))]
         if not by_row:
             self.unmatched[truth.file_name] += len(boxes) - len(pairs)
-            crowds = [rle_box_xyxy_px(one, truth.size_hw) for one in truth.crowd_rle]
+            crowds = [rle_box_xyxy_px(rle, truth.size_hw) for rle in truth.crowd_rle]
             true = np.array([*truth.boxes_xyxy_px, *crowds], np.float32).reshape(-1, 4)
             apart = np.abs(boxes.xyxy_px[:, None] - true[None]).max(-1)
             self.other_boxes += int((apart.min(1, initial=np.inf) > SAME_BOX_PX).sum())
@@ -472,8 +476,8 @@ def _record(
         iou = mask_iou(true, found, size_hw)
         boundary = boundary_f(found, true, size_hw, boundary_tolerance_px(size_hw))
         if of_sequence:
-            both = ({"counts": one, "size": size_hw} for one in (found, true))
-            contour = davis_boundary_f(*(coco_mask.decode(one) > 0 for one in both))
+            both = ({"counts": counts, "size": size_hw} for counts in (found, true))
+            contour = davis_boundary_f(*(coco_mask.decode(rle) > 0 for rle in both))
     return Record(
         truth.file_name, i, truth.labels[i], int(truth.area_px[i]), (left, top, right, bottom),
         round(iou, 6), round(boundary, 6) if of_masks else None, row is not None,
@@ -509,10 +513,10 @@ def davis_boundary_f(
     radius = math.ceil(tolerance * math.hypot(*first.shape)) if tolerance < 1 else int(tolerance)
     y, x = np.ogrid[-radius : radius + 1, -radius : radius + 1]
     disk = (x**2 + y**2 <= radius**2).astype(np.uint8)
-    maps = [boundary_map(one).astype(np.uint8) for one in (first, second)]
+    maps = [boundary_map(mask).astype(np.uint8) for mask in (first, second)]
     if not (maps[0].any() and maps[1].any()):
         return float(not maps[0].any() and not maps[1].any())
-    near = [cv2.dilate(one, disk, borderType=cv2.BORDER_CONSTANT, borderValue=0) for one in maps]
+    near = [cv2.dilate(edge, disk, borderType=cv2.BORDER_CONSTANT, borderValue=0) for edge in maps]
     precision = int((maps[0] & near[1]).sum()) / int(maps[0].sum())
     recall = int((maps[1] & near[0]).sum()) / int(maps[1].sum())
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
@@ -562,7 +566,7 @@ def write_report(
         *(f"{plain(line)}\n" for line in remarks(result)),
     ]  # fmt: skip
     if failed := result["failed_images"]:
-        reasons = ["- " + plain(f"{one['file_name']}: {one['reason']}") for one in failed]
+        reasons = ["- " + plain(f"{image['file_name']}: {image['reason']}") for image in failed]
         lines += ["Not measured:", "", *reasons, ""]
     lines += _worst(folder, records, draw)
     page = folder / PAGE
@@ -690,11 +694,11 @@ def _worst(folder: Path, records: Sequence[Record], draw: Draw) -> list[str]:
         lines[2] += f" {counted(lost, 'instance')} without a mask not among them: not found."
     if chosen and chosen[0].iou == 1:
         return [*lines[:1], "", "None: all are the true ones to the last pixel.", ""]
-    for number, one in enumerate(chosen, 1):
+    for number, record in enumerate(chosen, 1):
         name = f"worst-{number:02d}.png"
-        draw(one, folder / name)
-        label, image = plain(one.label), plain(one.image)
-        lines += [f"![{label}]({name})", "", f"{image}, {label}, IoU {one.iou:.3f}", ""]
+        draw(record, folder / name)
+        label, image = plain(record.label), plain(record.image)
+        lines += [f"![{label}]({name})", "", f"{image}, {label}, IoU {record.iou:.3f}", ""]
     return lines
 
 
@@ -714,7 +718,7 @@ def _plots(path: Path, records: Sequence[Record]) -> None:
     # A dollar would begin a formula.
     names = [one_line(name).replace("$", r"\$") for name, _ in classes[:15]]
     axes[0, 1].boxplot(
-        [[one.iou for one in some] for _, some in classes[:15]], vert=False, showfliers=False,
+        [[record.iou for record in some] for _, some in classes[:15]], vert=False, showfliers=False,
         patch_artist=True, boxprops={"facecolor": _FOUND, "alpha": 0.4},
         medianprops={"color": _OTHER},
     )  # fmt: skip

@@ -94,7 +94,7 @@ class StoredLabels:
             if self._times[image.file_name] > 1:
                 yield ValueError("the truth lists it several times")
                 continue
-            several = [one.uri for one in itertools.islice(frames, _NAMES_SHOWN)]
+            several = [frame.uri for frame in itertools.islice(frames, _NAMES_SHOWN)]
             if not frames:
                 names = f"frames have names such as {self._read[0]}"
                 yield ValueError(f"no labels of it as it is now; {names}")

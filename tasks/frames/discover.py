@@ -145,15 +145,15 @@ def discover(
     selected = False
     passed_over = [] if passed_over is None else passed_over
     pattern_of = distinct(expanded(sources, passed_over))
-    for source, one in _found(
+    for source, sequence in _found(
         pattern_of, selection, format_, names or Names(), name, passed_over=passed_over
     ):
         if len(pattern_of) > 1 and storage.is_local(source):
-            _refuse_same_places(one, source, owners)
-        _refuse_same_id(one, source, seen, name)
-        if one.frames:
+            _refuse_same_places(sequence, source, owners)
+        _refuse_same_id(sequence, source, seen, name)
+        if sequence.frames:
             selected = True
-            yield one
+            yield sequence
     if not selected:
         raise NothingFoundError(
             f"--frames {selection} takes no frame: none is number {selection.start}, from 0"
@@ -198,7 +198,7 @@ def _found(
         listed = ListedSequence((), folder, by_camera(cameras))
         sequence = _found_sequence(names.name_of(folder, listed, name), listed, selection)
         yield folder, replace(sequence, picked=True)
-    for pattern in (one for one, found in fitting.items() if not found and not picked):
+    for pattern in (unmet for unmet, found in fitting.items() if not found and not picked):
         raise _no_media(pattern)
 
 
@@ -216,11 +216,13 @@ def _no_media(
     )
 
 
-def _refuse_same_places(one: FoundSequence, source: str, owners: dict[str, str]) -> None:
+def _refuse_same_places(sequence: FoundSequence, source: str, owners: dict[str, str]) -> None:
     """Refuse a folder or video to which links lead from two sources: each walks by itself."""
-    uri = one.frames_uri
-    whole = {frame.uri for frame in one.frames if isinstance(frame, VideoRef) or frame.uri == uri}
-    folders = {frame.uri.rpartition("/")[0] for frame in one.frames if frame.uri not in whole}
+    uri = sequence.frames_uri
+    whole = {
+        frame.uri for frame in sequence.frames if isinstance(frame, VideoRef) or frame.uri == uri
+    }
+    folders = {frame.uri.rpartition("/")[0] for frame in sequence.frames if frame.uri not in whole}
     for real_path in map(os.path.realpath, sorted(whole | folders)):
         other = owners.setdefault(real_path, source)
         if other != source:
@@ -351,8 +353,8 @@ def expanded(sources: Iterable[str], passed_over: list[PassedOver] | None = None
                 f"{storage.redact(source)} fits no folder, picture or video; quote a pattern, so "
                 "that it arrives here as it is"
             )
-        for one in fitting:
-            found.setdefault(one, source)
+        for pattern in fitting:
+            found.setdefault(pattern, source)
     return found
 
 
@@ -407,7 +409,7 @@ def pictures_among(sources: Sequence[str]) -> dict[str, File]:
     """
     named = [source for source in sources if suffix_of(source) in IMAGE_SUFFIXES]
     files = storage.at_once(stat_file, named)
-    return {one: file for one, file in zip(named, files, strict=True) if file is not None}
+    return {name: file for name, file in zip(named, files, strict=True) if file is not None}
 
 
 def by_sequence(
@@ -443,7 +445,11 @@ def refuse_output_inside(out_uri: str, sources: Iterable[str], option: str = "--
     out = PurePosixPath(plain_address(out_uri) or "/")
     for source in sources:
         address = plain_address(source) or "/"
-        fits = [one for one in (out, *out.parents) if str(one) == address or one.match(address)]
+        fits = [
+            folder
+            for folder in (out, *out.parents)
+            if str(folder) == address or folder.match(address)
+        ]
         if fits:
             where = "is" if fits[0] == out else "is inside"
             raise AutolabelError(

@@ -171,10 +171,10 @@ class _LocalWalk:
 def _walk_s3(root_uri: str) -> Iterator[tuple[str, File]]:
     bucket, prefix = storage.s3_prefix(root_uri)
     for page in storage.s3_pages(root_uri):
-        for one in page.get("Contents", ()):
-            key, etag = one["Key"], one["ETag"].strip('"')
+        for item in page.get("Contents", ()):
+            key, etag = item["Key"], item["ETag"].strip('"')
             if not key.endswith("/"):
-                file = File(key.rpartition("/")[2], f"s3://{bucket}/{key}", one["Size"], etag)
+                file = File(key.rpartition("/")[2], f"s3://{bucket}/{key}", item["Size"], etag)
                 yield key[len(prefix) :], file
 
 
