@@ -12,7 +12,7 @@ from sam2_core.redaction import install
 PREFECT_SETTINGS = {
     "DO_NOT_TRACK": "1",  # else importing Prefect sends what it counts
     # Else a flow that is called without a server starts one: with no deployments of ours, no
-    # workers, and its runs where nobody looks.
+    # workers, and its runs where no page shows them.
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
     # Else it warns of every line that a thread of no run logs.
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",

@@ -110,7 +110,7 @@ def label_sequences(
         parts: the sequences.
         submit: as `run_sequence` takes it.
         cameras: every camera of the dataset.
-        in_shard: whether this is a shard, which nobody waits for.
+        in_shard: whether this is a shard, beside which no person waits.
 
     Returns:
         The outcomes of those that were started, in order.

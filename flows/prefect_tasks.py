@@ -59,6 +59,6 @@ def _task_of(stage: str, function: Callable[..., Any], named: bool) -> Any:
 def patiently(call: Callable[[], Result], what: str) -> Result:
     """Call again while storage does not answer, for half an hour at most, and say so in the log.
 
-    For flows that nobody waits at; a command says at once what is wrong.
+    For flows without a person who waits; a command says at once what is wrong.
     """
     return until_answered(call, what, get_run_logger().warning, PATIENCE_S)

@@ -94,7 +94,7 @@ class FrameRef:
 
 @dataclass(frozen=True, slots=True)
 class VideoRef:
-    """All selected frames of a video that nobody has opened yet: how many there are is not known.
+    """All selected frames of a video that is not opened yet: how many there are is not known.
 
     `tasks.frames.video.expand_videos` makes FrameRefs of it.
 
@@ -125,7 +125,7 @@ class VideoRef:
 
 @dataclass(frozen=True, slots=True)
 class StreamRef(VideoRef):
-    """All selected pictures of a topic in a recording, which nobody has opened yet.
+    """All selected pictures of a topic in a recording, not opened yet.
 
     Several of one camera follow each other: their frames are numbered through.
 

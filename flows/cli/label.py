@@ -223,7 +223,7 @@ def announce(console: Console, plan: Plan) -> None:
 
 
 def _offer_models(console: Console, plan: Plan) -> None:
-    """Name better models, once on a machine, where nobody chose and the bundled ones are taken."""
+    """Name better models, once on a machine, where bundled ones are taken by default."""
     names = plan.job.model.stamp.name, plan.job.stamp.detector
     bundled = all(map(str.startswith, names, (BUNDLED, "compact@")))
     given = cache_folder() / "hints" / "models"

@@ -48,7 +48,7 @@ class BackfillPlan:
         works: sequences to label, in order.
         under_way: sequences that shards of before are labeling.
         complete: manifests of the sequences with nothing to do.
-        workers: that are online, to be set before `shards` is asked for; 0 when nobody knows.
+        workers: that are online, to be set before `shards` is asked for; 0 when unknown.
         stale: of those to label, labeled before with another model, version, other parameters or
             frames.
         partial: of those to label, labeled but for what could not be fetched.
@@ -136,7 +136,7 @@ class BackfillPlan:
 
     @property
     def frames_estimated(self) -> bool:
-        """Whether there are videos to label or in flight, whose frames nobody has counted."""
+        """Whether there are videos to label or in flight, with frames still uncounted."""
         return any(work.is_estimated for work in (*self.works, *self.under_way))
 
     @property

@@ -95,13 +95,13 @@ def pack(
 def shard_lengths(total_seconds: float, shard_seconds: float, workers: int) -> list[float]:
     """Return how long shards should be so that `workers` that start together end together.
 
-    All are equal but those of the last round, which are halved again and again: whoever is behind
-    then has less left to do, and the others take what it would have done.
+    All are equal but those of the last round, which are halved again and again: a worker that is
+    behind then has less left to do, and the others take what it would have done.
 
     Args:
         total_seconds: of all the work, on one worker.
         shard_seconds: about so long.
-        workers: that are online; 0 when nobody knows.
+        workers: that are online; 0 when unknown.
 
     """
     workers = max(workers, 1)

@@ -114,7 +114,7 @@ def _nothing(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> str:
     ):
         return ""
     if not any(outcome.frames for outcome in outcomes):
-        # Of videos and recordings nobody knew how many there are.
+        # Of videos and recordings the number was unknown.
         return f"no frame: --frames {params.frames} takes none of those that can be read"
     if not asked:
         return ""

@@ -18,7 +18,7 @@ def tell(params: BackfillParams, name: str, message: str) -> None:
     """Tell that a night or a backfill ended badly; what fails here is logged.
 
     Args:
-        params: what was labeled, and who is told.
+        params: what was labeled, and the addresses of its messages.
         name: of the night or the backfill.
         message: how it ended; below it stands what `autolabel status` says is to do.
 

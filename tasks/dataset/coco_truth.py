@@ -156,7 +156,7 @@ def read_truth(path: str | Path) -> Truth:
     One in which no annotation has a mask is a truth of boxes alone.
 
     Raises:
-        AutolabelError: when the file is missing, is not such a json, or nobody can tell which
+        AutolabelError: when the file is missing, is not such a json, or it does not tell which
             pictures it means.
 
     """

@@ -274,7 +274,7 @@ def database_lock(name: str, what: str, lease_s: float, patience_s: float) -> It
     taken = {name: {"$cond": [is_free, value, f"${name}"]} for name, value in mine.items()}
 
     def take() -> bool:
-        """Take a lock that nobody has or that has expired; return whether it is ours."""
+        """Take a free or expired lock; return whether it is ours."""
         now = locks.find_one_and_update(
             {"_id": name}, [{"$set": taken}], upsert=True,
             return_document=pymongo.ReturnDocument.AFTER,
@@ -372,7 +372,7 @@ class Mongod(SharedServer):
             ) from error
 
     def stop(self) -> bool:
-        """Stop it in order, whoever uses it; return whether it ran.
+        """Stop it in order, its users or not; return whether it ran.
 
         Raises:
             AutolabelError: it does not end.

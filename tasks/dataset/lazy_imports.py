@@ -3,7 +3,7 @@
 Importing FiftyOne takes seconds of CPU time, two thirds of it for packages like scikit-learn, SciPy
 and Plotly, which its plots, evaluations and sessions use. Here such an import gives the module
 without running its code; the code runs, in that very module, when somebody first asks for one of
-its names. So everything works as it does without this, and what nobody uses costs nothing.
+its names. So everything works as it does without this, and what is not used costs nothing.
 
 `importlib.util.LazyLoader` does not do for packages: importing anything below a lazy one, or the
 same one again, runs it.

@@ -497,7 +497,7 @@ def _is_configured() -> bool:
 
 
 def lacked_sequences(dataset_name: str | None, out_uri: str, run_key: str) -> set[str] | None:
-    """Ids of labeled sequences of a run that its dataset lacks; None where nobody here can tell."""
+    """Ids of labeled sequences of a run that its dataset lacks; None if unknown here."""
     if not dataset_name:
         return set()
     with contextlib.suppress(AutolabelError):

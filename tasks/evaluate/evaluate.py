@@ -261,7 +261,7 @@ def _of_sample(
     from tasks.dataset.documents import to_values
 
     if sample.get(field) is None:
-        return None  # nobody looked; an empty field says that nothing is there
+        return None  # not looked at; an empty field says that nothing is there
     detections = sample[field].get("detections") or []
     size_hw = _size_of(sample)
     rows = [to_values(detection, size_hw) for detection in detections]
@@ -519,7 +519,7 @@ def _refuse_other_size(image: ImageArray, size_hw: tuple[int, int]) -> None:
         )
 
 
-# A picture of the truth and its file, or None where nobody reads it; the boxes and masks that were
+# A picture of the truth and its file, or None where it is not read; the boxes and masks that were
 # found there, or why there are none; what finds them, in the order of the pictures.
 Picture = tuple[TruthImage, Path | None]
 Prediction = tuple[Boxes, Masks] | Exception
@@ -620,7 +620,7 @@ def evaluate(
 
     Args:
         truth: what there is.
-        folder: where the images lie; None where nobody reads them.
+        folder: where the images lie; None where they are not read.
         predict: finds boxes and masks.
         by_row: box and mask i are those of instance i; see `Scores.add`.
 

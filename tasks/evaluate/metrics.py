@@ -89,7 +89,7 @@ def by_size(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def by_occlusion(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Group by how hidden the objects are; those of which nobody knows are left out."""
+    """Group by how hidden the objects are; those without that value are left out."""
     known = [record for record in records if record.visible is not None]
     names = ("whole", "partly hidden", "mostly hidden")
     shares = [0.95, 0.7]  # at least so much of them is visible

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class ProcessDiedError(MachineError):
-    """A process that did a step has ended, and nobody knows why."""
+    """A process that did a step has ended, for an unknown reason."""
 
 
 class ProcessKilledError(ProcessDiedError):
@@ -65,7 +65,7 @@ def ready(job: Job) -> Iterator[None]:
     That is processes beside this one where the machine has the cores and the device the memory for
     them, else models in this process. Blocks may be nested; the outermost one counts.
 
-    Beside a GPU, labels are loaded by processes of their own, which leave Python's lock to whoever
+    Beside a GPU, labels are loaded by processes of their own, which leave Python's lock to what
     feeds the device.
     """
     context, backend = job.context, job.model.backend

@@ -48,7 +48,7 @@ class SequenceOutcome:
         filled: masks that were made for the gaps of tracks; no rows of the labels.
         not_filled: masks that are missing there still, by reason.
         other_class: labels whose track is of another class.
-        tracks: objects over time that they show; 0 where nobody looked for them.
+        tracks: objects over time that they show; 0 where they were not looked for.
         tracked_now: tracks were made in this run: load the labels again, with them.
         computed_frames: labeled by this run; the others were up to date.
         failures: frames without labels.

@@ -35,7 +35,7 @@ class StoppedError(AutolabelError):
 
 
 class DeviceTurn:
-    """One chunk's turn with the device, entered by whoever uses the device for it.
+    """One chunk's turn with the device, entered by what uses the device for it.
 
     Args:
         device: held by the chunk whose turn it is.

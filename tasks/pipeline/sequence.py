@@ -250,8 +250,8 @@ def _of_others(job: Job, chunks: Iterable[Chunk]) -> list[ChunkState] | None:
 def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
     """Make the tracks of a complete sequence, unless they are there; fill gaps if asked to.
 
-    While chunks of other shards are missing there is nothing to do: whoever declares the sequence
-    complete makes them. Two that do so at the same moment write equal bytes.
+    While chunks of other shards are missing there is nothing to do: the shard that declares the
+    sequence complete makes them. Two that do so at the same moment write equal bytes.
 
     Raises:
         AutolabelError: storage cannot be used, or labels are damaged.

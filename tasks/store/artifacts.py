@@ -1,7 +1,7 @@
 """What a run leaves in its storage: keys, chunks of frames, and their tables.
 
 A chunk is at most 64 frames of one camera. Its key hashes everything that its labels depend on, so
-a whole file under that key is the answer, whoever wrote it and when: a killed run continues, a
+a whole file under that key is the answer, by any writer, at any time: a killed run continues, a
 repeated one does nothing, and two writers at once write the same bytes.
 
 Whoever can write to storage can write any name into a file, and names become paths and ids: a name
@@ -284,7 +284,7 @@ def _stamped(stamp: RunStamp, chunk: Chunk) -> dict[str, Any]:
 
 
 def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
-    """Read a chunk, whoever wrote it, and hold it against its name.
+    """Read a chunk, by any writer, and hold it against its name.
 
     Args:
         out_uri: the run's storage.
@@ -331,7 +331,7 @@ def _rows_of(frames: Sequence[FrameRef], table: Any) -> dict[int, Any]:
 
 @contextlib.contextmanager
 def as_written(stem: str) -> Iterator[None]:
-    """Turn what values that nobody of ours wrote lead to into the one error for that."""
+    """Turn what foreign values lead to into the one error for that."""
     try:
         yield
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError,

@@ -20,7 +20,7 @@ from tasks.errors import error_text
 ATTEMPTS = 5
 FIRST_DELAY_S = 0.2
 BEGUN_WITHIN_S = 45.0  # of a further attempt: on a server that hangs each takes its 30 s
-# Of flows that nobody waits at, such as nights: a storage may be away for as long.
+# Of flows without a person who waits, such as nights: a storage may be away for as long.
 PATIENCE_S = 1800.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 

@@ -28,7 +28,7 @@ class SharedServer(ABC):
 
     Attributes:
         folder: the same, absolute and without links.
-        changing: held by whoever starts or stops the server.
+        changing: held while the server is started or stopped.
 
     """
 
@@ -46,7 +46,7 @@ class SharedServer(ABC):
 
     @abstractmethod
     def stop(self) -> bool:
-        """Stop the server in order, whoever uses it; return whether it ran."""
+        """Stop the server in order, its users or not; return whether it ran."""
 
     def join(self) -> None:
         """Use the server from now on; start it where it does not run."""
@@ -61,13 +61,13 @@ class SharedServer(ABC):
             self._users = users
 
     def leave(self) -> None:
-        """Use it no more; stop it where nobody else does."""
+        """Use it no more; stop it where it has no other user."""
         if self._users:
             self._users.close()
         self.stop_if_unused()
 
     def stop_if_unused(self) -> bool:
-        """Stop it if nobody uses it: its users were killed, say; return whether it ran."""
+        """Stop it if it has no user: they were killed, say; return whether it ran."""
         with self.changing, self._open_users() as users:
             try:
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)

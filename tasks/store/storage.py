@@ -163,8 +163,8 @@ def _web_guard() -> Any:
     """Return aiohttp's trace that ends requests with a StorageError.
 
     At a redirect from a public to a private address; a server that is itself private may redirect
-    within private networks. And at a body that is compressed though nobody asked for it: nobody
-    knows how large it becomes.
+    within private networks. And at a body that is compressed without having been asked for: it may
+    become very large.
     """
     import aiohttp
     from yarl import URL
@@ -402,7 +402,7 @@ def s3_pages(uri: str, **options: str) -> Iterator[dict[str, Any]]:
         return ask("list", uri, lambda fs, _: fs.call_s3("list_objects_v2", **wanted))
 
     page = page_at()
-    yield page  # whoever wants no more than the first one makes one request
+    yield page  # a caller that wants the first one alone makes one request
     with ThreadPoolExecutor(1, "listing") as ahead:
 
         def after(page: dict[str, Any]) -> Future[dict[str, Any]] | None:
@@ -494,13 +494,13 @@ def _entries_there(folder_uri: str) -> Iterator[dict[str, Any]]:
 
 
 def modified_time(info: Mapping[str, Any]) -> Any:
-    """When a file was written, by what is said of it: seconds since 1970, or a text, or ""."""
+    """When a file was written, by its listing: seconds since 1970, or a text, or ""."""
     told = next((info[name] for name in _TIMES if info.get(name)), "")
     return told.timestamp() if isinstance(told, datetime) else told
 
 
 def written_s(info: Mapping[str, Any]) -> float:
-    """When a file was written, in seconds since 1970; 0 where nobody tells."""
+    """When a file was written, in seconds since 1970; 0 where storage does not tell."""
     told = modified_time(info)
     with contextlib.suppress(ValueError):
         return datetime.fromisoformat(told).timestamp() if isinstance(told, str) else float(told)

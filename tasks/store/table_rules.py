@@ -1,6 +1,6 @@
 """What the columns of our tables may hold besides their types: checked once, where one is read.
 
-A checksum says that a table is whole and not who wrote it, and whoever can write into a storage can
+A checksum says that a table is whole and not who wrote it, and a writer of that storage can
 write a right one. Numbers that nothing of ours writes end exports, and run lengths that are none
 end the process in C.
 """

@@ -1,8 +1,8 @@
 """Tracks of a labeled sequence: a table of their own beside its manifest.
 
-Chunks are written once, by whoever comes first and in any order; tracks need all of them. So they
+Chunks are written once, by the first that comes and in any order; tracks need all of them. So they
 are made of the stored labels alone when the sequence is complete, and joined to the labels by
-whoever reads both. A table stays, whichever version made it: ids never change.
+each reader of both. A table stays, of any version: ids never change.
 """
 
 import logging
