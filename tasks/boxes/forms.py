@@ -209,6 +209,7 @@ def _one_output(seen: _Seen) -> Form:
     elif wide == scored + 1 and high in [3 * count for count in cells]:
         reading = _WITH_OBJECTNESS
     elif wide == scored + 1 and high == cells[0]:
+        seen.refuse_decoded()
         return replace(form, placing="corner", in_cells=True)
     elif wide == 6 + masks and "names" in seen.metadata:
         form, reading = replace(form, one_each=True), _BEST
@@ -324,6 +325,16 @@ class _Seen:
             self.data, (self.image.name, next(iter(self.shapes))), classes, self.input_hw,
             self.batch, rows, placing, one_each=placing == "stretched",
         )  # fmt: skip
+
+    def refuse_decoded(self) -> None:
+        """Refuse YOLOX with decoded boxes, whose sizes are exponentials already."""
+        import onnx
+
+        if any(node.op_type == "Exp" for node in onnx.load_from_string(self.data).graph.node):
+            raise AutolabelError(
+                f"{self.path} is a YOLOX that decodes its boxes itself: export it without "
+                "--decode_in_inference"
+            )
 
     def refused(self) -> AutolabelError:
         """Say what was seen, and what is known."""

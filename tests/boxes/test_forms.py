@@ -172,6 +172,17 @@ def custom(path):
     save(model, str(path))
 
 
+def decoded(path):
+    """Make the sizes of YOLOX's rows exponentials, as its exporter does when it is told to."""
+    write_graph(path, {"output": np.zeros((1, CELLS, 85))})
+    model = load(str(path))
+    last = model.graph.output[0].name
+    for node in model.graph.node:
+        node.output[:] = ["raw" if name == last else name for name in node.output]
+    model.graph.node.append(helper.make_node("Exp", ["raw"], [last]))
+    save(model, str(path))
+
+
 def task(name):
     return lambda path: write_graph(
         path, {"output0": np.zeros((1, 56, CELLS))}, ULTRALYTICS | {"task": name}
@@ -205,6 +216,7 @@ REFUSED = {
     "weights beside it": (lambda path: external(path, "weights.bin"), "weights in another file"),
     "weights above it": (lambda path: external(path, "../weights.bin"), "weights in another file"),
     "weights anywhere": (lambda path: external(path, "/etc/passwd"), "weights in another file"),
+    "decoded": (decoded, "decodes its boxes itself"),
     "pose": (task("pose"), "exported for the task pose: boxes come from detect and segment"),
     "obb": (task("obb"), "exported for the task obb"),
     "classify": (task("classify"), "exported for the task classify"),
