@@ -1,5 +1,7 @@
 """Detectors of other makers: each form is told by its file and fed as it needs, or refused."""
 
+import json
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, load, save
@@ -174,7 +176,7 @@ def custom(path):
 
 def decoded(path):
     """Make the sizes of YOLOX's rows exponentials, as its exporter does when it is told to."""
-    write_graph(path, {"output": np.zeros((1, CELLS, 85))})
+    write_graph(path, {"output": np.zeros((1, CELLS, 8))}, {"classes": json.dumps(NAMES)})
     model = load(str(path))
     last = model.graph.output[0].name
     for node in model.graph.node:
