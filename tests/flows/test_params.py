@@ -80,6 +80,25 @@ def test_only_what_changes_labels_is_in_the_key():
     assert params(classes=("a", "b")).deciding() == params(classes=("b", "a")).deciding()
 
 
+DECIDING = {
+    "classes": ("car",), "min_score": 0.9, "tiles": 2, "allow_uncertified": True,
+    "clean_masks": 0.01, "overlap": "score", "fill_gaps": 2,
+}  # fmt: skip
+# In the stamps of model and boxes, in names of sequences and frames, or without a say in labels.
+ELSEWHERE = {
+    "model", "backend", "precision", "follow", "detector", "detector_classes", "prompt", "boxes",
+    "box_names", "sources", "layout", "root", "sequence", "frames", "chunk_frames", "out",
+    "dataset", "load_dataset", "tracks", "relabel_reviewed",
+}  # fmt: skip
+
+
+def test_every_parameter_is_in_the_key_or_known_to_be_elsewhere():
+    """A new one that changes labels and is in neither would let two settings share labels."""
+    assert LabelParams.model_fields.keys() == DECIDING.keys() | ELSEWHERE
+    for name, value in DECIDING.items():
+        assert params(**{name: value}).deciding() != params().deciding(), name
+
+
 def test_another_limit_of_pictures_is_another_run(monkeypatch):
     usual = params().deciding()
     monkeypatch.setenv("AUTOLABEL_MAX_MEGAPIXELS", "64")
