@@ -237,7 +237,7 @@ def _told(name: str, state: State[Any]) -> dict[str, str]:
 def watch_shards(console: Console, plan: BackfillPlan, warn: Callable[[str], object]) -> None:
     """Show how far it is until all have ended: on a terminal always, in a log now and then.
 
-    What is through is what the shards under way have no longer before them, as they report.
+    The frames that the shards under way report as done count as through.
     """
     run_key, out_uri = plan.stamp.run_key, plan.params.label.out
     about = "about " if plan.frames_estimated else ""

@@ -46,7 +46,7 @@ class BackfillPlan:
         rate: how long a frame takes.
         survey: what the sources and the storage held.
         works: sequences to label, in order.
-        under_way: sequences that shards of before are labeling.
+        under_way: sequences that earlier shards are labeling.
         complete: manifests of the sequences with nothing to do.
         workers: that are online, to be set before `shards` is asked for; 0 when unknown.
         stale: of those to label, labeled before with another model, version, other parameters or

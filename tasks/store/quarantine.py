@@ -5,7 +5,7 @@ A process that dies cannot say what killed it. So before a sequence is started a
 goes. What is left are attempts that died. Enough of them without any progress between, and the
 sequence is set aside with a report instead of killing another worker. The same happens after as
 many runs that could not complete it, or at once where trying again is of no use. `label`
-notes that too, and tries again whatever it is given.
+notes its failures here, too, but leaves no sequence out.
 """
 
 import logging
