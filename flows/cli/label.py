@@ -55,7 +55,7 @@ def run_label(
     """Do what the parameters say, with bars on stderr; returns the summary.
 
     Where a Prefect server is configured or `autolabel up` runs, the steps are tasks of the flow
-    `label`, which its page shows; else threads of this process do them, and no server of Prefect is started.
+    `label`, which its page shows; else threads of this process do them, without a server.
 
     Args:
         params: of the run.

@@ -49,7 +49,7 @@ def notify(addresses: Sequence[str], title: str, lines: Sequence[str]) -> list[s
     """
     from apprise import Apprise
 
-    logging.getLogger("apprise").disabled = True  # it says addresses
+    logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # it says addresses
     problems = []
     for address in addresses:
         try:
