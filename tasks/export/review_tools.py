@@ -207,7 +207,7 @@ def _source_picture(frame: ExportFrame) -> str:
     """
     if part_of(frame.uri):
         raise AutolabelError(
-            f"{frame.key} is no file of its own, and FiftyOne shows files: --images copy"
+            f"{frame.key} is no file of its own, and FiftyOne shows files: --pictures copy"
         )
     return storage.absolute(frame.uri)
 

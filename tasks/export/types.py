@@ -38,7 +38,9 @@ class Lines:
     """Texts of any number: in a file of this machine until they are a part of another one."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = tempfile.TemporaryFile("w+", dir=folder)  # noqa: SIM115 - `copy_to` closes it
+        self._file = tempfile.TemporaryFile(  # noqa: SIM115 - `copy_to` closes it
+            "w+", dir=folder, newline=""
+        )
         self.count = 0
 
     def write(self, text: str) -> None:

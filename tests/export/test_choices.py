@@ -9,12 +9,14 @@ import pytest
 import s3fs
 from click.testing import CliRunner
 
+from flows.cli import export as named
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError
 from tasks.export.run import FORMATS, Choice, chosen_manifests, export, split_of
 from tasks.export.types import Classes, ExportNotes, Sink
 from tasks.store import storage
 from tasks.store.tracks import FrameTracks, write_tracks
+from tests.conftest import REPOSITORY
 from tests.export.labeled_runs import NOTHING, export_frame, run_of, truth
 from tests.review.labels import labeled_frames
 
@@ -35,6 +37,15 @@ def test_what_is_chosen_and_what_is_left_out_is_told(tmp_path):
     assert 0 < risky["left_out"]["risk too high"] == 30 - risky["instances"]
     written = json.loads((tmp_path / "r/annotations/instances.json").read_text())["annotations"]
     assert max(one["attributes"]["risk"] for one in written) < 0.5
+
+
+def test_command_and_page_name_every_format_and_the_file_that_a_tool_opens(tmp_path):
+    assert list(FORMATS) == list(named.FORMATS)
+    page = (REPOSITORY / "docs/EXPORT.md").read_text()
+    assert not [name for name in FORMATS if f"\n| `{name}`" not in page]
+    for name, file in named.OPENED.items():
+        export(run_of(tmp_path / name), name, str(tmp_path / name / "to"), NOTHING)
+        assert (tmp_path / name / "to" / file.format("")).is_file(), name
 
 
 def test_an_export_into_the_labels_is_refused(tmp_path):
