@@ -125,7 +125,7 @@ def check_writable(*, folders: Iterable[Path] = (), files: Iterable[Path] = ()) 
 
 
 def check_report(folder: Path, page: str, mark: str) -> None:
-    """Refuse a folder with files, unless they are of an earlier report.
+    """Refuse a folder that holds something, unless that is an earlier report.
 
     Args:
         folder: for the report.
@@ -133,13 +133,14 @@ def check_report(folder: Path, page: str, mark: str) -> None:
         mark: what the page of such a report has, and other pages have not.
 
     Raises:
-        AutolabelError: the folder cannot be written, or has other files.
+        AutolabelError: the folder cannot be written, or holds something else.
 
     """
     check_writable(folders=[folder])
-    files = {path.name: path for path in folder.iterdir() if path.is_file()}
-    if files and (page not in files or mark not in files[page].read_text(errors="replace")):
+    report = folder / page
+    is_report = report.is_file() and mark in report.read_text(errors="replace")
+    if not is_report and any(folder.iterdir()):
         raise AutolabelError(
-            f"{folder} has files that are of no such report, and would be mixed with its own: name "
-            "another folder"
+            f"{folder} holds something that is no such report, and would be mixed with its files: "
+            "name another folder"
         )

@@ -156,7 +156,7 @@ def _prefect() -> Finding:
     if not url:
         own, size = running_api(), f"{size_bytes() / 1e6:,.0f} MB"
         runs = f"`autolabel up` runs a server at {own}, its" if own else (
-            "no server set, every run starts its own; their"
+            "no server set, and none is needed to label; its"
         )  # fmt: skip
         return Finding("prefect", "ok", f"{installed}; {runs} database takes {size}")
     if answers(f"{url}/health"):

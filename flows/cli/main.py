@@ -89,7 +89,8 @@ class LazyGroup(Group):
                 raise
             words = error.format_message()
             said = one_line(redact(words))
-            if said == words or isinstance(error, click.MissingParameter):  # whose lines are ours
+            of_ours = click.MissingParameter, click.exceptions.NoArgsIsHelpError  # their lines
+            if said == words or isinstance(error, of_ours):
                 raise
             raise click.UsageError(said, getattr(error, "ctx", None)) from error
 

@@ -110,6 +110,22 @@ def prompts_in(text: str) -> tuple[str, ...]:
     return found
 
 
+def classes_in(text: str) -> tuple[str, ...]:
+    """Names between commas, one for each number that a detector gives, repeated ones too.
+
+    Raises:
+        AutolabelError: one is empty, and those behind it may be numbered from another one.
+
+    """
+    found = tuple(" ".join(part.split()) for part in text.split(","))
+    if not all(found):
+        raise AutolabelError(
+            f"--detector-classes {text!r} has an empty name: name every class, in the order of "
+            "the detector's numbers"
+        )
+    return found
+
+
 def files_beside(model: Path) -> list[Path]:
     """Files beside a graph that decide what it does with texts and pictures."""
     folders = [model.parent, *([model.parent.parent] if model.parent.name == "onnx" else [])]
@@ -134,9 +150,9 @@ def takes_text(inputs: Mapping[str, Any]) -> bool:
 
 def with_prompt(name_or_path: str, prompt: str | None, names: str | None = None) -> str:
     """Name a detector together with the texts that it looks for, or the names of its classes."""
-    texts = prompt or names
-    mark = "" if prompt else "="
-    return f"{name_or_path}#{mark}{', '.join(prompts_in(texts))}" if texts else name_or_path
+    if prompt:
+        return f"{name_or_path}#{', '.join(prompts_in(prompt))}"
+    return f"{name_or_path}#={', '.join(classes_in(names))}" if names else name_or_path
 
 
 def resolve_detector(name_or_path: str) -> DetectorFile:
@@ -169,7 +185,7 @@ def resolve_detector(name_or_path: str) -> DetectorFile:
         )
     digest = verify(path)
     name = name if bundled else re.sub(r"\W+", "_", path.stem)
-    names = prompts_in(prompt[1:]) if prompt.startswith("=") else ()
+    names = classes_in(prompt[1:]) if prompt.startswith("=") else ()
     prompts = prompts_in(prompt) if prompt and not names else ()
     texts = prompt_digest(path, names or prompts) if prompt else ""
     return DetectorFile(name, path, digest, prompts, texts, names)

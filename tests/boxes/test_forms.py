@@ -132,6 +132,15 @@ def test_given_names_replace_a_files_own_and_are_part_of_its_stamp(tmp_path):
     assert job_of(params).stamp.detector == named.file.stamp
 
 
+def test_given_names_keep_their_places(tmp_path):
+    """COCO's 91 numbers have names that repeat; one less would shift all behind it."""
+    path = write_graph(tmp_path / "d.onnx", labeled(), sizes=True)
+    detector = load_detector(with_prompt(str(path), None, "N/A, N/A, car"))
+    assert detector.classes[:3] == ("N/A", "N/A", "car")
+    with pytest.raises(AutolabelError, match="has an empty name: name every class"):
+        with_prompt(str(path), None, "car,,person")
+
+
 def test_labels_beyond_the_names_are_seen(tmp_path):
     answers = labeled()
     answers["labels"][0, 0] = 7

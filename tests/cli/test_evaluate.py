@@ -73,7 +73,8 @@ def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
         (["--save", "{truth}"], r"truth\.json is no evaluation that --save wrote"),
         (["--save", "-"], "--save takes a file"),
         (["--save", "s3://b/x.json"], "s3://b: reports are written to this machine"),
-        (["--report", "{folder}"], "has files that are of no such report"),
+        (["--report", "{folder}"], "holds something that is no such report"),
+        (["--report", "{drives}"], "holds something that is no such report"),
         (["--against", "{file}"], "no evaluation that --save wrote$"),
         (["--detector", "absent.onnx"], r"absent\.onnx"),
         (["--out", "{folder}", "--model", "tiny"], "--model says how masks are made; --out scores"),
@@ -89,7 +90,9 @@ def test_what_cannot_work_is_refused_before_anything_is_measured(
     (tmp_path / "file").write_bytes(b"\xff" * 2000)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "worst-01.png").write_bytes(b"of somebody else")
+    (tmp_path / "drives" / "drive").mkdir(parents=True)
     places = {"file": tmp_path / "file", "truth": truth, "folder": tmp_path / "folder"}
+    places["drives"] = tmp_path / "drives"
     given = [one.format_map(places) for one in options]
     asked = ["evaluate", str(truth), "--images", str(truth.parent), *given]
     result = CliRunner().invoke(cli, asked)

@@ -63,6 +63,13 @@ def test_what_is_mistyped_gets_a_suggestion(words, suggested):
     assert f"Did you mean '{suggested}'?" in done.output
 
 
+@pytest.mark.parametrize("group", ["models", "cache", "review"])
+def test_a_group_without_a_command_shows_its_help_in_lines(group):
+    said = CliRunner().invoke(cli, [group]).output
+    assert "\\n" not in said
+    assert "\nCommands:" in said or group == "review"
+
+
 def test_what_beginners_need_stands_first():
     text = CliRunner().invoke(cli, ["--help"]).output
     assert text.index("label ") < text.index("Advanced commands") < text.index("serve ")
