@@ -90,7 +90,8 @@ def make_folder(path: Path) -> Path:
             mode = 0o700
         elif path.is_relative_to(cache):
             mode = around.stat().st_mode & 0o777
-        if path.exists():  # "File exists" would not tell what is wrong with that
+        # "File exists" would not tell what is wrong. Another thread may have made it by now.
+        if path.exists() and not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         path.mkdir(mode=mode, exist_ok=True)
     return path

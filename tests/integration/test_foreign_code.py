@@ -93,7 +93,7 @@ def test_labeling_with_a_server_and_processes_of_its_own(unharmed):
 @pytest.mark.ci
 def test_reviewing(unharmed):
     unharmed.run("label", *unharmed.labels(), "--dataset", "visited")
-    unharmed.run("review", "visited", "--port", "0", "--no-browser", until="leads to the queue")
+    unharmed.run("review", "visited", "--port", "0", until="leads to the queue")
 
 
 @pytest.mark.ci

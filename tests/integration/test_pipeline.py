@@ -53,8 +53,8 @@ def test_the_graph_shows_every_step_and_what_it_waits_for(recorded, cluster, tmp
         "open long": set(),
         **{f"label {one}": {"open long"} for one in pieces},
         "check long": {"open long", *(f"label {one}" for one in pieces)},
-        "track long": {"check long"},
-        "load long": {"prepare graph", "track long"},
+        "track long": {"open long", "check long"},
+        "load long": {"prepare graph", "open long", "track long"},
     }
 
     def drawn():

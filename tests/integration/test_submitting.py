@@ -30,8 +30,9 @@ def server(under_prefect):
 
 
 @pytest.fixture
-def planned(tmp_path):
-    """Plan the same eight sequences with shards of so many minutes; workers are as here."""
+def planned(tmp_path, monkeypatch):
+    """Plan the same eight sequences with shards of so many minutes, at the rate that is assumed."""
+    monkeypatch.setattr("flows.plan.backfill.last_rate", lambda *_, **__: None)
     for number in range(8):
         write_sequence(tmp_path / "in" / f"drive{number}", tmp_path / "boxes", 2)
     label = LabelParams(

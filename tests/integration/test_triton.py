@@ -39,6 +39,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_label(tmp_path, shared_
     with serving("compact", port=port) as server:
         run.communicate(timeout=200)
         printed = ["label", shared_data / "dashcam", "--backend", "triton"]
+        home.environment[URLS_VARIABLE] = server["grpc"]
         few = ["--frames", "0:1", "--no-dataset", "--out", tmp_path / "printed", "--json"]
         assert home.run(*printed, *few)[0]["model"]["name"] == "compact/close-ups"
         again, _ = home.run("label", *there, "--json")
