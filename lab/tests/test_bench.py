@@ -198,9 +198,8 @@ def command(*arguments):
     return CliRunner().invoke(bench_command, [str(one) for one in arguments])
 
 
-def test_json_is_one_object_on_stdout(model, tmp_path):
-    done = command("--quick", "--model", model, "--num-boxes", 9,
-               "--peer", "none", "--cache", tmp_path)  # fmt: skip
+def test_json_is_one_object_on_stdout(model):
+    done = command("--quick", "--model", model, "--num-boxes", 9, "--peer", "none")
     assert done.exit_code == 0, done.output
     results = json.loads(done.stdout)
     assert results["frame"]["boxes"] == 9
