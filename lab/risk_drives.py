@@ -19,7 +19,7 @@ import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes, FloatArray, Masks
 from tasks.dataset.coco_truth import Truth, TruthImage, read_truth, rle_box_xyxy_px
-from tasks.risk.geometry import Numbers
+from tasks.risk.geometry import Numbers, box_areas, shared_box_areas
 from tasks.store.tables import (
     LabeledFrame,
     decode_table,
@@ -124,9 +124,14 @@ def labeled_photographs(models: Models, truth_path: Path, pictures: Path) -> Ite
             names[number] for number in held_back[image.file_name]["not_exhaustive_category_ids"]
         }
         crowds = [rle_box_xyxy_px(rle, image.size_hw) for rle in image.crowd_rle]
+        crowds_px = np.reshape(crowds, (-1, 4)).astype(np.float64)
 
-        def counts(box: FloatArray, label: str, crowds: Any = crowds, no: Any = unlabeled) -> bool:
-            return label not in no and not any(_inside(box, crowd) > 0.5 for crowd in crowds)
+        def counts(
+            box: FloatArray, label: str, around: Any = crowds_px, no: Any = unlabeled
+        ) -> bool:
+            alone = box[None].astype(np.float64)
+            most_in_crowd = shared_box_areas(alone, around) > box_areas(alone) / 2
+            return label not in no and not most_in_crowd.any()
 
         path = str(pictures / image.file_name)
         seed = PHOTOGRAPHS + image.image_id
@@ -136,14 +141,6 @@ def labeled_photographs(models: Models, truth_path: Path, pictures: Path) -> Ite
             boxes, masks = _rows(labeled, rows)
             ious = _true_ious(masks, image, by_row=prompt == TRUE_BOXES)
             yield Drive(seed, prompt, [LabeledFrame(ref, boxes, masks)], [ious])
-
-
-def _inside(box_xyxy_px: FloatArray, around_xyxy_px: FloatArray) -> float:
-    """Share of a box's area that lies in another one."""
-    sides = (
-        np.minimum(box_xyxy_px, around_xyxy_px)[2:] - np.maximum(box_xyxy_px, around_xyxy_px)[:2]
-    )
-    return float(sides.clip(0).prod() / max((box_xyxy_px[2:] - box_xyxy_px[:2]).prod(), 1e-6))
 
 
 def _renderer() -> str:
